@@ -1,6 +1,7 @@
 """A composition that is ranked, with its ranges, and by how much a compressor's is below what would pay."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -117,9 +118,32 @@ POSSIBLY = Margin(lambda dense: dense.between.high, lambda lossy: lossy.between.
 """The longest dense step, and the shortest of the compressor's."""
 
 
-def too_close(dense: Advice, lossy: Advice) -> bool:
-    """Whether nobody can call it: the ranges say neither that the compressor pays nor that it does not."""
-    return POSSIBLY.of(dense, lossy) > 0 >= SURELY.of(dense, lossy)
+class Speedup(NamedTuple):
+    """Times as fast as another composition: as expected, at least and at most."""
+
+    expected: float
+    low: float
+    high: float
+
+    @property
+    def too_close(self) -> bool:
+        """Whether no gain lies in the range, too."""
+        return self.low <= 1 <= self.high
+
+
+def speedup(each: Advice, other: Advice) -> Speedup:
+    """Over the other composition; the errors of both are taken as independent: on logarithms their squares add up."""
+    if (each.compressor, each.scheduler, each.collective) == (other.compressor, other.scheduler, other.collective):
+        return Speedup(1.0, 1.0, 1.0)
+    (shorter, longer), (less, more) = _errors(each), _errors(other)
+    gain = other.expected_seconds / each.expected_seconds
+    return Speedup(gain, gain * math.exp(-math.hypot(longer, less)), gain * math.exp(math.hypot(shorter, more)))
+
+
+def _errors(each: Advice) -> tuple[float, float]:
+    """By how much its step may be shorter and longer than expected, on a scale of logarithms."""
+    low, high = each.between
+    return math.log(each.expected_seconds / low), math.log(high / each.expected_seconds)
 
 
 def place(advice: Advice) -> float:

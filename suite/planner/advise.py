@@ -1,15 +1,18 @@
 """`wirebench advise` step by step: what is simulated, where; the ranking; what is written."""
 
 import argparse
+import functools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import compressors
 from suite.planner import ranges
-from suite.planner.accuracy import Accuracies
+from suite.planner.accuracy import Accuracies, is_exact
+from suite.planner.answer import Judge, best_of, dense_of
 from suite.planner.compositions import (
     DENSE,
+    MOST,
     check_batches,
     check_density,
     check_names,
@@ -17,12 +20,12 @@ from suite.planner.compositions import (
     check_time,
     density_of,
 )
-from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, topology_of
+from suite.planner.networks import error_of, gbit_of, source_of, topology_of
 from suite.planner.probe import probe
+from suite.planner.progress import Progress
 from suite.planner.rank import Adviser
-from suite.planner.render import Ranking, Setting, content, show
+from suite.planner.render import Ranking, Setting, content, key_of, show
 from suite.planner.timing import NOTHING, Timed
-from suite.planner.wording import local_steps, not_counted, sentence
 from suite.traces import inputs
 from suite.traces.estimate import estimate, gpu_of, model_options, name_of, shipped
 from wirebench.errors import UserError
@@ -30,7 +33,8 @@ from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
-from wirebench.topology.tree import Topology
+from wirebench.topology import presets
+from wirebench.topology.tree import Link, Topology
 from wirebench.utils import this_machine
 from wirebench.utils.files import write_atomically
 
@@ -41,25 +45,35 @@ GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon
 """What the names of GPUs begin with, as their drivers have them."""
 
 
-def setting_of(options: argparse.Namespace) -> Setting:
+class Given(NamedTuple):
+    """What is simulated, and the link between the workers of a machine."""
+
+    setting: Setting
+    inside: Link
+
+
+def given_by(options: argparse.Namespace) -> Given:
     """What is simulated, where; UserError for what does not go together."""
     if options.workers == 1:
         raise UserError("--workers: one exchanges nothing, so that there is nothing to compress; needs 2 or more")
     topology = topology_of(options, options.workers, options.gbit)
-    inside = len(topology.machines) == 1 and not options.topology
-    if inside and options.gbit is not None:
+    alone = len(topology.machines) == 1 and not options.topology
+    if alone and options.gbit is not None:
         raise UserError("--gbit: is the rate between machines, and there is one")
-    network = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
+    model, gpu = _computation(options)
+    inside, link = _inside(options, gpu, model.hardware)
+    topology = topology_of(options, options.workers, options.gbit, link)
+    network = f"one machine: all workers in it, on {inside}" if alone else source_of(options)
     if options.gbit is not None:
         network = f"--gbit in place of the rate of {network}"
-    model, gpu = _computation(options)
     memory, bytes_per_second = _memory(gpu)
     check_time(model)
-    return Setting(
+    setting = Setting(
         model.faster(options.speed),
         options.speed,
         options.workers,
         max(map(len, topology.machines)),
+        inside,
         network,
         gbit_of(topology),
         memory,
@@ -67,49 +81,66 @@ def setting_of(options: argparse.Namespace) -> Setting:
         options.density,
         gpu is not None,
     )
+    return Given(setting, link)
+
+
+def _inside(options: argparse.Namespace, gpu: Gpu | None, hardware: str) -> tuple[str, Link]:
+    """What links the workers of a machine, in words: NVLink where the GPU has it; "" where nothing is assumed."""
+    if options.topology or (options.per_machine or 1) == 1:
+        return "", presets.LOCAL
+    # A trace may be of a card of the same name that has none.
+    if gpu is None or gpu.nvlink_gbs is None or "PCI" in hardware.upper():
+        return "PCIe 3 x16 at its nominal rate, 12 GB/s", presets.LOCAL
+    return f"NVLink at its nominal rate, {gpu.nvlink_gbs:g} GB/s (assumed)", presets.nvlink(gpu.nvlink_gbs)
 
 
 def ranking_of(
     options: argparse.Namespace,
-    setting: Setting,
+    given: Given,
     names: list[str],
     rates: Rates,
     accuracies: Accuracies,
+    progress: Progress,
     timed: Timed = NOTHING,
 ) -> Ranking:
     """All compositions, ranked. timed: what the rates have of this machine."""
+    setting = given.setting
 
     def topology(gbit: float | None) -> Topology:
-        return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
+        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
 
-    tried = options.schedulers or ()
-    errors = ranges.load(network=error_of(options))
-    of = setting.trace, topology, rates, setting.bytes_per_second, errors, options.density, tried, accuracies.counts
-    adviser = Adviser(*of)
-    advices, left_out = adviser.all(names, named=bool(options.compressors))
-    left_out |= timed.failed
-    # What diverged or was never trained stands below all that was trained, however fast it is.
-    advices.sort(key=lambda each: not accuracies.trained(each))
-    # Of a compressor the fastest that counts, or else the fastest.
-    firsts = {each.compressor: each for each in sorted(reversed(advices), key=accuracies.counts)}.values()
-    best = sorted(firsts, key=advices.index)
-    lossy = [each.compressor for each in best if each.compressor != DENSE]
-    between = len(topology(None).machines) > 1
-    breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
-    ends = {name: adviser.break_even_between(name) for name in breaks}
-    densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
-    on_noise = [name for name in lossy if adviser.on_noise(name)]
-    refused = not_counted(best, accuracies, on_noise)
-    answer = sentence(best, breaks, ends, accuracies, densities, refused)
-    if any(each.local for each in advices):
-        answer += local_steps(advices, accuracies)
+    # What a compressor was trained with is ranked, where nothing else is asked for.
+    densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}
+    local = {name: [each.schedule for each in those] for name, those in accuracies.local.items()}
+    adviser = Adviser(
+        setting.trace, topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
+        options.density, options.schedulers or (), densities, local,
+        lambda done, every: progress.tell(f"simulating: {done} of {every} compressors"),
+    )  # fmt: skip
+    used_by = functools.cache(adviser.density_of)
+    found, left_out = adviser.all(names, named=bool(options.compressors))
+    on_noise = [name for name in dict.fromkeys(each.compressor for each in found) if adviser.on_noise(name)]
     plain = adviser.plain()
-    return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, on_noise, answer, errors, timed)
+    judge = Judge(accuracies, plain, dense_of(found, plain), used_by, on_noise, options.tolerance)
+    found, best = sorted(found, key=judge.key), best_of(found, judge)
+    lossy = [key_of(each) for each in best if not is_exact(each)]
+    between = lossy if len(topology(None).machines) > 1 else []
+    breaks, ends = {}, {}
+    for done, key in enumerate(between):
+        progress.tell(f"looking for break-evens: {done} of {len(between)} compositions")
+        name, scheduler, collective = key
+        breaks[key] = adviser.break_even(name, (scheduler, collective))
+        ends[key] = adviser.break_even_between(name, (scheduler, collective))
+    used = {name: used_by(name) for name in dict.fromkeys([DENSE, *(each.compressor for each in found)])}
+    return Ranking(
+        found, best, judge.lines(found), judge, breaks, ends, left_out | timed.failed, used, adviser.errors,
+        setting.trace.numel, timed,
+    )  # fmt: skip
 
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, Gpu | None]:
     """The trace, and what compresses: a GPU, or None for this machine."""
-    gpu = gpu_of(options.gpu) if options.gpu else None
+    gpu = _named(options.gpu) if options.gpu else None
     if sum(map(bool, (options.trace, options.model))) != 1:
         raise UserError("--trace or --model: name one of them")
     if options.trace:
@@ -144,6 +175,14 @@ def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
     return shipped(*asked) or estimate(*asked)
 
 
+def _named(name: str) -> Gpu:
+    """The GPU of this name; UserError says what there is, and what else would do."""
+    try:
+        return gpu_of(name)
+    except UserError as error:
+        raise UserError(f"{error}; for another one: --probe measures this machine, --trace takes times") from error
+
+
 def _gpu_of(model: Trace) -> Gpu | None:
     """The trace's GPU, None for a CPU; UserError for a GPU whose memory is not known."""
     gpu = of_hardware(model.hardware)
@@ -161,6 +200,12 @@ def _memory(gpu: Gpu | None) -> tuple[str, float]:
 
 def _or(given: Any, usual: Any) -> Any:
     return usual if given is None else given
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise UserError for what is no number from 0 on."""
+    if not 0 <= tolerance <= MOST:
+        raise UserError(f"--tolerance: needs a number from 0 on, got {tolerance:g}")
 
 
 def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
@@ -184,4 +229,4 @@ def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> No
         from suite.planner import bars
 
         bars.draw(setting, ranking, shown, options.figure)
-    show(setting, ranking, shown, [path for path in (options.json, options.figure) if path])
+    show(setting, ranking, shown, [path for path in (options.json, options.figure) if path], options.wide)

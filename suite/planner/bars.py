@@ -34,9 +34,9 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     """
     bars = []
     for each in shown:
-        exchange = REFUSED if ranking.refused(each) else EXCHANGE
+        exchange = REFUSED if ranking.judge.reason(each) else EXCHANGE
         parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
-        words = f"{images_range(each, ranking)}{', not recommended' * (exchange == REFUSED)}"
+        words = f"{images_range(each)}{', not recommended' * (exchange == REFUSED)}"
         between = each.between
         bars.append(Bar(_label(each, ranking), parts, (1e3 * between.low, 1e3 * between.high), words=words))
     across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
@@ -47,7 +47,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     points = f", and {measure.head}, {measure.told}, as measured ({ELSEWHERE}: {OTHERWISE})"
     note = (
         f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
-        f"in bold. In the order of expected steps. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "
+        f"in bold. In the order of the table. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "
         f"by {ranking.errors.runs} measured runs. {computed(git, *_sources(setting))}."
     )
     look = Look(drawn, bold=dense, legend_columns=1, spread="range of the step")

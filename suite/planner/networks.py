@@ -1,14 +1,14 @@
 """Where a simulated job runs: what `wirebench simulate` and `wirebench advise` ask for, and what they make of it."""
 
 import argparse
+import math
 from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.topology import presets, topology_file
-from wirebench.topology.tree import Branch, Topology
+from wirebench.topology.tree import Branch, Link, Topology
 
 DEFAULT = "10gbe"
-LOCAL_SOURCE = "all workers in it: links inside, PCIe 3 x16 at its nominal rate"
 MOST_WORKERS = 100_000
 """Every one of them is a branch of the topology."""
 WIDTH = 120
@@ -26,8 +26,13 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oversubscription", type=float, metavar="X", help="of a rack's link to the spine (1)")
 
 
-def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = None) -> Topology:
-    """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s."""
+def topology_of(
+    options: argparse.Namespace, workers: int, gbit: float | None = None, inside: Link = presets.LOCAL
+) -> Topology:
+    """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s.
+
+    inside  between the workers of a machine, where no file describes it
+    """
     each = 1 if options.per_machine is None else options.per_machine
     if not (1 <= workers <= MOST_WORKERS and 1 <= each <= MOST_WORKERS):
         raise UserError(f"--workers and --per-machine: need 1 to {MOST_WORKERS}")
@@ -39,7 +44,8 @@ def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = 
             )
         network = presets.find(options.network or DEFAULT)
         rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8
-        return presets.cluster(network._replace(bytes_per_second=rate), workers, each, _racks(options), options.rails)
+        between = network._replace(bytes_per_second=rate)
+        return presets.cluster(between, workers, each, _racks(options), options.rails, inside)
     for name in ("network", "per_machine", "rails", "per_rack", "oversubscription"):
         if getattr(options, name) not in (None, False):
             raise UserError(f"--{name.replace('_', '-')}: goes without --topology, which says it already")
@@ -86,3 +92,10 @@ def source_of(options: argparse.Namespace) -> str:
     over = "" if options.oversubscription is None else f", {options.oversubscription:g} to 1 on the spine"
     rails = "; a link for each worker of a machine" if options.rails else ""
     return f"{name}: {presets.find(name).source}{racks}{over}{rails}"
+
+
+def rate(gbit: float) -> str:
+    """A rate in words."""
+    if math.isinf(gbit):
+        return "at any rate"
+    return f"{gbit:.3g} Gbit/s" if gbit >= 1 else f"{1e3 * gbit:.3g} Mbit/s"

@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from suite.planner.advice import EXPECTED, POSSIBLY, SURELY, Advice, Margin, place
 from suite.planner.compositions import (
@@ -44,6 +45,11 @@ LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12,
 ends of a break-even's range."""
 
 
+EMPTY: Mapping[str, Any] = {}
+Composed = tuple[str, str]
+"""A schedule and a collective."""
+
+
 class Adviser:
     """Compositions of one model.
 
@@ -51,9 +57,11 @@ class Adviser:
     bytes_per_second  of the memory that compresses
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
-    tried             schedulers, name:key=value; none: SCHEDULERS. What needs the whole model goes with
+    tried             schedulers, name:key=value; none: SCHEDULERS, and `local`. What needs the whole model goes with
                       `sync_easgd` anyway, and methods that return updates are tried with it, too
-    counts            whether a composition may be recommended; a break-even is of these, if a compressor has any
+    densities         by compressor, in place of its own where `density` is None
+    local             by compressor, schedules with local steps
+    tell              is told how many of all compressors are done
     """
 
     def __init__(
@@ -65,17 +73,20 @@ class Adviser:
         errors: Errors,
         density: float | None = None,
         tried: Sequence[str] = (),
-        counts: Callable[[Advice], bool] = lambda each: True,
+        densities: Mapping[str, float] = EMPTY,
+        local: Mapping[str, Sequence[str]] = EMPTY,
+        tell: Callable[[int, int], None] = lambda done, every: None,
     ) -> None:
         self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
         self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
         self.workers = topology(None).size
-        self.tried, self._counts = tuple(dict.fromkeys(tried)), counts
-        self._schedulers = built((*SCHEDULERS, *tried))
+        self.tried = tuple(dict.fromkeys(tried))
+        self._densities, self._local, self._tell = densities, {} if tried else local, tell
+        self._schedulers = built((*SCHEDULERS, *tried, *(each for those in self._local.values() for each in those)))
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
         self._known: dict[str, tuple[Compressing, Compressing]] = {}
-        self._fastest: dict[tuple[str, float], Advice] = {}
+        self._fastest: dict[tuple[str, float, Composed | None], Advice] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
         """Every composition of these compressors, in the order of `place`; and those left out, with the reason.
@@ -85,7 +96,8 @@ class Adviser:
         """
         advices: list[Advice] = []
         left_out: dict[str, str] = {}
-        for name in names:
+        for done, name in enumerate(names):
+            self._tell(done, len(names))
             try:
                 reason = self.unknown(name, named)
                 advices += [] if reason else self._of(name, None)
@@ -128,31 +140,36 @@ class Adviser:
 
     def density_of(self, name: str) -> float | None:
         """What the compressor works with; None for one that has no density."""
-        return self.density if self.density is not None and has_density(name) else own_density(name)
+        given = self._given(name)
+        return given if given is not None and has_density(name) else own_density(name)
 
-    def break_even(self, name: str) -> float | None:
+    def _given(self, name: str) -> float | None:
+        return self._densities.get(name) if self.density is None else self.density
+
+    def break_even(self, name: str, composed: Composed | None = None) -> float | None:
         """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
 
+        composed: the schedule and the collective that count; None: at each rate the best of QUICK without local steps.
         The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
         looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
         """
-        return self._limit(name, EXPECTED, HALVINGS)
+        return self._limit(name, composed, EXPECTED, HALVINGS)
 
-    def break_even_between(self, name: str) -> tuple[float | None, float | None]:
+    def break_even_between(self, name: str, composed: Composed | None = None) -> tuple[float | None, float | None]:
         """Gbit/s below which the compressor surely pays, and from which on it surely does not, as in break_even().
 
         Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
         """
-        low, high = (self._limit(name, margin, HALVINGS_OF_ENDS) for margin in (SURELY, POSSIBLY))
+        low, high = (self._limit(name, composed, margin, HALVINGS_OF_ENDS) for margin in (SURELY, POSSIBLY))
         # The ends are looked for less finely than the break-even, which lies between them.
-        at = self.break_even(name)
+        at = self.break_even(name, composed)
         return min(low, at, key=_height), max(high, at, key=_height)
 
-    def _limit(self, name: str, margin: Margin, halvings: int) -> float | None:
+    def _limit(self, name: str, composed: Composed | None, margin: Margin, halvings: int) -> float | None:
         """Gbit/s of the highest step at which the margin is above 0, as break_even() has it."""
 
         def gained(step: float) -> float:
-            return margin.of(self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step)))
+            return margin.of(self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step), composed))
 
         def pays(step: float) -> bool:
             # Where computing hides dense messages, compressors need not be simulated to know that they do not pay.
@@ -168,17 +185,30 @@ class Adviser:
         gains = gained(low), gained(high)
         return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
 
-    def best(self, name: str, gbit: float) -> Advice:
-        """A compressor's composition with the shortest expected step at this rate between machines, of QUICK."""
-        if (name, gbit) not in self._fastest:
-            those = self._of(name, gbit, quick=True)
-            counted = [each for each in those if self._counts(each)] or those
-            self._fastest[name, gbit] = min(counted, key=lambda each: each.expected_seconds)
-        return self._fastest[name, gbit]
+    def best(self, name: str, gbit: float, composed: Composed | None = None) -> Advice:
+        """A compressor's composition with the shortest expected step at this rate between machines.
 
-    def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
-        usual = QUICK if quick else SCHEDULERS
-        chosen = (WHOLE,) if needs_whole(name, self.density) else self.tried or usual
+        composed  the only one that counts; None: those of QUICK, without local steps if there are any
+        """
+        key = name, gbit, composed
+        if key not in self._fastest:
+            if composed is not None:
+                self._fastest[key] = self._advices(name, [composed[0]], composed[1], gbit)[0]
+                return self._fastest[key]
+            those = self._of(name, gbit, self._quick(name))
+            whole = [each for each in those if not each.local] or those
+            self._fastest[key] = min(whole, key=lambda each: each.expected_seconds)
+        return self._fastest[key]
+
+    def _quick(self, name: str) -> Sequence[str]:
+        """Schedules that are tried at many rates. Dense training with local steps is no baseline."""
+        whole = [each for each in self.tried if self._schedulers[each].mode not in LOCAL]
+        return whole or (QUICK if name == DENSE or not self.tried else self.tried)
+
+    def _of(self, name: str, gbit: float | None, tried: Sequence[str] = ()) -> list[Advice]:
+        """All compositions with these schedules; none: with those that go into the ranking."""
+        usual = tried or self.tried or (*SCHEDULERS, *self._local.get(name, ()))
+        chosen = (WHOLE,) if needs_whole(name, self._given(name)) else usual
         if is_update(name):
             chosen = tuple(dict.fromkeys((*chosen, WHOLE)))
         advices = []
@@ -218,7 +248,7 @@ class Adviser:
 
     def _sizes_of(self, name: str) -> Sizes:
         if name not in self._sizes:
-            self._sizes[name] = sizes_of(name, self.density, self.trace, self.workers)
+            self._sizes[name] = sizes_of(name, self._given(name), self.trace, self.workers)
         return self._sizes[name]
 
 

@@ -12,8 +12,6 @@ import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from scipy import special, stats
-
 from suite.studies.significance import LEVEL, variance_of_mean
 from suite.studies.significance import freedom as freedom_of
 
@@ -139,6 +137,9 @@ def quantile(values: Sequence[float], share: float) -> Estimate:
     ordered = [-math.inf, *sorted(values), math.inf]
 
     def between(level: float) -> Ends:
+        # Imported where it is needed: it takes a second, and most of what reads estimates has no use for it.
+        from scipy import stats
+
         low, high = (int(stats.binom.ppf(each, len(values), share)) for each in (level / 2, 1 - level / 2))
         return ordered[low], ordered[high + 1]
 
@@ -173,6 +174,8 @@ def _around(middle: float, error: float, freedom: float, level: float) -> Ends:
 
 def _t(level: float, freedom: float) -> float:
     """Beyond which Student's t is in a share `level` of the cases, either side."""
+    from scipy import special
+
     return float(special.stdtrit(freedom, 1 - level / 2))
 
 

@@ -13,8 +13,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from scipy import special
-
 LEVEL = 0.05
 LEAST_RUNS = 3
 
@@ -102,6 +100,8 @@ def larger(ours: Sequence[float], others: Sequence[float]) -> float:
         return 0.0 if ours[0] > others[0] else 1.0
     first, second = variance_of_mean(ours), variance_of_mean(others)
     t = (statistics.fmean(ours) - statistics.fmean(others)) / math.sqrt(first + second)
+    from scipy import special  # imported where it is needed, as in estimate.py
+
     return float(special.stdtr(freedom(first, len(ours), second, len(others)), -t))
 
 

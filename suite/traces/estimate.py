@@ -9,8 +9,8 @@ One step runs on tensors without data. Every operation, forward and backward, is
 2009): max(floating-point operations / attainable rate, bytes / memory bandwidth), where it reads its inputs and writes
 its outputs once. What the backward pass spends between two gradients belongs to the later one, so time without
 parameters goes to the next layer that has some. Without --out it prints the totals only.
-In tf32 only the rate of matrix products and convolutions changes. In bf16 the step runs under autocast: what that
-casts has half of the bytes, the casts are priced, and parameters and gradients stay fp32.
+In tf32 only the rate of matrix products and convolutions changes. In bf16 and fp16 the step runs under autocast: what
+that casts has half of the bytes, the casts are priced, and parameters and gradients stay fp32.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from torch.nn.parameter import UninitializedParameter
 from suite.traces import inputs
 from suite.traces.inputs import CLASSES, IMAGE_SIZE, NOT_TRAINED, Inputs
 from wirebench.errors import UserError
-from wirebench.simulation.roofline import GPUS, PRECISIONS, Gpu, Precision, Roofline
+from wirebench.simulation.roofline import CAST, GPUS, PRECISIONS, Gpu, Precision, Roofline
 from wirebench.simulation.trace import SHIPPED, Paced, Trace, TraceLayer, load
 from wirebench.training.loss import cross_entropy
 from wirebench.utils.cli import check_outputs, parser_of
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
-WORDS: dict[Precision, str] = {"fp32": "fp32", "tf32": "matrix products in tf32", "bf16": "bf16 by autocast"}
+WORDS: dict[Precision, str] = {
+    "fp32": "fp32", "tf32": "matrix products in tf32", "bf16": "bf16 by autocast", "fp16": "fp16 by autocast",
+}  # fmt: skip
 
 
 def estimate(
@@ -185,7 +187,8 @@ def _step(model: nn.Module, roofline: Roofline, given: Inputs) -> tuple[dict[str
     _watch(model, roofline, forward, backward)
     batch, labels = given.empty("cpu")
     with roofline:
-        with torch.autocast("cpu", torch.bfloat16, enabled=roofline.precision == "bf16"):
+        half = CAST.get(roofline.precision)
+        with torch.autocast("cpu", half or torch.bfloat16, enabled=half is not None):
             loss = cross_entropy(model(batch), labels)
         if not forward:
             raise ValueError("no module with parameters of its own is called")

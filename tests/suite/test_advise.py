@@ -1,4 +1,4 @@
-"""wirebench advise: the ranking, what pays below which rate, the sentence; one line for mistakes."""
+"""wirebench advise: the ranking, what pays below which rate, the table; one line for mistakes."""
 
 import dataclasses
 import json
@@ -14,9 +14,10 @@ from suite.figures.files import save
 from suite.planner import advise, bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
+from suite.planner.networks import rate
 from suite.planner.rank import HIGHEST_GBIT, Adviser
-from suite.planner.wording import TIMES
 from suite.studies.convergence import accuracies
+from suite.studies.today.known import top1
 from tests import charts
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
@@ -48,88 +49,91 @@ def answer(tmp_path: Path, *arguments: str) -> dict:
     return json.loads(path.read_text())
 
 
-def faster(row: dict, dense: dict, key: str = "images_per_second") -> str:
-    """By how much, in words, with the range: of the rates that stand in the JSON under this key."""
-    (low, high), (slow, fast) = row[f"{key}_range"], dense["images_per_second_range"]
-    ratios = row[key] / dense["images_per_second"], low / fast, high / slow
-    if ratios[0] >= TIMES:
-        return "{:.1f} [{:.1f} - {:.1f}] times as fast".format(*ratios)
-    gain, least, most = (round(100 * (ratio - 1)) for ratio in ratios)
-    return f"{gain} [{least} - {most}] % faster"
-
-
-def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, capsys):
+def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsys):
     found = answer(tmp_path, "--trace", "resnet50_v100", "--gpu", "v100", "--network", "1gbe", "--workers", "8", *FEW)
     rows = found["rows"]
-    assert sorted(row["compressor"] for row in rows) == ["fp16", "gs_sgd", "none", "topk"]
-    ranked = [row["step_seconds"] * (WORTHWHILE if row["compressor"] == "none" else 1) for row in rows]
-    assert ranked == sorted(ranked)
-    by = {row["compressor"]: row for row in rows}
-    assert by["none"]["limit"] == "messages" and by["none"]["break_even"] is None
-    wire = {name: row["bytes_per_step"]["wire"] for name, row in by.items()}
-    assert wire["topk"] < wire["fp16"] == pytest.approx(wire["none"] / 2)
-    first, dense = rows[0], by["none"]
-    assert found["answer"].startswith(
-        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {faster(first, dense)} as "
-        f"dense with {dense['scheduler']} on {dense['collective']} "
+    assert [row["standing"] for row in rows] == ["within"] * 2 + ["costs"] * 3 + ["too_much"] * 0
+    assert {row["compressor"] for row in rows} == {"fp16", "gs_sgd", "none", "topk"}
+    for standing in ("within", "costs"):
+        those = [row for row in rows if row["standing"] == standing]
+        ranked = [row["step_seconds_expected"] * (WORTHWHILE if row["compressor"] == "none" else 1) for row in those]
+        assert ranked == sorted(ranked)
+    of = {(row["compressor"], row["scheduler"]): row for row in rows}
+    lines = found["answer"]
+    assert list(lines) == ["free", "nearly_free", "fastest_at_a_cost"]
+    for line in filter(lambda line: "nothing" not in line, lines.values()):
+        assert line == of[line["compressor"], line["scheduler"]]
+    ddp = found["as_ddp"]
+    assert (ddp["compressor"], ddp["scheduler"], ddp["collective"], ddp["speedup"]) == ("none", "fused", "ring", 1.0)
+    for row in rows:
+        assert row["speedup"] == pytest.approx(row["images_per_second"] / ddp["images_per_second"])
+    dense, fp16, topk = (next(row for row in rows if row["compressor"] == name) for name in ("none", "fp16", "topk"))
+    assert dense["limit"] == "messages" and dense["break_even"] is None
+    assert (
+        topk["bytes_per_step"]["wire"]
+        < fp16["bytes_per_step"]["wire"]
+        == pytest.approx(dense["bytes_per_step"]["wire"] / 2)
     )
-    assert f" points) is {faster(by['fp16'], dense)} than dense." in found["answer"]
-    low, high = first["break_even_gbit_range"]
-    assert f"It pays below {first['break_even_gbit']:.3g} [{low:.3g} - {high:.3g}] Gbit/s." in found["answer"]
     printed = capsys.readouterr().out
-    assert found["answer"] in printed
-    assert max(map(len, printed.splitlines()[7:-2])) <= 150
+    assert max(map(len, printed[printed.index(" compressor ") :].splitlines())) <= 120
     places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
     assert places == [row["compressor"] for row in rows]
 
 
 @pytest.mark.slow
-def test_where_computing_takes_long_nothing_beats_dense(tmp_path):
-    found = answer(
-        tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW
-    )  # fmt: skip
-    dense = next(row for row in found["rows"] if row["compressor"] == "none")
-    assert found["answer"].startswith(
-        f"On this network nothing beats dense with {dense['scheduler']} on {dense['collective']}. "
-        "The first to pay on slower links is "
-    )
-    assert dense["limit"] == "computing"
+def test_where_computing_takes_long_nothing_beats_dense(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW)
+    assert all("nothing" in line for line in found["answer"].values())
+    assert next(row for row in found["rows"] if row["compressor"] == "none")["limit"] == "computing"
+    assert re.search(r"^free  .* nothing beats DDP's schedule of dense gradients$", capsys.readouterr().out, re.M)
 
 
-def test_where_nothing_pays_at_any_rate_it_says_so(tmp_path):
+def test_where_nothing_pays_at_any_rate_no_rate_is_named(tmp_path, capsys):
     """QSGD's 4 bits an entry, gathered from 64 workers, are more than the dense sum sends."""
     found = answer(
         tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "k80", "--network", "1gbe", "--workers", "64",
         "--compressors", "qsgd",
     )  # fmt: skip
-    assert [row["break_even"] for row in found["rows"]] == [None, None]
-    assert found["answer"].endswith("and at no rate that was tried does qsgd.")
+    qsgd = next(row for row in found["rows"] if row["compressor"] == "qsgd")
+    assert qsgd["break_even"] is None and re.search(r"\d qsgd .* nowhere ", capsys.readouterr().out)
 
 
-def test_one_machine_has_no_break_even(tmp_path, capsys):
+def test_one_machine_has_no_break_even_and_links_that_are_named(tmp_path, capsys):
     inside = ["--workers", "4", "--per-machine", "4", "--network", "1gbe", "--compressors", "fp16"]
     found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "v100", *inside)
     assert found["network"].startswith("one machine") and all(row["break_even"] is None for row in found["rows"])
-    assert re.fullmatch(r"On this network nothing beats dense with \w+ on \w+\.", found["answer"])
-    assert "96 Gbit/s (one machine" in capsys.readouterr().out
+    assert "1200 Gbit/s (one machine); 4 workers a machine, on NVLink at its nominal rate, 150 GB/s" in (
+        capsys.readouterr().out
+    )
+    slower = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "gtx1080ti", *inside)
+    assert "96 Gbit/s (one machine); 4 workers a machine, on PCIe 3 x16" in capsys.readouterr().out
+    assert found["as_ddp"]["communicate_seconds"] < slower["as_ddp"]["communicate_seconds"]
+    alone = [*inside[:2], "--per-machine", "2", *inside[4:]]
+    between = answer(tmp_path, "--trace", "resnet50_a100", *alone)
+    assert between["inside"].startswith("NVLink at its nominal rate, 300 GB/s") and between["gbit"] == 1
 
 
 def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
-    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--compressors"]
-    found = answer(tmp_path, *where, "topk", "onebit")
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--schedulers", "wfbp", "--density"]
+    found = answer(tmp_path, *where, "0.02", "--wide", "--compressors", "topk", "onebit")
     printed = [line.split() for line in capsys.readouterr().out.splitlines() if re.match(r" *\d+ \w+ ", line)]
     assert len(printed) == len(found["rows"]) == 3
     for cells, row in zip(printed, found["rows"], strict=True):
         assert cells[1:4] == [row["compressor"], row["scheduler"], row["collective"]] and cells[-1] == row["limit"]
-        assert cells[-2].rstrip("*") == "..".join(f"{each:+.1f}" for each in row["accuracy"]["top1_points_range"])
+        low, high = row["speedup_range"]
+        assert cells[4:8] == f"{row['speedup']:.2f}x [{low:.2f} - {high:.2f}]".split()
         ranges_of = [row[f"{part}_seconds_range"] for part in ("compress", "communicate", "exposed")]
-        shown = ["-".join(dict.fromkeys(f"{1e3 * each:.1f}" for each in ends)) for ends in ranges_of]
-        assert cells[6:9] == shown
-        assert cells[-2].endswith("*") == (row["compressor"] == "topk"), "its own density is not that of the runs"
-        if row["compressor"] != "none":
-            low, high = row["break_even_gbit_range"]
-            assert cells[-3] == f"{low:.3g}-{high:.3g}" and low <= row["break_even_gbit"] <= high
-            assert row["break_even"] == f"{row['break_even_gbit']:.3g} Gbit/s"
+        assert cells[-4:-1] == ["-".join(dict.fromkeys(f"{1e3 * each:.1f}" for each in ends)) for ends in ranges_of]
+        assert cells[-5] == f"{row['bytes_per_step']['wire'] / 1e6:.4g}"
+        if row["compressor"] == "none":
+            assert cells[8] == "exact" and row["accuracy"]["top1_points"] == 0
+            continue
+        assert cells[8].rstrip("*") == f"{row['accuracy']['top1_points']:+.1f}", "another size has no range"
+        assert not row["accuracy"]["of"]["near"]
+        assert cells[8].endswith("*") == (row["compressor"] == "topk"), "twice the density that was trained"
+        low, high = row["break_even_gbit_range"]
+        assert cells[9] == f"{low:.3g}-{high:.3g}" and low <= row["break_even_gbit"] <= high
+        assert row["break_even"] == rate(row["break_even_gbit"])
 
 
 @pytest.mark.slow
@@ -137,7 +141,7 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
 def test_no_cell_is_cut_off(where, capsys):
     assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
     printed = capsys.readouterr().out
-    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and accuracies.load().known["randomk"].cell in printed
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and accuracies.load().known["randomk"].mean in printed
 
 
 @pytest.mark.slow
@@ -153,8 +157,7 @@ def test_faster_hardware_and_other_rates(tmp_path, capsys):
     assert double["rows"][0]["images_per_second"] > plain["rows"][0]["images_per_second"]
     slow = answer(tmp_path, *of, "--gbit", "1")
     assert slow["gbit"] == 1 and slow["network"].startswith("--gbit in place of the rate of 10gbe: ")
-    assert slow["rows"][-1]["step_seconds"] > plain["rows"][-1]["step_seconds"]
-    assert slow["rows"][0]["break_even"] == pytest.approx(plain["rows"][0]["break_even"]), "looked for at all rates"
+    assert slow["as_ddp"]["step_seconds"] > plain["as_ddp"]["step_seconds"]
 
 
 @pytest.mark.slow
@@ -163,11 +166,11 @@ def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_pat
     assert (found["memory"], found["memory_bytes_per_second"]) == ("NVIDIA Tesla K80, one of its two GPUs", 240e9)
     here = answer(tmp_path, "--trace", "resnet20_epyc", "--workers", "4", "--compressors", "fp16")
     assert here["memory"] == "this machine's, measured just now"
-    other = tmp_path / "l40s.json"
-    dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40S").save(other)
+    other = tmp_path / "l40.json"
+    dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40").save(other)
     capsys.readouterr()
     assert main(["--trace", str(other), "--workers", "4"]) == 2
-    assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40S' is none of k80," in capsys.readouterr().err
+    assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40' is none of k80," in capsys.readouterr().err
     assert answer(tmp_path, "--trace", str(other), "--gpu", "v100", "--workers", "4", "--compressors", "fp16")
 
 
@@ -209,7 +212,7 @@ def test_a_compressor_pays_below_its_break_even_and_not_above():
         made = adviser(10)
         limit = made.break_even(name)
         assert limit is not None and 0.1 < limit < 100
-        tried = {each for each, gbit in made._fastest if gbit == HIGHEST_GBIT}
+        tried = {each for each, gbit, _ in made._fastest if gbit == HIGHEST_GBIT}
         assert tried == {"none"}, "computing hides dense messages, and no compressor can be faster"
         for gbit, pays in ((0.95 * limit, True), (1.05 * limit, False)):
             found, left_out = adviser(gbit).all(["none", name], named=True)
@@ -282,7 +285,8 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
         "--all", "--figure", str(figure),
     )  # fmt: skip
     dense = [(row["scheduler"], row["collective"]) for row in found["rows"] if row["compressor"] == "none"]
-    assert len(set(dense)) == len(dense) == 6 * 5, "six schedulers, and five collectives where machines have two ranks"
+    local = len(top1.load().local["none"])
+    assert len(set(dense)) == len(dense) == (6 + local) * 5, "six schedulers and trained local steps, five collectives"
     assert figure.read_bytes().startswith(b"\x89PNG")
     charts.check(drawn[0])
     said = charts.note(drawn[0])
@@ -296,9 +300,10 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     assert [spread["low"], spread["high"]] == pytest.approx([1e3 * each for each in row["step_seconds_range"]])
     shown = charts.of(drawn[0], "bar")
     totals = {row["name"]: row["total"] for row in shown}
-    assert len(totals) == len(found["rows"]) == 2 * len(dense)
+    assert len(totals) == len(found["rows"]) == 2 * 6 * 5 + local * 5
     assert list(totals.values()) == pytest.approx([1e3 * row["step_seconds"] for row in found["rows"]])
-    assert {row["part"] for row in shown} == {"computing", "exchange that is not hidden"}, "fp16 is recommended"
+    refused = {row["name"] for row in shown if row["part"] == "the same, of a method not recommended"}
+    assert refused and all(name.startswith("none, outer") for name in refused), "fp16 is recommended"
 
 
 @pytest.mark.slow
@@ -307,7 +312,7 @@ def test_a_topologys_links_are_used(tmp_path):
     slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
     fast = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "5", "--compressors", "fp16")
     assert "2+3_1gbit.toml" in slow["network"]
-    assert slow["rows"][-1]["step_seconds"] > fast["rows"][-1]["step_seconds"]
+    assert slow["as_ddp"]["step_seconds"] > fast["as_ddp"]["step_seconds"]
 
 
 TOPK = '''
@@ -457,33 +462,48 @@ def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, ca
     found = answer(tmp_path, *TRACE, "--compressors", "topk", "dgc", "--all", "--schedulers", "outer", "wfbp")
     tried = {(row["compressor"], row["scheduler"]) for row in found["rows"]}
     assert tried == {("none", "outer"), ("none", "wfbp"), ("topk", "outer"), ("topk", "wfbp"), ("dgc", "wfbp")}
-    known = {(row["compressor"], row["scheduler"]): row["accuracy"] for row in found["rows"]}
-    assert known["topk", "outer"] is None and known["topk", "wfbp"]["top1_points"] > -5
-    assert known["none", "outer"]["schedule"] == "outer" and known["none", "outer"]["top1_points"] < -5
-    assert " beats dense with wfbp on " in found["answer"], "with local steps it lost too much"
-    ended = r" Dense training with outer ended at -\d\.\d \[.+\] points of top-1, and is not counted\."
-    assert re.search(ended, found["answer"])
+    known = {(row["compressor"], row["scheduler"]): row for row in found["rows"]}
+    assert known["topk", "outer"]["accuracy"] is None and known["topk", "outer"]["standing"] == "unknown"
+    assert known["topk", "wfbp"]["accuracy"]["top1_points"] > -5
+    after = known["none", "outer"]
+    assert after["accuracy"]["schedule"] == "outer" and after["accuracy"]["top1_points"] < -5
+    assert after["standing"] == "too_much" and after["not_recommended"] == "ended at -6.2 points, beyond -5.0"
+    assert found["answer"]["fastest_at_a_cost"].get("scheduler") != "outer"
     alone = answer(tmp_path, *TRACE, "--compressors", "topk", "--schedulers", "outer")
-    assert re.search(
-        r" beats dense with outer on \S+ \(which itself lost 6\.\d \[.+\] points of top-1", alone["answer"]
-    )
+    assert all("nothing" in line for line in alone["answer"].values())
+    assert alone["as_ddp"] == found["as_ddp"], "the baseline stays"
+
+
+def test_local_steps_are_ranked_as_they_were_trained(tmp_path, capsys):
+    """Beside the same dense training as all others, each schedule with its own accuracy."""
+    found = answer(tmp_path, *TRACE, "--network", "1gbe", "--gbit", "0.1", "--compressors", "chunk_topk", "--all")
+    outer = {row["scheduler"]: row for row in found["rows"] if row["scheduler"].startswith("outer")}
+    trained = {each.schedule for those in top1.load().local.values() for each in those}
+    assert outer.keys() == trained
+    assert all(row["accuracy"]["schedule"] == name for name, row in outer.items())
+    printed = capsys.readouterr().out
+    assert re.search(r"^ *\d+ none +outer:delay=5 .*\n +:fragments=3:keep=0\.5 *$", printed, re.M)
+    best = answer(tmp_path, *TRACE, "--network", "1gbe", "--gbit", "0.1", "--compressors", "chunk_topk")
+    assert sorted((row["compressor"], row["scheduler"].partition(":")[0] == "outer") for row in best["rows"]) == [
+        ("chunk_topk", False), ("chunk_topk", True), ("none", False), ("none", True),
+    ]  # fmt: skip
+    local = next(row for row in best["rows"] if row["compressor"] == "none" and "outer" in row["scheduler"])
+    assert local["break_even_gbit_range"], "where it pays beside dense training in every step"
 
 
 def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(tmp_path, capsys):
     few = [*TRACE, "--compressors", "topk", "--all", "--schedulers"]
     found = answer(tmp_path, *few, "outer", "outer:every=60:delay=5")
     printed = capsys.readouterr().out
-    assert re.search(
-        r" Dense training with outer:every=60:delay=5 ended at .* with outer, not outer:delay=5:every=60, and is ",
-        found["answer"],
-    )
+    seldom = next(row for row in found["rows"] if row["scheduler"] == "outer:every=60:delay=5")
+    reason = r"was trained with \S+, not outer:delay=5:every=60"
+    assert seldom["standing"] == "unknown" and re.fullmatch(reason, seldom["not_recommended"])
     of = {(row["compressor"], row["collective"], row["scheduler"]): row for row in found["rows"]}
     seldom, often = (of["none", "ring", name] for name in ("outer:every=60:delay=5", "outer"))
     assert 2 * seldom["bytes_per_step"]["wire"] == pytest.approx(often["bytes_per_step"]["wire"])
     assert seldom["exposed_seconds"] < often["exposed_seconds"] / 2
-    assert "*: measured with another density, other options or other local steps.\n" in printed
+    assert "*: measured with another density, other options or other local steps\n" in printed
     ddp = answer(tmp_path, *few, "fused")
-    assert "local steps" not in ddp["answer"]
     plain = next(row for row in ddp["rows"] if (row["compressor"], row["collective"]) == ("none", "ring"))
     same = ("scheduler", "step_seconds", "images_per_second_range")
     assert [found["as_ddp"][key] for key in same] == [plain[key] for key in same]
@@ -545,7 +565,7 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
     assert found["trace"]["unit"] == "samples" and found["accuracy_setting"].startswith("gpt depth=4 ")
     assert {row["compressor"]: row["accuracy"] is None for row in found["rows"]} == {"none": False, "fp16": True}
     printed = capsys.readouterr().out
-    assert "4 workers x 8 samples" in printed and " samples/s " in printed
+    assert "4 workers x 8 samples" in printed and " samples/s\n" in printed
     table = printed[printed.index("compressor") :]
     assert "top-1" not in table and "image" not in table
     said = charts.note(drawn[0])
@@ -558,6 +578,8 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
     [
         (["--workers", "4"], "--trace or --model: name one of them"),
         ([*TRACE, *MODEL], "--trace or --model: name one of them"),
+        ([*TRACE, "--tolerance", "-1"], "--tolerance: needs a number from 0 on, got -1"),
+        ([*TRACE, "--workers", "12", "--per-machine", "8"], "--workers: 12 do not fill machines of 8"),
         ([*TRACE, "--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
         ([*TRACE, "--workers", "1"], "--workers: one exchanges nothing, so that there is nothing to compress; needs 2"),
         ([*TRACE, "--speed", "0"], "--speed: needs a number from 1e-06"),
@@ -573,16 +595,24 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
         ([*TRACE, "--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
         ([*TRACE, "--precision", "bf16"], "--precision: goes with --model, not with --trace"),
         ([*MODEL, "--probe", "--batch", "8", "--precision", "bf16"], "--precision: goes with --gpu; --probe measures"),
-        ([*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"], "has no rate for bf16; there is: fp32"),
+        (
+            [*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"],
+            "has no rate for bf16; there is: fp32, fp16",
+        ),
         ([*TRACE, "--data", "digits"], "--data: goes with --model, not with --trace"),
         ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
         ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
         ([*TRACE, "--rates", "Makefile"], "Makefile: cannot be read as wirebench compressors"),
         ([*TRACE, "--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
+        ([*TRACE, "--network", "7gbe"], "; for any other rate add --gbit"),
         ([*TRACE, "--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
         ([*MODEL], "--model: needs --gpu for an estimate, or --probe"),
         ([*MODEL, "--gpu", "v100", "--probe", "--batch", "1"], "--gpu: estimates a GPU, and --probe measures this"),
         ([*MODEL, "--gpu", "v10", "--batch", "1"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
+        (
+            [*MODEL, "--gpu", "rtx5090", "--batch", "1"],
+            "; for another one: --probe measures this machine, --trace takes",
+        ),
         ([*MODEL, "--gpu", "v100"], "--batch: is missing"),
         ([*MODEL, "--gpu", "v100", "--batch", "0"], "--batch: needs at least 1, got 0"),
         ([*MODEL, "--gpu", "v100", "--batch", "8", "--image-size", "0"], "--image-size: needs at least 1, got 0"),

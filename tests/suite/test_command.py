@@ -162,7 +162,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
 ) -> None:
     """The ranking takes up to a minute."""
     (tmp_path / "file").touch()
-    monkeypatch.setattr(advise, "setting_of", lambda options: pytest.fail("it computes"))
+    monkeypatch.setattr(advise, "given_by", lambda options: pytest.fail("it computes"))
     words = [
         "advise",
         "--trace",

@@ -142,18 +142,33 @@ def buckets(shapes: Shapes, scale: float, count: int, shaped: bool = False) -> l
     for number, (numel, ndim, rows) in enumerate(shapes):
         layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))
         start += numel
-    if shaped and start > REAL:
-        param = torch.empty(start, device="meta")
-        return [Bucket(0, torch.empty_like(param), param, tuple(layers)) for _ in range(count)]
-    param = PARAMETER_DEVIATION * _noise("param", start)
-    grads = [scale * GRADIENT_DEVIATION * _noise(f"grad {place}", start) for place in range(count)]
-    return [Bucket(0, grad, param, tuple(layers)) for grad in grads]
+    with _one_thread():
+        return _filled(tuple(layers), start, scale, count, shaped)
+
+
+def _filled(layers: tuple[Layer, ...], numel: int, scale: float, count: int, shaped: bool) -> list[Bucket]:
+    """Buckets of these layers, `numel` elements together."""
+    if shaped and numel > REAL:
+        param = torch.empty(numel, device="meta")
+        return [Bucket(0, torch.empty_like(param), param, layers) for _ in range(count)]
+    if shaped:
+        # Compressors change gradients, and only read parameters.
+        param = _long_noise()[:numel]
+        return [Bucket(0, GRADIENT_DEVIATION * param, param, layers) for _ in range(count)]
+    param = PARAMETER_DEVIATION * _noise("param", numel)
+    grads = [scale * GRADIENT_DEVIATION * _noise(f"grad {place}", numel) for place in range(count)]
+    return [Bucket(0, grad, param, layers) for grad in grads]
 
 
 def _noise(key: str, numel: int) -> Tensor:
     """Normal numbers, which repeat themselves where more than SAMPLE are wanted."""
     drawn = _drawn(key)
     return drawn[:numel] if numel <= SAMPLE else drawn.repeat(-(-numel // SAMPLE))[:numel]
+
+
+@lru_cache(maxsize=1)
+def _long_noise() -> Tensor:
+    return _noise("param", REAL)
 
 
 @lru_cache(maxsize=PLAYED + 1)

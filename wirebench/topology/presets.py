@@ -36,6 +36,7 @@ NETWORKS = {
     "1gbe": Network(45.26e-6, _gbit(1), ETHERNET),
     "10gbe": Network(45.26e-6, _gbit(10), ETHERNET),
     "25gbe": Network(20e-6, _gbit(25), "nominal rate; start-up 20 us assumed"),
+    "40gbe": Network(20e-6, _gbit(40), "nominal rate; start-up 20 us assumed"),
     "100gbe": Network(10e-6, _gbit(100), "nominal rate; start-up 10 us assumed"),
     "ib56": Network(7.0e-6, _gbit(45.8), "MG-WFBP's code, 56 Gbit/s InfiniBand, 8 nodes: a = 97.5 us, b = 0.306 ns/B"),
     "ib200": Network(3e-6, _gbit(200), "nominal rate; start-up 3 us assumed"),
@@ -45,6 +46,8 @@ NETWORKS = {
 }
 LOCAL = Link(5e-6, 12e9)
 """The link between the GPUs of a machine: PCIe 3 x16, nominal."""
+NVLINK_LATENCY_SECONDS = 5e-6
+"""Of a message inside a machine: assumed, as on PCIe."""
 ALONE = Link(0.0, 1e15)
 """The link of a rank that is alone in its machine: never the limit."""
 
@@ -52,8 +55,13 @@ ALONE = Link(0.0, 1e15)
 def find(name: str) -> Network:
     """The network of this name; UserError lists what there is."""
     if name not in NETWORKS:
-        raise UserError(f"--network: no {name!r}; {suggest(name, list(NETWORKS))}")
+        raise UserError(f"--network: no {name!r}; {suggest(name, list(NETWORKS))}; for any other rate add --gbit")
     return NETWORKS[name]
+
+
+def nvlink(gbytes_per_second: float) -> Link:
+    """The link of a GPU to those of its machine, at the nominal rate of its NVLinks in one direction."""
+    return Link(NVLINK_LATENCY_SECONDS, gbytes_per_second * 1e9)
 
 
 class Racks(NamedTuple):
@@ -68,14 +76,20 @@ class Racks(NamedTuple):
 
 
 def cluster(
-    network: Network, workers: int, per_machine: int = 1, racks: Racks | None = None, rails: bool = False
+    network: Network,
+    workers: int,
+    per_machine: int = 1,
+    racks: Racks | None = None,
+    rails: bool = False,
+    inside: Link = LOCAL,
 ) -> Topology:
     """`workers` ranks on machines of `per_machine` (the last may have fewer), on one switch, or in racks on a spine.
 
-    rails  every rank of a machine has a link of the network's rate to itself
+    rails   every rank of a machine has a link of the network's rate to itself
+    inside  between the ranks of a machine
     """
     assert workers >= 1 and per_machine >= 1, f"{workers} workers on machines of {per_machine}"
-    machines = _machines(workers, per_machine)
+    machines = _machines(workers, per_machine, inside)
     lanes = per_machine if rails else 1
     link = Link(
         network.latency_seconds, network.bytes_per_second, lanes=lanes, head_start_seconds=network.head_start_seconds
@@ -90,11 +104,11 @@ def cluster(
 
 
 @functools.lru_cache(maxsize=4)
-def _machines(workers: int, per_machine: int) -> tuple[Branch, ...]:
+def _machines(workers: int, per_machine: int, inside: Link) -> tuple[Branch, ...]:
     """Kept, since thousands of them are alike at every rate that is tried."""
     bounds = range(0, workers, per_machine)
     ranks = [tuple(range(b, min(b + per_machine, workers))) for b in bounds]
-    return tuple(Branch(each, (LOCAL if len(each) > 1 else ALONE,)) for each in ranks)
+    return tuple(Branch(each, (inside if len(each) > 1 else ALONE,)) for each in ranks)
 
 
 def rescaled(topology: Topology, factor: float) -> Topology:

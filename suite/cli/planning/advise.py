@@ -7,22 +7,26 @@
   wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
   wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
 
+Three lines answer: what is free (dense gradients, in 16 bits or better merged), what is nearly free (its worst seed
+lost at most --tolerance), what is fastest at a cost. Then a table: first what loses no more than that, by speed; then
+what costs more, a language model's methods by their loss in as much time; then what diverged or was never trained so.
 Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
 machine (--probe). Compressors take the seconds that they took on an H200 where a GPU compresses, else as many copies of
 the gradient as they took on a CPU, at the memory's bandwidth: an estimate too. Plugins of your own go by their
 dotted paths, as in train.py; a compressor that is named and whose speed was not measured is timed here first.
-Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
-stands before those that do not. See docs/simulation.md.
+A compressor pays below the rate between machines at which it beats the best dense composition by 1 % or more. See
+docs/simulation.md.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.planner.accuracy import Accuracies
-from suite.planner.advise import PROBE_SECONDS, chosen, ranking_of, setting_of, write
+from suite.planner.accuracy import TOLERANCE, Accuracies
+from suite.planner.advise import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
+from suite.planner.progress import Progress
 from suite.planner.rank import SCHEDULERS
 from suite.planner.schedules import built
 from suite.planner.timing import time_unknown
@@ -31,6 +35,7 @@ from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
+from wirebench.simulation.trace import Trace
 from wirebench.utils.cli import check_outputs, parser_of
 
 
@@ -42,21 +47,25 @@ def main(arguments: Sequence[str]) -> int:
     built(options.schedulers or ())
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
+    check_tolerance(options.tolerance)
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     _check_device(options.rates, given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
-    setting = setting_of(options)
+    asked = given_by(options)
+    setting = asked.setting
     _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
-    measured = _measured(setting.trace.unit == "images")
+    measured = _measured(setting.trace)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
-    write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
+    with Progress() as progress:
+        ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
+    write(options, setting, ranking)
     return 0
 
 
-def _measured(images: bool) -> Accuracies:
+def _measured(trace: Trace) -> Accuracies:
     """What is known of such a model: top-1 of images, or the loss of a language model."""
-    if images:
-        return top1.load()
+    if trace.unit == "images":
+        return top1.load(trace.numel)
     # Imported where it is needed: SciPy, which it compares with, takes seconds to import.
     from suite.studies.today.known import losses
 
@@ -97,9 +106,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")
-    add("--schedulers", nargs="+", metavar="NAME[:KEY=VALUE...]", help=f"({' '.join(SCHEDULERS)})")
-    add("--density", type=float, help="density of all compressors that have one (each one's own)")
+    add(
+        "--schedulers",
+        nargs="+",
+        metavar="NAME[:KEY=VALUE...]",
+        help=f"({' '.join(SCHEDULERS)}, and local steps that were trained)",
+    )
+    add("--density", type=float, help="density of all compressors that have one (what each was trained with)")
     add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured (ours)")
+    add(
+        "--tolerance", type=float, default=TOLERANCE, metavar="X",
+        help="points of accuracy, or percent of loss, that the worst seed may lose (%(default)s)",
+    )  # fmt: skip
+    add("--wide", action="store_true", help="rates, bytes, milliseconds, and where all numbers come from")
     add("--all", action="store_true", help="every composition, not each compressor's best")
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")

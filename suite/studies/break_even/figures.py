@@ -7,7 +7,7 @@ from suite.figures.curves import Curve, curves
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import WIDTH, Figure, Panel, around, grid
 from suite.planner.advice import WORTHWHILE
-from suite.planner.wording import rate
+from suite.planner.networks import rate
 from suite.studies.break_even.seen import Seen
 from suite.studies.notes import NotedRun
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.planner.advice import WORTHWHILE
-from suite.planner.wording import rate
+from suite.planner.networks import rate
 from suite.studies import notes, trust
 from suite.studies.break_even import sides
 from suite.studies.break_even.figures import figure

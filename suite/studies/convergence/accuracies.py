@@ -4,10 +4,11 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.planner.accuracy import Accuracies, Ended
+from suite.planner.accuracy import Accuracies, Ended, Model
 from suite.planner.compositions import DENSE as NONE
 from suite.studies.convergence import rows
 from suite.studies.convergence.rows import DENSE, Method
+from suite.studies.notes import NotedRun
 from wirebench.errors import UserError
 
 FOLDER = Path(__file__).resolve().parents[3] / "results" / "convergence" / "quick"
@@ -25,24 +26,39 @@ def load(folder: Path = FOLDER) -> Accuracies:
         return Accuracies("", {})
     # A label with options is a variant.
     plain = {method.label: method for method in methods if " " not in method.label and method.label != DENSE}
-    found = {label: ended(method, statistics.mean(dense)) for label, method in plain.items()}
+    found = {label: ended(method, dense) for label, method in plain.items()}
     known = {label: each for label, each in found.items() if each is not None}
-    return Accuracies(_setting(methods), {NONE: _points(dense, statistics.mean(dense), None), **known})
+    whole = next(method for method in methods if method.label == DENSE)
+    return Accuracies(_setting(methods), {NONE: _points(dense, dense, None, whole), **known})
 
 
-def ended(method: Method, dense: float) -> Ended | None:
-    """A method's runs beside the dense ones' mean; None where no run came to its end, nor diverged."""
+def ended(method: Method, dense: Sequence[float]) -> Ended | None:
+    """A method's runs beside the dense ones' accuracies; None where no run came to its end, nor diverged."""
     density = method.runs[0].has("config", "compressor", "density")
     # One seed that diverged is enough.
     if any(run.diverged for run in method.runs):
-        return Ended(None, density)
-    return _points(method.top1, dense, density) if method.top1 else None
+        return Ended(None, density, model=model_of(method.runs[0]))
+    return _points(method.top1, dense, density, method) if method.top1 else None
 
 
-def _points(top1: Sequence[float], dense: float, density: float | None) -> Ended:
+def _points(top1: Sequence[float], dense: Sequence[float], density: float | None, method: Method) -> Ended:
     """Of these seeds, above the mean of the dense ones."""
-    between = (100 * (min(top1) - dense), 100 * (max(top1) - dense)) if len(top1) > 1 else None
-    return Ended(100 * (statistics.mean(top1) - dense), density, between)
+    usual = statistics.mean(dense)
+    between = (100 * (min(top1) - usual), 100 * (max(top1) - usual)) if len(top1) > 1 else None
+    worst = 100 * (min(dense) - usual)
+    points = 100 * (statistics.mean(top1) - usual)
+    return Ended(points, density, between, dense=worst, model=model_of(method.runs[0]))
+
+
+def model_of(run: NotedRun) -> Model:
+    """What a run trained: of a language model also how many tokens it had for each parameter."""
+    parameters, name = run.record["parameters"], run.has("config", "model", "name")
+    size, samples = f"{parameters / 1e6:.2g}M parameters", run.has("samples") or {}
+    if tokens := samples.get("tokens"):
+        seen = samples["train"] * tokens * (run.has("config", "train", "epochs") or 1) / parameters
+        return Model(f"a {name.upper()} of {size}, {seen:.1f} tokens a parameter", parameters)
+    depth = run.has("config", "model", "depth")
+    return Model(f"{name}{f' depth={depth}' if depth else ''} of {size}", parameters)
 
 
 def _setting(methods: list[Method]) -> str:

@@ -2,7 +2,8 @@
 
 It is asked from outside: it knows the trace, the links' rate, what was fitted to other runs on the machine that plays
 the hosts (outside.json of a prediction's folder), and how long compressors work there (rates.jsonl beside it). The
-order is that of `wirebench advise --all` on such links, with all compressors at one density, in that machine's memory.
+order is by the expected steps of `wirebench advise` on such links, with all compressors at one density, in that
+machine's memory.
 """
 
 import datetime
@@ -82,7 +83,7 @@ class Ranking:
 
 
 def rank(cluster: Clustered, machine: Path) -> Ranking:
-    """Ask the planner: whatever was never trained stands below what was, as in its own tables."""
+    """Ask the planner: whatever was never trained stands below what was."""
     given = loader.load(ROOT / cluster.config)
     if given.model.name != "replay":
         raise UserError(f"{cluster.config}: names no trace to be replayed, and the planner needs one")
@@ -93,7 +94,12 @@ def rank(cluster: Clustered, machine: Path) -> Ranking:
     adviser = Adviser(model, lambda _: topology, rates, bytes_per_second, ranges.load(machine), DENSITY)
     advices, _ = adviser.all(compressors.available(), named=False)
     known = accuracies.load()
-    advices.sort(key=lambda each: not known.trained(each))
+
+    def untrained(each: Advice) -> bool:
+        ended = known.of(each)
+        return bool(known.known) and (ended is None or ended.points is None)
+
+    advices.sort(key=untrained)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     git = environment.git() or {"commit": "unknown", "dirty": True}
     best = tuple(map(_ranked, advices[:COUNT]))

@@ -186,12 +186,29 @@ def beside_dense(
     dense  all forms of it
     """
     took, mine = run_seconds(method, rate, by, overlapped), losses(method)
-    timed = sorted(
-        ((seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, overlapped)) and losses(each)),
-        key=lambda each: each[0],
-    )
+    timed = [(seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, overlapped)) and losses(each)]
+    if took is None or not mine:
+        return None
+    best = best_dense(took, timed)
+    if best is None:
+        return None
+    compared = against(mine, best.losses)
+    return Beside(statistics.mean(mine) / statistics.mean(best.losses), best.name, compared, best.within)
+
+
+class BestDense(NamedTuple):
+    """Losses of the best dense training in a time, which one that is, and whether it took no longer."""
+
+    losses: list[float]
+    name: str
+    within: bool
+
+
+def best_dense(took: float, timed: Sequence[tuple[float, Method]]) -> BestDense | None:
+    """Of these forms of dense training, with the seconds of their runs; None where a time or a loss lacks."""
+    timed = sorted(timed, key=lambda each: each[0])
     tokens = [each for each in timed if each[1].label not in LARGER]
-    if took is None or not mine or not tokens:
+    if not tokens:
         return None
     no_longer = (1 + ALIKE) * took
     if no_longer >= tokens[-1][0] and tokens[-1][1].label != DENSE:
@@ -202,9 +219,7 @@ def beside_dense(
         if each.label in LARGER and seconds <= no_longer and len(found := losses(each)) >= LEAST_RUNS
     ]
     theirs, name = min([_dense_loss(no_longer, tokens), *larger], key=lambda each: statistics.mean(each[0]))
-    compared = against(mine, theirs)
-    within = no_longer >= tokens[0][0] or name in LARGER
-    return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, within)
+    return BestDense(theirs, name, no_longer >= tokens[0][0] or name in LARGER)
 
 
 def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:

@@ -5,13 +5,16 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from suite.planner.accuracy import LOSS, Accuracies, Ended, ratio
+from suite.planner.accuracy import LOSS, Accuracies, DenseIn, Ended, Reached
 from suite.studies.convergence import rows
+from suite.studies.convergence.accuracies import model_of
 from suite.studies.convergence.rows import Method
 from suite.studies.runner import RESULTS
+from suite.studies.today.curve import steps_of
 from suite.studies.today.known.sources import Source, sources
 from suite.studies.today.outcome import losses
-from suite.studies.today.tasks import DENSE, GPT, OWN, QUARTER
+from suite.studies.today.tasks import DENSE, GPT, LARGER, OWN, QUARTER, SHORTER
+from suite.studies.today.times import best_dense
 from wirebench.errors import UserError
 
 FOLDER = RESULTS / "today" / GPT.name
@@ -30,34 +33,57 @@ def load(folder: Path = FOLDER) -> Accuracies:
     known: dict[str, Ended] = {}
     local: defaultdict[str, list[Ended]] = defaultdict(list)
     for source in (each for each in sources(GPT) if each.label in methods):
-        ended = _ended(methods[source.label], statistics.mean(dense), source)
+        ended = _ended(methods[source.label], dense, source)
         if source.schedule:
             local[source.compressor].append(ended)
         else:
             known[source.compressor] = ended
-    too_much, limit = _limit(losses(methods[QUARTER]) if QUARTER in methods else [], statistics.mean(dense))
-    return Accuracies(_setting(methods), known, dict(local), LOSS, too_much, limit)
+    too_much = _too_much(losses(methods[QUARTER]) if QUARTER in methods else [], statistics.mean(dense))
+    return Accuracies(_setting(methods), known, dict(local), LOSS, too_much, _dense_in(methods))
 
 
-def _ended(method: Method, dense: float, source: Source) -> Ended:
+def _ended(method: Method, dense: list[float], source: Source) -> Ended:
     """Percent of the dense runs' mean loss, below it. One seed that diverged is enough."""
-    density, ended = method.runs[0].has("config", "compressor", "density"), losses(method)
-    below = [100 * (1 - loss / dense) for loss in ended]
+    density, usual = method.runs[0].has("config", "compressor", "density"), statistics.mean(dense)
+    below = [100 * (1 - loss / usual) for loss in losses(method)]
     mean, between = (statistics.mean(below), (min(below), max(below))) if below else (None, None)
-    return Ended(mean, density, between if len(below) > 1 else None, LOSS, source.schedule, source.options)
+    several, worst = between if len(below) > 1 else None, 100 * (1 - max(dense) / usual)
+    return Ended(mean, density, several, LOSS, source.schedule, source.options, worst, model_of(method.runs[0]))
 
 
-def _limit(quarter: list[float], dense: float) -> tuple[float, str]:
-    """What a method may lose at most, in percent, and in words.
+def _too_much(quarter: list[float], dense: float) -> float:
+    """What a method may lose at most, in percent.
 
     What loses more is no better than dense training that ends after a quarter of the tokens, and compresses nothing.
 
     quarter  losses of that; none: no limit
     """
-    if not quarter:
-        return math.inf, ""
-    most = 100 * (statistics.mean(quarter) / dense - 1)
-    return most, f", above dense training's on a quarter of the tokens ({ratio(-most):.3f})"
+    return 100 * (statistics.mean(quarter) / dense - 1) if quarter else math.inf
+
+
+def _dense_in(methods: dict[str, Method]) -> DenseIn | None:
+    """What the study's dense training reaches in the time of a method's run; None without shorter dense runs.
+
+    A run in larger batches computes several times for each exchange.
+    """
+    forms = [methods[label] for label in (DENSE, *SHORTER, *LARGER) if label in methods and losses(methods[label])]
+    if not any(each.label in SHORTER for each in forms):
+        return None
+    usual, whole = statistics.mean(losses(methods[DENSE])), steps_of(methods[DENSE].runs[0])
+
+    def reached(step: float, dense_step: float, alone: float) -> Reached:
+        timed = [(_seconds(each, dense_step, alone), each) for each in forms]
+        best = best_dense(whole * step, timed)
+        assert best is not None, "the whole dense run is among them"
+        return Reached(statistics.mean(best.losses) / usual, best.within)
+
+    return reached
+
+
+def _seconds(method: Method, dense_step: float, alone: float) -> float:
+    """Of a dense run, by a step and its computation."""
+    run = method.runs[0]
+    return steps_of(run) * (dense_step + ((run.has("config", "train", "accumulation") or 1) - 1) * alone)
 
 
 def _setting(methods: dict[str, Method]) -> str:

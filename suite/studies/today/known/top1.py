@@ -1,9 +1,10 @@
-"""What the methods did to the accuracy of the study's ResNet: results/today/resnet beside results/convergence.
+"""What the methods did to the accuracy of small ResNets: results/convergence, and results/today/resnet.
 
-Both studies train the same network on the same images for as long; each is held against its own dense runs.
+Each study holds its methods against its own dense runs. Of a method that several of them trained, the network counts
+whose size is nearest to the model that is asked for.
 """
 
-import statistics
+import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,35 @@ from suite.studies.today.tasks import DENSE, OWN, RESNET
 from wirebench.errors import UserError
 
 FOLDER = RESULTS / "today" / RESNET.name
+LARGER = RESULTS / "convergence" / "resnet20"
+"""The study of convergence with another network, and fewer methods."""
 
 
-def load(folder: Path = FOLDER) -> Accuracies:
-    """The study of convergence, and of this one what that lacks; a damaged record leaves its study out."""
-    known = accuracies.load()
+def load(numel: int | None = None, folder: Path = FOLDER, larger: Path = LARGER) -> Accuracies:
+    """What was measured on the network nearest to a model of `numel` parameters; None: on that with most methods.
+
+    A damaged record leaves its study out.
+    """
+    found = _with_today(accuracies.load(), folder)
+    other = accuracies.load(larger)
+    if numel is None or not found.known or not other.known:
+        return found
+    nearest = {
+        name: min(filter(None, (found.known.get(name), other.known.get(name))), key=lambda each: _off(each, numel))
+        for name in {**found.known, **other.known}
+    }
+    named = ", ".join(sorted(name for name in nearest if nearest[name] is not found.known.get(name)))
+    setting = f"{found.setting}; {named}: {other.setting}" if named else found.setting
+    return replace(found, known=nearest, setting=setting)
+
+
+def _off(ended: Ended, numel: int) -> float:
+    """How far the network's size is from the model's, on a scale of factors."""
+    return math.inf if ended.model is None else abs(math.log(ended.model.parameters / numel))
+
+
+def _with_today(known: Accuracies, folder: Path) -> Accuracies:
+    """The study of convergence, and of today's what that lacks."""
     try:
         methods = {method.label: method for method in rows.load(folder, own=OWN)}
     except UserError as error:
@@ -32,7 +57,7 @@ def load(folder: Path = FOLDER) -> Accuracies:
     more: dict[str, Ended] = {}
     local: defaultdict[str, list[Ended]] = defaultdict(list)
     for source in (each for each in sources(RESNET) if each.label in methods):
-        ended = accuracies.ended(methods[source.label], statistics.mean(dense))
+        ended = accuracies.ended(methods[source.label], dense)
         if ended is None:
             continue
         ended = _of(source, ended)

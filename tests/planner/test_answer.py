@@ -1,0 +1,195 @@
+"""The three answers of wirebench advise: what may stand in them, on every trace and network; how far it is."""
+
+import io
+import json
+import math
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from suite.planner.accuracy import LOSS, Accuracies, Ended, Reached
+from suite.planner.advice import Advice, speedup
+from suite.planner.answer import NOTHING, Judge, best_of
+from suite.planner.progress import Progress
+from suite.planner.rank import Adviser
+from tests.suite.test_advise import answer
+from tests.suite.verbs import verb
+from wirebench.simulation.pipeline import Step
+from wirebench.simulation.simulator import Factors
+from wirebench.simulation.trace import SHIPPED
+
+NETWORKS = ("1gbe", "10gbe", "25gbe", "100gbe", "ib200")
+PLACES = [
+    (trace.stem, network, workers)
+    for trace in sorted(SHIPPED.glob("*.json"))
+    for network in NETWORKS
+    for workers in (8, 64)
+]
+LINES = {"free": "free", "nearly free": "nearly_free", "fastest at a cost": "fastest_at_a_cost"}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("trace", "network", "workers"), PLACES)
+def test_nothing_that_loses_more_than_is_tolerated_is_first_or_in_the_first_two_lines(
+    trace, network, workers, tmp_path, capsys, monkeypatch
+):
+    """And the printed lines have the numbers of the rows."""
+    monkeypatch.setattr(Adviser, "_limit", lambda *_: None)  # break-evens take long, and say nothing here
+    found = answer(tmp_path, "--trace", trace, "--network", network, "--workers", str(workers))
+    printed = capsys.readouterr().out
+    rows = {(row["compressor"], row["scheduler"], row["collective"]): row for row in found["rows"]}
+    order = ["within", "costs", "too_much", "unknown"]
+    standings = [order.index(row["standing"]) for row in found["rows"]]
+    assert standings == sorted(standings) and standings[0] == 0
+    for row in found["rows"]:
+        if row["standing"] == "within" and row["accuracy"] and row["compressor"] != "none":
+            known = row["accuracy"]
+            assert max(known["worst_seed_lost"], -known["top1_points"]) <= found["tolerance"] == 0.5
+            assert not known["diverged"] and known["options"] is None
+    for name, key in LINES.items():
+        line, (shown,) = found["answer"][key], re.findall(rf"^{name}  +(.*)$", printed, re.M)
+        if "nothing" in line:
+            assert shown == line["nothing"]
+            continue
+        assert line == rows[line["compressor"], line["scheduler"], line["collective"]]
+        assert line["standing"] == ("costs" if key == "fastest_at_a_cost" else "within")
+        low, high = line["speedup_range"]
+        composed = f"{line['compressor']} with {line['scheduler']} on {line['collective']}".replace(
+            "none ", "dense ", 1
+        )
+        close = ", too close to call" if low <= 1 <= high else ""
+        assert shown.startswith(f"{composed}: {line['speedup']:.2f}x [{low:.2f} - {high:.2f}]{close}; ")
+        assert shown.endswith(f"; {line['bytes_per_step']['wire'] / 1e6:.4g} MB a step")
+        if line["compressor"] != "none" or line["accuracy"]["schedule"]:
+            assert f" {line['accuracy']['top1_points']:+.1f}".replace("-0.0", "+0.0") in shown
+            assert f" of {line['accuracy']['of']['words']};" in shown
+    assert found["answer"]["free"].get("compressor") in (None, "none", "fp16", "bf16")
+
+
+def of(name: str, seconds: float, scheduler: str = "wfbp") -> Advice:
+    """A composition whose step takes so long, however long its messages do."""
+    step = Step(seconds, 0.0, 0.0, ())
+    found: Any = SimpleNamespace(step=step, alone=0.5, compress=0.0, communicate=seconds)
+    local = scheduler if scheduler.startswith("outer") else ""
+    factors = Factors(1.0, 1.0), Factors(1.0, 1.0)
+    return Advice(name, scheduler, "ring", found, 8, lambda factors: step, factors, local=local)
+
+
+def test_independent_errors_of_two_steps_add_up_as_squares() -> None:
+    def ranged(name: str, low: float, high: float) -> Advice:
+        ends = {0.5: Step(low, 0.0, 0.0, ()), 2.0: Step(high, 0.0, 0.0, ())}
+        factors = Factors(0.5, 1.0), Factors(2.0, 1.0)
+        return Advice(name, "wfbp", "ring", of(name, 1.0).found, 8, lambda given: ends[given.messages], factors)
+
+    sure, rough = of("fp16", 0.5), ranged("none", 0.5, 1.5)
+    assert rough.expected_seconds == 1 and speedup(sure, rough) == pytest.approx((2.0, 1.0, 3.0))
+    both = speedup(ranged("fp16", 0.5, 1.5), rough)
+    assert both[0] == 1 and both.low == pytest.approx(math.exp(-math.hypot(math.log(1.5), math.log(2))))
+    assert both.high == pytest.approx(1 / both.low) and both.too_close
+    assert speedup(rough, rough) == (1, 1, 1), "the same step"
+
+
+def judge(accuracies: Accuracies, dense: Advice, *on_noise: str) -> Judge:
+    return Judge(accuracies, dense, dense, lambda name: None, on_noise, 0.5)
+
+
+def test_each_line_has_the_fastest_of_its_kind_that_beats_the_lines_above() -> None:
+    plain = of("none", 1.0, "fused")
+    known = Accuracies(
+        "toy",
+        {"fp16": Ended(0.0, None), "mild": Ended(-0.4, None), "harsh": Ended(-3.0, None), "bad": Ended(-9.0, None)},
+    )
+    every = [of("none", 0.95), of("fp16", 0.7), of("mild", 0.6), of("harsh", 0.5), of("bad", 0.3), of("new", 0.2)]
+    made = judge(known, plain)
+    assert [line.advice.compressor for line in made.lines(every) if line.advice] == ["fp16", "mild", "harsh"]
+    assert [each.compressor for each in best_of(every, made)] == ["mild", "fp16", "none", "harsh", "bad", "new"]
+    assert made.reason(every[4]) == "ended at -9.0 points, beyond -5.0" and made.reason(every[3]) is None
+    slower = [of("none", 1.0), of("fp16", 0.995), of("mild", 0.994), of("harsh", 0.993), of("new", 0.1)]
+    assert [line.nothing for line in made.lines(slower)] == [
+        "nothing beats DDP's schedule of dense gradients", NOTHING, NOTHING,
+    ]  # fmt: skip
+    noisy = judge(known, plain, "mild")
+    assert noisy.lines(every)[1].nothing == NOTHING and noisy.reason(every[2]) == "was timed on noise alone"
+
+
+def test_a_language_models_methods_stand_by_their_loss_in_as_much_time() -> None:
+    """Dense training in less time ends higher, here by the fourth root; what is fast and learns little stands last."""
+    known = Accuracies(
+        "toy",
+        {"bf16": Ended(0.0, None, measure=LOSS), "fast": Ended(-90.0, None, measure=LOSS)},
+        {"none": [Ended(-20.0, None, None, LOSS, "outer")]},
+        LOSS,
+        200.0,
+        lambda step, dense, alone: Reached((step / dense) ** -0.25, step > 0.1),
+    )
+    plain = of("none", 1.0, "fused")
+    every = [plain, of("bf16", 0.6), of("fast", 0.05), of("none", 0.2, "outer")]
+    made = judge(known, plain)
+    slow, fast = made.in_time(every[3]), made.in_time(every[2])
+    assert slow and fast and (slow[1], fast[1]) == (True, False)
+    assert [slow[0], fast[0]] == pytest.approx([1.2 * 0.2**0.25, 1.9 * 0.05**0.25])
+    assert [each.compressor for each in best_of(every, made)] == ["bf16", "none", "none", "fast"]
+    free, nearly, fastest = made.lines(every)
+    assert free.advice is every[1] and nearly.nothing == NOTHING and fastest.advice is every[3]
+    worse = [plain, of("bf16", 0.3), of("none", 0.29, "outer")]
+    assert made.lines(worse)[2].nothing == NOTHING, "faster, and in as much time not better"
+
+
+@pytest.mark.slow
+def test_a_language_model_is_advised_by_the_loss_of_the_nearest_size(tmp_path, capsys):
+    gpt = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "h200", "--workers", "8"]
+    few = ["--network", "1gbe", "--gbit", "0.1", "--compressors", "bf16", "quantised_sum", "powersgd"]
+    found = answer(tmp_path, *gpt, *few)
+    of_model = {row["accuracy"]["of"]["near"] for row in found["rows"] if row["accuracy"]}
+    assert of_model == {True}
+    line = re.search(r"^fastest at a cost +(.*)$", capsys.readouterr().out, re.M)
+    assert line and re.search(r"loss \d\.\d{3} \[\d\.\d{3} - \d\.\d{3}\]x on as many tokens, ", line[1])
+    assert ", of a GPT of 1.9M parameters, 0.9 tokens a parameter; " in line[1]
+    larger = answer(tmp_path, *gpt, "--option", "width=384", *few)
+    line = re.search(r"^fastest at a cost +(.*)$", capsys.readouterr().out, re.M)
+    assert line and re.search(
+        r"loss \d\.\d{3}x on as many tokens, (at most )?\d\.\d{3}x in as much time, of a GPT", line[1]
+    )
+    costs = [row["accuracy"]["loss_ratio_in_time"] for row in larger["rows"] if row["standing"] == "costs"]
+    assert costs == sorted(costs) and len(costs) > 2
+    powersgd = next(row for row in larger["rows"] if row["compressor"] == "powersgd")
+    assert powersgd["speedup"] == max(row["speedup"] for row in larger["rows"] if row["scheduler"] != "outer")
+    assert larger["answer"]["fastest_at_a_cost"]["compressor"] != "powersgd"
+
+
+def test_how_far_it_is_is_told_after_a_while() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    times = iter([0.0, 1.9, 2.0, 2.0, 2.05, 2.2, 2.2])
+    shown = Terminal()
+    progress = Progress(shown, lambda: next(times))
+    for done in range(4):
+        progress.tell(f"simulating: {done} of 4 compressors")
+    progress.close()
+    progress.close()
+    line = "\r\x1b[K"
+    assert shown.getvalue() == f"{line}simulating: 1 of 4 compressors{line}simulating: 3 of 4 compressors{line}"
+    plain, seconds = io.StringIO(), iter([0.0, 1.0, 3.0, 3.0, 7.0, 8.5, 8.5])
+    progress = Progress(plain, lambda: next(seconds))
+    for done in range(4):
+        progress.tell(f"{done} of 4")
+    progress.close()
+    assert plain.getvalue() == "1 of 4\n3 of 4\n"
+
+
+def test_the_head_is_four_lines_and_wide_has_the_sources(tmp_path, capsys):
+    where = ["--trace", "resnet20_gtx1080ti", "--workers", "4", "--schedulers", "wfbp", "--compressors", "fp16"]
+    path = tmp_path / "found.json"
+    assert verb("advise")([*where, "--json", str(path)]) == 0
+    short = capsys.readouterr().out.splitlines()
+    assert short.index("") == 4 and not any("data sheet" in line for line in short)
+    assert [line.split("  ")[0] for line in short[5:8]] == list(LINES)
+    assert verb("advise")([*where, "--wide"]) == 0
+    wide = capsys.readouterr().out
+    assert json.loads(path.read_text())["trace"]["source"] in wide and "Ranges: exchanges of " in wide
+    heads = ["img/s", "wire MB", "exposed"]
+    assert all(head in wide for head in heads) and not any(head in "\n".join(short[8:]) for head in heads)
