@@ -31,9 +31,10 @@ MODELS = {
     "small CNN (ResNet-20)": "--model resnet_cifar --option depth=20 --image-size 32 --classes 10 --batch 32",
     "VGG-16": "--model vgg16 --batch 32",
     "ResNet-50": "--model resnet50 --batch 32",
-    "GPT of 100M": "--model gpt --option depth=14 --option width=768 --option heads=12 "
+    "GPT of 100M": "--model gpt --option depth=14 --option width=768 --option heads=12 --option context=512 "
     "--data python_sources:length=512 --batch 8",
 }
+HEADS = ("link per worker", "switch on", "speed-up", "accuracy or loss", "bytes a step", "faster, at a cost")
 GPU = "--gpu rtx4090 --precision bf16"
 LINKS = {
     "100 Mbit/s": "--network 1gbe --gbit 0.1 --workers 8",
@@ -91,6 +92,48 @@ def advice() -> None:
     _write("advice.json", {"rows": rows})
 
 
+def tables(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """By model, the lines of its table: for each link what to switch on, what that brings and costs, what is faster."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        first = found.setdefault(row["model"], [f"| {' | '.join(HEADS)} |", f"| {' | '.join(['---'] * len(HEADS))} |"])
+        answer = row["answer"]
+        cheap = [each for name in ("free", "nearly_free") if "nothing" not in (each := answer[name])]
+        on, more = cheap[-1] if cheap else None, answer["fastest_at_a_cost"]
+        cells = ["nothing", "1", "-", "-"] if on is None else [_composed(on), _gain(on), _lost(on), _size(on)]
+        cost = "-" if "nothing" in more else f"{_composed(more)}: {_gain(more)}, {_lost(more)}"
+        first.append(f"| {row['link']} | {' | '.join(cells)} | {cost} |")
+    return found
+
+
+def playbook() -> None:
+    """The tables, as docs/playbook.md has them."""
+    for model, lines in tables(json.loads((FRONT / "advice.json").read_text(encoding="utf-8"))["rows"]).items():
+        print(f"\n## {model}\n", *lines, sep="\n")
+
+
+def _composed(each: dict[str, Any]) -> str:
+    density = "" if each["density"] is None else f" {100 * each['density']:g} %"
+    return f"`{each['compressor']}`{density}, `{each['scheduler']}`"
+
+
+def _gain(each: dict[str, Any]) -> str:
+    low, high = each["speedup_range"]
+    return f"{each['speedup']:.3g}x [{low:.3g} to {high:.3g}]"
+
+
+def _lost(each: dict[str, Any]) -> str:
+    known = each["accuracy"]
+    if known is None:
+        return "exact"
+    return f"{known['top1_points']:+.1f} points" if "top1_points" in known else f"{known['loss_ratio']:.3f}x loss"
+
+
+def _size(each: dict[str, Any]) -> str:
+    sent = each["bytes_per_step"]["wire"]
+    return f"{sent / 1e6:.3g} MB" if sent >= 1e6 else f"{sent / 1e3:.3g} kB"
+
+
 def _run(words: Sequence[str]) -> str:
     """What a command prints; its error ends this program."""
     own = [sys.executable, "-m", "suite", *words[1:]] if words[0] == "wirebench" else list(words)
@@ -107,7 +150,7 @@ def _write(name: str, content: dict[str, Any]) -> None:
     print(FRONT / name)
 
 
-PARTS: dict[str, Callable[[], None]] = {"loops": loops, "diagnose": diagnose, "advice": advice}
+PARTS: dict[str, Callable[[], None]] = {"loops": loops, "diagnose": diagnose, "advice": advice, "playbook": playbook}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

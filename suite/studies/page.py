@@ -1,7 +1,8 @@
 """A report: table.md in the folder of its runs, figures beside it; written, printed, or held against the old one."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -29,6 +30,17 @@ class Page:
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
     said: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+
+    def led_by(self, finding: str) -> "Page":
+        """The page with a sentence and its first figure, if it has any, below its title; "" leaves it as it is."""
+        if not finding:
+            return self
+        title, _, rest = self.text.partition("\n")
+        figure = re.search(r"^!\[.*\]\(.*\)\n", rest, re.MULTILINE)
+        shown = ["", figure[0].rstrip()] if figure else []
+        if figure:
+            rest = rest[: figure.start()] + rest[figure.end() :]
+        return replace(self, text="\n".join([title, "", finding, *shown, rest]))
 
     @property
     def path(self) -> Path:

@@ -24,6 +24,7 @@ class Published:
     """A study's published.toml.
 
     about    the study in a line
+    finding  what came of it, in a sentence; "" for a study that says none
     source   authors, title, and where it was published
     claims   by id
     tables   numbers that belong together, by name; each says `where` it stands and its `unit`
@@ -38,6 +39,7 @@ class Published:
     tables: Mapping[str, Mapping[str, Any]]
     records: Mapping[str, str]
     excluded: Sequence["Excluded"] = ()
+    finding: str = ""
 
 
 class Excluded(NamedTuple):
@@ -57,8 +59,9 @@ def load(folder: Path) -> Published:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables", "records", "excluded"))
+    _refuse_unknown(str(path), given, ("about", "finding", "source", "claims", "tables", "records", "excluded"))
     check_type(f"{path}: about", given.get("about"), str)
+    check_type(f"{path}: finding", given.get("finding", ""), str)
     source, tables = _table(path, given, "source"), _table(path, given, "tables")
     _refuse_unknown(f"{path}: source", source, SOURCE)
     for key in SOURCE:
@@ -74,7 +77,7 @@ def load(folder: Path) -> Published:
     judged = next((claim.id for claim in claims.values() if claim.unit in ACCURACY), None)
     if judged is not None and "seeds" not in records.values():
         raise UserError(f"{path}: claims[{judged}]: is about an accuracy, and no folder of records has seeds")
-    return Published(given["about"], source, claims, tables, records, excluded)
+    return Published(given["about"], source, claims, tables, records, excluded, given.get("finding", ""))
 
 
 def _claims(path: Path, given: Any) -> dict[str, Claim]:

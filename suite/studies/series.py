@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from suite.studies.runner import IN_ALL, Launch, Part, in_words
@@ -14,8 +14,8 @@ INPUTS = {"data": "the folder of CIFAR-10", "images": "an image folder with trai
 """What stands for {data} and {images} in a study's series."""
 
 
-def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch) -> list[str]:
-    """Make all runs that are not there yet; the labels of those that failed, each after its study's name.
+def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, names: Sequence[str] = ()) -> list[str]:
+    """Make the runs of these studies, else of all, that are not there; labels of failed ones after their study's name.
 
     inputs  folders by the names of INPUTS; runs that need one that is None are left out, and told. UserError for one
             that is none: its runs may be hours away
@@ -24,7 +24,7 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch) -> l
         if folder is not None and not folder.is_dir():
             raise UserError(f"--{key}: {folder}: is no folder; expected {INPUTS[key]}")
     failed: list[str] = []
-    names = available()
+    names = names or available()
     parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}
     left = _Left(sum(part.minutes for those in parts.values() for part in those))
     said = IN_ALL.set(left.words)

@@ -98,6 +98,11 @@ class Study:
         """Its report.py."""
         return cast(Report, self._module("report"))
 
+    def pages(self, options: argparse.Namespace) -> list[Page]:
+        """What its report makes; the first page begins with the finding and a figure."""
+        pages = self.report.pages(options)
+        return [page.led_by(self.published.finding) if place == 0 else page for place, page in enumerate(pages)]
+
     def committed(self) -> list[argparse.Namespace]:
         """The options of each report that is under version control."""
         parser = argparse.ArgumentParser()

@@ -92,7 +92,7 @@ def _section(study: Study) -> Section:
         # Claims may rest on another study's runs, or on none, where there is no table of this one's.
         try:
             findings += study.report.findings(options)
-            pages += study.report.pages(options)
+            pages += study.pages(options)
         except UserError as error:
             missing = str(error).replace(f"{ROOT}/", "")
     claims = study.published.claims.values()

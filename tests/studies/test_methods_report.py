@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.studies.convergence.accuracies import load as load_accuracies
 from suite.studies.methods import by_link
 from suite.studies.methods.report import figure
 from suite.studies.rows import load
@@ -89,7 +90,7 @@ def test_what_the_interface_carried_beyond_the_wire_is_flagged(tmp_path: Path) -
     put(tmp_path, "dgc", 0, record("dgc", 0.2, wire=2e4, nic=3.17e4))
     put(tmp_path, "gtopk", 0, record("gtopk", 0.3, wire=1e6, nic=0.97e6))
     text, rows = report(tmp_path)
-    assert [row[10:12] for row in rows] == [["1.003", "2.9 kB"], ["1.085 !", "1.7 kB"], ["0.960 !", "-40 kB"]]
+    assert [row[11:13] for row in rows] == [["1.003", "2.9 kB"], ["1.085 !", "1.7 kB"], ["0.960 !", "-40 kB"]]
     assert "beyond 3 % of `wire` in 2 of 3 rows, marked !, by -40 kB to 1.7 kB" in text
 
 
@@ -101,7 +102,9 @@ def test_a_record_without_counted_steps_has_gaps(tmp_path: Path) -> None:
     gone["compression_ratio"] = dict.fromkeys(gone["compression_ratio"])
     del gone["compressor_state"], gone["environment"]["git"], gone["environment"]["cpu"]
     put(tmp_path, "gs_sgd", 0, gone)
-    assert report(tmp_path)[1] == [["gs_sgd (diverged) (mg_wfbp, ring)", *["-"] * 13]]
+    [row] = report(tmp_path)[1]
+    assert row[:4] + row[5:] == ["gs_sgd (diverged) (mg_wfbp, ring)", *["-"] * 13]
+    assert row[4] == load_accuracies().known["gs_sgd"].cell  # of other runs
     put(tmp_path, "gtopk", 0, record("gtopk", 0.5))
     assert [row[0].split()[0] for row in report(tmp_path)[1]] == ["gtopk", "gs_sgd"]
 

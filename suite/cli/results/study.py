@@ -33,7 +33,7 @@ from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
 CHECK, REPORT, RUN = "check", "report", "run"
-LAUNCH = "--launch"
+LAUNCH, QUICK = "--launch", "--quick"
 
 
 def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
@@ -94,6 +94,12 @@ def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
             more = f"on a cluster of your own instead: {LAUNCH}= --help says how"
             parser.add_argument(LAUNCH, metavar="WORDS", help=more)
     parser.add_argument("--again", action="store_true", help="also the runs that are there already")
+    if QUICK not in parser.format_help():  # a study may have one of its own
+        if QUICK in arguments:
+            return make_all(arguments, launch, [study.name])
+        parser.add_argument(
+            QUICK, action="store_true", help="a short version instead, into the folder WIREBENCH_RESULTS"
+        )
     options = parser.parse_args(arguments)
     failed = launched.run(parts, options, launch) if away else study.runs.run(options, launch)
     if failed:
@@ -107,7 +113,7 @@ def report(study: Study, arguments: Sequence[str]) -> int:
     study.report.flags(parser)
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")
     options = parser.parse_args(arguments)
-    for page in study.report.pages(options):
+    for page in study.pages(options):
         if options.print:
             print(page.words)
         else:
@@ -124,7 +130,7 @@ def check(study: Study, arguments: Sequence[str]) -> int:
     parser = _parser(study, "check", study.report.__doc__)
     study.report.flags(parser)
     options = [parser.parse_args(arguments)] if arguments else study.committed()
-    pages = [page for each in options for page in study.report.pages(each)]
+    pages = [page for each in options for page in study.pages(each)]
     drifted = [said for said in map(Page.drift, pages) if said is not None]
     for said in drifted:
         print(said)
@@ -162,14 +168,16 @@ def check_all(arguments: Sequence[str]) -> int:
     return 1 if broken or drifted else 0
 
 
-def make_all(arguments: Sequence[str], launch: Launch) -> int:
+def make_all(arguments: Sequence[str], launch: Launch, names: Sequence[str] = ()) -> int:
     """Make all studies' runs that are not there yet; 1 where one failed. WIREBENCH_RESULTS names another folder."""
-    parser = parser_of("study run", make_all.__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short version of every study, half an hour in all")
+    parser = parser_of(f"study {names[0]} run" if names else "study run", make_all.__doc__)
+    parser.add_argument(QUICK, action="store_true", help="a short version of every study, half an hour in all")
     for name, about in INPUTS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=about)
     options = parser.parse_args(arguments)
-    failed = run_all(options.quick, {name: getattr(options, name) for name in INPUTS}, launch)
+    if options.quick and RESULTS == ROOT / "results":
+        raise UserError(f"{QUICK}: short runs are no results: WIREBENCH_RESULTS=FOLDER names a place for them")
+    failed = run_all(options.quick, {name: getattr(options, name) for name in INPUTS}, launch, names or available())
     if failed:
         print(f"wirebench study run: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 
+from suite.planner.accuracy import Accuracies
 from suite.studies import trust
+from suite.studies.convergence.accuracies import load as load_accuracies
 from suite.studies.energy import with_energy
 from suite.studies.rows import DDP, DENSE, Row, fastest, size
 from wirebench.utils.markdown import table
 
 HEAD = (
-    "method", "step ms [p10 - p90]", "x dense", "x DDP", "compress", "exchange, exposed", "payload", "wire",
-    "wire, mean of ranks", "interface", "interface - headers / wire", "left over", "ratio on the wire", "state",
+    "method", "step ms [p10 - p90]", "x dense", "x DDP", "top-1, points", "compress", "exchange, exposed", "payload",
+    "wire", "wire, mean of ranks", "interface", "interface - headers / wire", "left over", "ratio on the wire", "state",
 )  # fmt: skip
 TOLERANCE = 0.03
 """By what share of `wire` the interface may differ from it, headers aside."""
@@ -21,7 +23,7 @@ def document(rows: Sequence[Row]) -> str:
     """The whole file."""
     first = rows[0].runs[0]
     config, note = first.record["config"], first.note
-    baselines = [fastest(rows, DENSE), fastest(rows, [DDP])]
+    baselines, accuracies = [fastest(rows, DENSE), fastest(rows, [DDP])], load_accuracies()
     commits = ", ".join(sorted({run.commit for row in rows for run in row.runs}))
     lines = [
         f"# Every method on {config['model'].get('trace', config['model'].get('name', '?'))}",
@@ -36,8 +38,9 @@ def document(rows: Sequence[Row]) -> str:
         *_slowed(first.has("config", "network", "dilation") or 1),
         f"Commits: {commits}. Made by `wirebench study methods run`, which runs `{note['launch']}` and the like.",
         "",
-        *table(*with_energy(HEAD, [_cells(row, baselines) for row in rows], rows)),
+        *table(*with_energy(HEAD, [_cells(row, baselines, accuracies) for row in rows], rows)),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
+        *_accuracy(accuracies),
         *_wire_check(rows),
         *_noise(rows),
         "![time per step](steps.png)",
@@ -46,7 +49,7 @@ def document(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row, baselines: Sequence[Row | None]) -> list[str]:
+def _cells(row: Row, baselines: Sequence[Row | None], accuracies: Accuracies) -> list[str]:
     between, left, ratio = row.steps_between, _left_over(row), row.median("compression_ratio", "wire")
     spread = "" if between is None else f" [{_milliseconds(between[0])} - {_milliseconds(between[1])}]"
     state = row.median("compressor_state")
@@ -54,6 +57,7 @@ def _cells(row: Row, baselines: Sequence[Row | None]) -> list[str]:
         f"[{row.title}]({row.runs[0].folder.name}/record.json) ({_composition(row)})",
         _milliseconds(row.step_seconds) + spread,
         *(_times(row, base) for base in baselines),
+        accuracies.known[row.label].cell if row.label in accuracies.known else "-",
         _milliseconds(row.median("phases", "compress")),
         _milliseconds(row.median("phases", "exchange_exposed")),
         *(size(row.median("bytes_per_step", name)) for name in ("payload", "wire", "wire_mean", "nic")),
@@ -61,6 +65,17 @@ def _cells(row: Row, baselines: Sequence[Row | None]) -> list[str]:
         "-" if left is None else size(left[0]),
         "-" if ratio is None else f"{ratio:.3g}x",
         "-" if state is None else f"{state:.2g} d",
+    ]
+
+
+def _accuracy(accuracies: Accuracies) -> list[str]:
+    """What the column of accuracies is of."""
+    if not accuracies.known:
+        return []
+    return [
+        f"`top-1, points`: the worst and the best seed beside dense training, of {accuracies.setting}: measured there, "
+        "not in these runs, which train nothing.",
+        "",
     ]
 
 
