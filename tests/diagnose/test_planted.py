@@ -100,7 +100,7 @@ def test_a_link_at_a_tenth_of_its_rate(begin: Begin, tmp_path: Path) -> None:
     assert ended.code == 0, ended.said
     measured = json.loads(ended.out)
     assert measured["alone"]["bytes_per_second"] == pytest.approx(2.5e6, rel=0.2)
-    assert "poor alone, too" in measured["findings"][0]["change"]
+    assert "poor alone, too" in measured["findings"][0]["changes"][0]["what"]
 
 
 def test_threads_oversubscribed(tmp_path: Path) -> None:
@@ -140,6 +140,6 @@ def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     command = [str(BIN / "python"), "-m", "suite", "diagnose", str(folder), "--try", "--steps", "10", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said
-    tried = json.loads(ended.out)["trial"]
+    tried = json.loads(ended.out)["trial"]["tried"][0]
     assert tried["finding"] == "small messages" and tried["command"].endswith("train.py scheduler.name=mg_wfbp")
     assert tried["predicted_saving_seconds"] > 0 and tried["measured_saving_seconds"] > 0
