@@ -26,6 +26,9 @@ class Drawn(NamedTuple):
     buckets: tuple[int, ...] = ()
 
 
+NOTHING = Drawn()
+
+
 def read(path: Path, record: dict[str, Any]) -> Drawn:
     """Read trace.json; nothing where it is missing, or where its steps differ in their number of requests."""
     try:
@@ -40,10 +43,10 @@ def read(path: Path, record: dict[str, Any]) -> Drawn:
             if event["name"].count(" ") == 1  # not its all-gather
         }
     except (OSError, ValueError, KeyError, TypeError):
-        return Drawn()
+        return NOTHING
     each_step = len(record["requests"])
     if not each_step or len(spans) < each_step or len(spans) % each_step:
-        return Drawn()
+        return NOTHING
     steps = [spans[place : place + each_step] for place in range(0, len(spans), each_step)]
     rounds = [request.get("rounds") or 1 for request in record["requests"]]
     messages = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.diagnose import drawn, live
-from suite.diagnose.drawn import Drawn
+from suite.diagnose.drawn import NOTHING, Drawn
 from suite.diagnose.link import UNKNOWN, Link, Message, fitted
 from suite.diagnose.live import UnderWay
 from wirebench.comm.base import ring_reduce_bytes
@@ -39,7 +39,7 @@ class Evidence:
 
     record: dict[str, Any]
     ranks: Sequence[dict[str, Any]]
-    drawn: Drawn = Drawn()
+    drawn: Drawn = NOTHING
     link: Link = UNKNOWN
     alone: Link = UNKNOWN
     under_way: UnderWay | None = None
@@ -69,7 +69,7 @@ class Evidence:
 
     @property
     def whole(self) -> float:
-        """Seconds that shares are of: the step, or where slow steps lift the means of the phases above it, their sum."""
+        """Seconds that shares are of: the median step, or the sum of the phases, whose means slow steps make longer."""
         return max(self.step, sum(map(self.phase, (*COMPUTING, "data", "exchange_exposed"))))
 
     @property

@@ -28,8 +28,7 @@ from wirebench.config.loader import Config, overridden
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.gradient.contract import Scheduler
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.gradient.schedule import Mode
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import of_hardware
 from wirebench.simulation.simulator import Compressing, Simulated, Simulator
@@ -42,6 +41,8 @@ from wirebench.utils import this_machine
 
 MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
 """Schedules that exchange the gradient of every step in messages of ours."""
+MOST_SLOWER = 2.0
+"""Times as long as alone that compressors worked in runs on a busy machine."""
 
 
 class Saving(NamedTuple):
@@ -56,16 +57,6 @@ class Saving(NamedTuple):
     wire_bytes: float
 
 
-class _AsDrawn(NamedTuple):
-    """A scheduler that leaves the buckets as they are; each is a layer of the trace."""
-
-    mode: Mode
-    needs_profile: bool = False
-
-    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        return [range(place, place + 1) for place in range(len(layers))]
-
-
 class Other:
     """One run with other compressors.
 
@@ -78,10 +69,9 @@ class Other:
         self.config = resolve(overridden(copy.deepcopy(evidence.record["config"]), []))
         self.workers = int(evidence.record["world_size"])
         self.trace = _trace(evidence)
-        self.scheduler: Scheduler = scheduler_of(self.config)
-        if evidence.layers is None:
-            self.scheduler = _AsDrawn(self.scheduler.mode)
-        self.rates, self.bytes_per_second = _memory(evidence)
+        self.scheduler = scheduler_of(self.config)
+        self.rates, memory = _memory(evidence)
+        self.bytes_per_second = memory / self._slower(memory)
 
     def savings(self, densities: Mapping[str, float | None]) -> Iterator[Saving]:
         """Of those of these compressors that the run's config accepts and about which enough is known.
@@ -89,16 +79,18 @@ class Other:
         densities  by name; None for a compressor that has none
         """
         own = self._own()
+        # No more can be saved than was waited for.
+        share = min(1.0, self.evidence.exposed / own.step.exposed) if own.step.exposed else 0.0
         for name, density in densities.items():
-            settings = (f"compressor.name={name}",)
-            settings += () if density is None else (f"compressor.density={density:g}",)
+            settings = [f"compressor.name={name}"]
+            settings += [] if density is None else [f"compressor.density={density:g}"]
             sizes = sizes_of(name, density, self.trace, self.workers)
             if name != self.config.compressor.name and self._tells(name, sizes):
                 config = self._accepted(settings)
                 if config is not None and not (needs_whole(name, density) and len(own.groups) > 1):
                     found = self._with(name, sizes, config)
-                    saved = own.step.exposed - found.step.exposed
-                    yield Saving(name, settings, min(saved, self.evidence.exposed), found.wire_bytes)
+                    saved = (own.step.exposed - found.step.exposed) * share
+                    yield Saving(name, tuple(settings), saved, found.wire_bytes)
 
     def _tells(self, name: str, sizes: Sizes) -> bool:
         """Whether the method's work and bytes are known, and its learning rate is the run's.
@@ -151,13 +143,30 @@ class Other:
         processor = Processor(cores=self.workers * cores / crowd) if cores and not self._on_gpu else Processor()
         return replace(made, native=(TreeLink(start, rate),) if native else (), processor=processor)
 
+    def _slower(self, memory: float) -> float:
+        """How many times as long the run's own compressor worked as its rates say, among all that went on in the run.
+
+        Other processes, ranks of one machine and cold caches slow down what memory limits. From 1 to MOST_SLOWER: of
+        small buckets calls take longer than that, and these are no matter of memory.
+        """
+        name, sizes = self.config.compressor.name, self.evidence.drawn.buckets
+        if self._on_gpu or not sizes or not self.rates.knows(name):
+            return 1.0
+        alone = sum(map(self.rates.on(name, memory), sizes)) * self._topology(self.config).processor.crowded(
+            self.workers
+        )
+        return min(max(self.evidence.phase("compress") / alone, 1.0), MOST_SLOWER) if alone else 1.0
+
     @property
     def _on_gpu(self) -> bool:
         return bool(self.evidence.record["device"] == "cuda")
 
 
 def _trace(evidence: Evidence) -> Trace:
-    """The run's model, computing as long as its slowest rank; without layers.json, each bucket is a layer."""
+    """The run's model, computing as long as its slowest rank; without layers.json, each bucket is a layer.
+
+    A scheduler that closes messages by their size then closes the same ones.
+    """
     phases = [each["phases"] for each in evidence.ranks]
     forward, backward = (max(each[name] for each in phases) for name in ("forward", "backward"))
     found = evidence.layers

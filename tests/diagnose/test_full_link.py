@@ -88,8 +88,8 @@ def test_half_of_the_bytes_save_what_they_took(tmp_path: Path, capsys: pytest.Ca
     changes = changes_of(found)
     half = changes["fp16"]
     assert half["wire_bytes"] == pytest.approx(2 * NUMEL)
-    # 240 ms, less what casting takes here; the test's machine copies as fast as conftest says.
-    assert 0.2 < half["gain"] < 0.24
+    # 240 ms, less what casting takes.
+    assert 0.15 < half["gain"] < 0.24
     assert half["settings"] == ["compressor.name=fp16"] and half["accuracy"].startswith("free (")
     assert changes["quantised_sum"]["wire_bytes"] < NUMEL and changes["quantised_sum"]["accuracy"].endswith(" points")
     gains = [each["gain"] for each in found["changes"]]
@@ -149,7 +149,7 @@ def test_a_run_that_compresses_may_compress_more(tmp_path: Path, capsys: pytest.
 
 
 def test_what_train_would_refuse_is_not_proposed(tmp_path: Path) -> None:
-    """dgc owns the momentum, which goes with sgd alone; acp_sgd and the like take no groups of one rank."""
+    """dgc applies the momentum itself, in place of sgd's."""
     names = {"bf16": None, "dgc": 0.01}
     for settings, expected in (((), {"bf16", "dgc"}), (("optimizer.name=adamw",), {"bf16"})):
         recorded(tmp_path, *settings)
@@ -168,7 +168,7 @@ def test_schedulers_that_send_no_gradients_of_ours_have_no_such_finding(
 def test_without_layers_the_buckets_are_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, layers=False)
     [found] = diagnosed(tmp_path, capsys)["findings"]
-    assert 0.2 < changes_of(found)["fp16"]["gain"] < 0.24
+    assert 0.15 < changes_of(found)["fp16"]["gain"] < 0.24
     assert "powersgd" not in changes_of(found), "it works on shapes"
     assert "--model" in found["remarks"][-1] and "--probe" in found["remarks"][-1]
 
