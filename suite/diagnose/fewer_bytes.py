@@ -60,7 +60,7 @@ class Saving(NamedTuple):
 class Other:
     """One run with other compressors.
 
-    link  seconds to start a round (None: none to speak of), and bytes per second that a rank sends
+    link  seconds to start a round, and bytes per second that a rank sends, both known
     Raises UserError where the run's config cannot be read here, or where its hardware's memory is not known.
     """
 
@@ -131,8 +131,8 @@ class Other:
 
     def _topology(self, config: Config) -> Topology:
         """The ranks on the run's link; `native` where the engine's own all-reduce serves sums, a round for each."""
-        start, rate = self.link.start_seconds or 0.0, self.link.bytes_per_second
-        assert rate is not None
+        start, rate = self.link
+        assert start is not None and rate is not None
         native = config.collective.name == "native"
         # An all-reduce of the engine's counts as one round, and is a ring.
         each = start / (2 * (self.workers - 1)) if native and self.config.collective.name == "native" else start

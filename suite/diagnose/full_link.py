@@ -7,7 +7,7 @@ from suite.compose.resolve import resolve, scheduler_of
 from suite.diagnose.evidence import Evidence
 from suite.diagnose.fewer_bytes import MODES, Other, Saving
 from suite.diagnose.finding import Change, Finding
-from suite.diagnose.link import Link
+from suite.diagnose.link import UNKNOWN, Link
 from suite.diagnose.words import gbit, ms
 from suite.planner.accuracy import LOSS, Accuracies, Ended
 from wirebench.config.loader import from_dict
@@ -40,9 +40,8 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Findin
         return None
     if nominal is not None and rate < POOR * nominal:
         return None  # causes.poor_link
-    size, rounds = _sums(evidence)
-    start = UNSURE_START if link.start_seconds is None else link.start_seconds
-    if start * rounds > MOSTLY * (size / rate + (link.start_seconds or 0.0) * rounds):
+    size, seconds = _size(evidence), _seconds(evidence)
+    if size / rate < (1 - MOSTLY) * seconds:
         return None  # causes.small_messages
     changes = _changes(evidence, link, known)
     if changes is None:
@@ -51,7 +50,7 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Findin
     waits = f"the exchange waits {ms(evidence.exposed)} of a step ({evidence.exposed / evidence.whole:.0%})"
     return Finding(
         "full link",
-        f"Your link is full: {waits}, at {gbit(rate)}{of} Gbit/s.",
+        f"Your link is full: {waits}, at {gbit(size / seconds)}{of} Gbit/s.",
         f"{size / 1e6:.4g} MB in {len(evidence.messages)} messages of a step, which take {ms(evidence.drawn.seconds)}",
         changes[0],
         (*changes[1], f"rank every method: {advise_line(evidence, nominal or rate)}"),
@@ -59,24 +58,27 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Findin
 
 
 def carried(evidence: Evidence) -> Link:
-    """The link as a usual step finds it: its start-up as fitted, and the rate at which the rest carries the bytes.
+    """The link as a usual step finds it: start-up of a round as fitted, and the rate at which the rest carries bytes.
 
-    What rank 0 waits for a slower rank is not the link's. Unknown where the messages have no times.
+    Where no start-up can be fitted, it is UNSURE_START. Unknown where the messages have no times.
     """
-    size, rounds = _sums(evidence)
     if evidence.is_virtual or not evidence.messages or evidence.record.get("backend") == LATE:
-        return Link(None, None)
+        return UNKNOWN
+    start = UNSURE_START if evidence.link.start_seconds is None else evidence.link.start_seconds
+    seconds = _seconds(evidence) - start * sum(each.rounds for each in evidence.messages)
+    return Link(start, _size(evidence) / seconds) if seconds > 0 and _size(evidence) > 0 else UNKNOWN
+
+
+def _size(evidence: Evidence) -> float:
+    """Bytes that rank 0 sends in a step."""
+    return sum(each.wire_bytes for each in evidence.messages)
+
+
+def _seconds(evidence: Evidence) -> float:
+    """Of all messages of a usual step, without what rank 0 waits for a slower rank."""
     computing = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
     fastest = sum(each.seconds for each in evidence.messages)
-    seconds = max(evidence.drawn.seconds - (max(computing) - computing[0]), fastest)
-    start = evidence.link.start_seconds
-    bytes_seconds = seconds - (start or 0.0) * rounds
-    return Link(start, size / bytes_seconds if size > 0 and bytes_seconds > 0 else None)
-
-
-def _sums(evidence: Evidence) -> tuple[float, int]:
-    """Bytes that rank 0 sends in a step, and rounds."""
-    return sum(each.wire_bytes for each in evidence.messages), sum(each.rounds for each in evidence.messages)
+    return max(evidence.drawn.seconds - (max(computing) - computing[0]), fastest)
 
 
 def advise_line(evidence: Evidence, rate: float) -> str:

