@@ -6,6 +6,7 @@ wirebench diagnose --try results/runs/A
 wirebench cluster run --hosts 4 --link 1gbit -- wirebench diagnose results/runs/A --measure
 
 A run that is under way is told from what it has logged so far. --measure is started as the run was, on every rank.
+--try makes three short runs: one as it was, and one with each of the two changes that save most.
 """
 
 import argparse
