@@ -139,9 +139,17 @@ class Other:
         here = max(int(rank.get("ranks_on_host", 1)) for rank in self.evidence.ranks)
         made = cluster(Network(each, rate, "the run's messages"), self.workers, here)
         cores, crowd = self.evidence.ranks[0].get("cores"), self.evidence.crowd(0)
+        if cores:
+            # Programs that yield to the run still take its caches and its memory.
+            cores = max(cores - self._others_cores(), cores / MOST_SLOWER)
         # All ranks share so many, as if all machines were one.
         processor = Processor(cores=self.workers * cores / crowd) if cores and not self._on_gpu else Processor()
         return replace(made, native=(TreeLink(start, rate),) if native else (), processor=processor)
+
+    def _others_cores(self) -> float:
+        """Cores of rank 0's machine that were busy with something else than the run."""
+        here = (each for each in self.evidence.record.get("load") or [] if 0 in each["ranks"])
+        return float(next((each.get("others_cores") or 0.0 for each in here), 0.0))
 
     def _slower(self, memory: float) -> float:
         """How many times as long the run's own compressor worked as its rates say, among all that went on in the run.
