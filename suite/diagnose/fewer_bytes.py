@@ -49,12 +49,14 @@ class Saving(NamedTuple):
     """What a compressor would save: seconds of a step, and the bytes that a rank then sends in a step.
 
     settings  what train.py is told
+    plain     it rounds each gradient by itself, and keeps nothing of it for later
     """
 
     compressor: str
     settings: tuple[str, ...]
     seconds: float
     wire_bytes: float
+    plain: bool = False
 
 
 class Other:
@@ -90,7 +92,8 @@ class Other:
                 if config is not None and not (needs_whole(name, density) and len(own.groups) > 1):
                     found = self._with(name, sizes, config)
                     saved = (own.step.exposed - found.step.exposed) * share
-                    yield Saving(name, tuple(settings), saved, found.wire_bytes)
+                    plain = compressors.class_of(name).keeps == "nothing"
+                    yield Saving(name, tuple(settings), saved, found.wire_bytes, plain)
 
     def _tells(self, name: str, sizes: Sizes) -> bool:
         """Whether the method's work and bytes are known, and its learning rate is the run's.

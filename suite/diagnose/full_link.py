@@ -9,12 +9,12 @@ from suite.diagnose.fewer_bytes import MODES, Other, Saving
 from suite.diagnose.finding import Change, Finding
 from suite.diagnose.link import UNKNOWN, Link
 from suite.diagnose.words import gbit, ms
-from suite.planner.accuracy import LOSS, Accuracies, Ended
+from suite.planner.accuracy import LOSS, TOLERANCE, Accuracies, Ended
 from wirebench.config.loader import from_dict
 from wirebench.errors import UserError
 
-Known = Callable[[bool], Accuracies]
-"""known(images): what compressors did to the accuracy of models that take images, or to the loss of others."""
+Known = Callable[[bool, int], Accuracies]
+"""known(images, numel): what compressors did to the accuracy of models that take images, or to the loss of others."""
 NOTABLE = 0.05
 """Share of a step below which nothing is said: as much passes from one run to the next."""
 POOR = 0.5
@@ -24,10 +24,6 @@ MOSTLY = 0.5
 UNSURE_START = 0.001
 """Seconds of start-up that a round may have where none can be fitted: Gloo's among four hosts on two cores."""
 MOST_CHANGES = 4
-FREE = 0.5
-"""Points, or percent of the loss, that the mean of a compressor's seeds lost at most if it costs nothing."""
-MOST_LOST = 1.0
-"""Points, or percent of the loss: a compressor whose worst seed lost more costs accuracy."""
 LATE = "nccl"
 """The back end whose calls return before they are done, so that its messages have no times."""
 
@@ -106,7 +102,7 @@ def _changes(evidence: Evidence, link: Link, known: Known) -> tuple[tuple[Change
         if scheduler_of(config).mode not in MODES or not (evidence.layers or evidence.drawn.buckets):
             return None
         other = Other(evidence, link)
-        accuracies = known(images)
+        accuracies = known(images, other.trace.numel)
         # Compressors that were trained, and lost no more than the planner accepts; at the density of their trainings.
         fit = {
             name: ended
@@ -119,47 +115,38 @@ def _changes(evidence: Evidence, link: Link, known: Known) -> tuple[tuple[Change
     found = front(savings, fit, NOTABLE * evidence.step)
     if not found:
         return None
-    dense = accuracies.known.get("none")
-    seeds = "" if dense is None else f" (its own seeds: {_figures(dense)})"
-    trained = accuracies.setting.partition(";")[0]
-    return found, (f"accuracy: worst seed to best, beside dense training{seeds}, of {trained}",)
+    models = dict.fromkeys(ended.model.words for ended in fit.values() if ended.model is not None)
+    trained = "; ".join(models) or accuracies.setting
+    return found, (f"accuracy: worst seed to best, beside dense training's mean, of {trained}",)
 
 
 def front(savings: Iterable[Saving], ended: Mapping[str, Ended], least: float) -> tuple[Change, ...]:
-    """The changes beside which no other one both loses less accuracy and saves more; the mildest first.
+    """Changes that each save more than all that lose less accuracy, the mildest first.
 
-    One that loses more than the line before saves at least `least` seconds more. Of too many the mildest and the
-    fastest stay.
+    One line saves at least `least` seconds more than the one before. The first is the mildest of the plain compressors,
+    if one loses no more than is tolerated. Of too many the mildest and the fastest stay.
     """
+
+    def mild(each: Saving) -> tuple[bool, float, float]:
+        lost = ended[each.compressor].lost
+        return not (each.plain and lost <= TOLERANCE), lost, -each.seconds
+
     lines: list[Change] = []
-    for saving in sorted(savings, key=lambda each: (_lost(ended[each.compressor]), -each.seconds)):
+    for saving in sorted(savings, key=mild):
         if saving.seconds > least + (lines[-1].gain if lines else 0.0):
             its = ended[saving.compressor]
-            costs = _lost(its) > MOST_LOST and not _is_free(its)
-            words = " ".join(saving.settings)
+            costs, words = its.lost > TOLERANCE, " ".join(saving.settings)
             lines.append(Change(words, saving.seconds, saving.settings, {}, saving.wire_bytes, _accuracy(its), costs))
     if len(lines) > MOST_CHANGES:
         lines = [*lines[: MOST_CHANGES - 1], lines[-1]]
     return tuple(lines)
 
 
-def _lost(ended: Ended) -> float:
-    """Points, or percent of the loss, that the worst seed lost; below 0: gained."""
-    assert ended.points is not None
-    return -(ended.between[0] if ended.between else ended.points)
-
-
-def _is_free(ended: Ended) -> bool:
-    """Whether its seeds lie around dense training's mean, and their own mean is near it."""
-    if ended.points is None or ended.between is None:
-        return False
-    return round(ended.points, 1) >= -FREE and ended.between[0] <= 0 <= ended.between[1]
-
-
 def _accuracy(ended: Ended) -> str:
     """In words: with the options of the trainings where they are not the compressor's own."""
     figures = _figures(ended) + (f" with {ended.options}" if ended.options else "")
-    return f"free ({figures})" if _is_free(ended) else figures
+    free = ended.lost <= TOLERANCE and ended.between is not None and ended.between[1] >= 0
+    return f"free ({figures})" if free else figures
 
 
 def _figures(ended: Ended) -> str:

@@ -35,7 +35,6 @@ from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
-from wirebench.simulation.trace import Trace
 from wirebench.utils.cli import check_outputs, parser_of
 
 

@@ -4,10 +4,10 @@ from suite.planner.accuracy import Accuracies
 from suite.studies.today.known import top1
 
 
-def load(images: bool) -> Accuracies:
-    """Of models that take images, or of others."""
+def load(images: bool, numel: int) -> Accuracies:
+    """Of models of `numel` parameters that take images, or of others."""
     if images:
-        return top1.load()
+        return top1.load(numel)
     # Imported where it is needed: SciPy, which it compares with, takes seconds to import.
     from suite.studies.today.known import losses
 
