@@ -1,52 +1,25 @@
 """A rule for each thing that makes a run slow: what it costs in a step, how that is known, and what to change."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from suite.diagnose.evidence import Evidence
+from suite.diagnose.finding import Change, Finding
+from suite.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
 from suite.diagnose.words import gbit, ms
 
-NOTABLE = 0.05
-"""Share of a step below which nothing is said: as much passes from one run to the next."""
 SLOWER = 1.2
 """A rank that computes so many times as long as the others do is slow; ranks of one machine differ by less."""
 MERGING = ("asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal")
 """Schedulers that merge messages by their costs already."""
-POOR = 0.5
-"""Share of the nominal rate below which a link is poor; headers, and a busy processor, cost less than that."""
-
-
-class Finding(NamedTuple):
-    """What is wrong.
-
-    name      of the rule
-    sentence  what it is and what it costs; evidence: the numbers behind it; change: what would help
-    gain      seconds of a step that the change may save, by what the record shows
-    settings  what train.py is told to make the change, and variables: what the ranks' environment is; both empty where
-              no setting makes it
-    """
-
-    name: str
-    sentence: str
-    evidence: str
-    change: str
-    gain: float
-    settings: tuple[str, ...] = ()
-    variables: Mapping[str, str] = {}
-
-    @property
-    def can_be_tried(self) -> bool:
-        """Whether a run of other settings makes the change."""
-        return bool(self.settings or self.variables)
-
 
 Rule = Callable[[Evidence, float | None], Finding | None]
 
 
-def findings(evidence: Evidence, nominal: float | None) -> list[Finding]:
+def findings(evidence: Evidence, nominal: float | None, known: Known) -> list[Finding]:
     """What the rules find, the most expensive first; `nominal` is the link's rate in bytes per second, if known."""
     found = [rule(evidence, nominal) for rule in RULES]
+    found.append(full_link(evidence, nominal, known))
     notable = [each for each in found if each is not None and each.gain > NOTABLE * evidence.step]
     return sorted(notable, key=lambda each: -each.gain)
 
@@ -60,8 +33,7 @@ def starving(evidence: Evidence, nominal: float | None) -> Finding | None:
         "data",
         f"Rank {rank} waits {ms(seconds)} of a step for its data.",
         f"phases.data of rank {rank}; a step takes {ms(evidence.step)}",
-        "more workers in the data loader, a faster disk, or smaller images",
-        seconds,
+        (Change("more workers in the data loader, a faster disk, or smaller images", seconds),),
     )
 
 
@@ -79,8 +51,7 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
         "slow rank",
         f"Rank {slowest} on {host} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
         "forward, backward and update by rank: " + ", ".join(ms(each) for each in seconds),
-        f"look what else runs on {host}, or leave rank {slowest} out",
-        seconds[slowest] - others,
+        (Change(f"look what else runs on {host}, or leave rank {slowest} out", seconds[slowest] - others),),
     )
 
 
@@ -99,9 +70,7 @@ def slow_compressor(evidence: Evidence, nominal: float | None) -> Finding | None
         "compressor",
         f"Compressing takes {ms(seconds)} of a step and saves {ms(max(saved, 0.0))} of messages: {limit}.",
         f"phases.compress; {saved_bytes / 1e6:.3g} MB fewer than dense at {gbit(rate)} Gbit/s",
-        "a cheaper compressor, or none",
-        seconds - max(saved, 0.0),
-        ("compressor.name=none",),
+        (Change("a cheaper compressor, or none", seconds - max(saved, 0.0), ("compressor.name=none",)),),
     )
 
 
@@ -126,8 +95,7 @@ def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
         "link",
         f"Messages travel at {gbit(rate)} Gbit/s, where the link has {gbit(nominal)}.",
         "; ".join(told),
-        change,
-        min(size / rate - size / nominal, evidence.exposed),
+        (Change(change, min(size / rate - size / nominal, evidence.exposed)),),
     )
 
 
@@ -138,21 +106,20 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Finding | None:
         return None
     rounds = sum(each.rounds for each in evidence.messages)
     starting, whole = start * rounds, sum(each.seconds for each in evidence.messages)
-    if starting < 0.5 * whole:
+    if starting < MOSTLY * whole:
         return None
     scheduler = evidence.plugin("scheduler")
     better = ("mg_wfbp", "a scheduler that merges by what a message costs")
     if scheduler in MERGING:
         better = ("sync_easgd", "one message of all layers")
+    # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
+    exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
+    change = f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds"
     return Finding(
         "small messages",
         f"Starting {len(evidence.messages)} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}.",
         f"{start * 1e3:.3g} ms a round, fitted to the step's messages; scheduler {scheduler}",
-        f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds",
-        # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
-        max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
-        * (1 - 1 / len(evidence.messages)),
-        (f"scheduler.name={better[0]}",),
+        (Change(change, exposed * (1 - 1 / len(evidence.messages)), (f"scheduler.name={better[0]}",)),),
     )
 
 
@@ -169,9 +136,13 @@ def wrong_interface(evidence: Evidence, nominal: float | None) -> Finding | None
                 "interface",
                 f"{each['host']} sends over {used} ({rates[used]:g} Mbit/s), though {best} has {rates[best]:g} Mbit/s.",
                 f"{outside[used] / 1e6:.4g} MB over {used}, {outside.get(best, 0) / 1e6:.4g} over {best} in this run",
-                f"network.interface={best}, GLOO_SOCKET_IFNAME={best}, NCCL_SOCKET_IFNAME={best}",
-                evidence.exposed * (1 - rates[used] / rates[best]),
-                variables={"GLOO_SOCKET_IFNAME": best, "NCCL_SOCKET_IFNAME": best},
+                (
+                    Change(
+                        f"network.interface={best}, GLOO_SOCKET_IFNAME={best}, NCCL_SOCKET_IFNAME={best}",
+                        evidence.exposed * (1 - rates[used] / rates[best]),
+                        variables={"GLOO_SOCKET_IFNAME": best, "NCCL_SOCKET_IFNAME": best},
+                    ),
+                ),
             )
     return None
 
@@ -187,9 +158,13 @@ def too_many_threads(evidence: Evidence, nominal: float | None) -> Finding | Non
                 "threads",
                 f"{ranks} ranks of {threads} threads share the {cores} cores of {each['host']}.",
                 f"ranks[].threads and ranks[].cores of the record; {wanted} a rank would fit",
-                f"engine.threads={wanted} (OMP_NUM_THREADS={wanted} for other programs)",
-                evidence.computing(rank) * (1 - cores / (threads * ranks)),
-                (f"engine.threads={wanted}",),
+                (
+                    Change(
+                        f"engine.threads={wanted} (OMP_NUM_THREADS={wanted} for other programs)",
+                        evidence.computing(rank) * (1 - cores / (threads * ranks)),
+                        (f"engine.threads={wanted}",),
+                    ),
+                ),
             )
     return None
 
@@ -209,8 +184,12 @@ def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | Non
         f"{ranks} ranks share the {cores} cores of {first['host']}'s machine, and computing takes {ms(growth)} longer "
         "for it.",
         told,
-        f"at most {cores} ranks on this machine; on an emulated cluster replay a model (docs/clusters.md)",
-        growth,
+        (
+            Change(
+                f"at most {cores} ranks on this machine; on an emulated cluster replay a model (docs/clusters.md)",
+                growth,
+            ),
+        ),
     )
 
 
@@ -238,8 +217,12 @@ def staged(evidence: Evidence, nominal: float | None) -> Finding | None:
         "staged",
         f"Gradients are on a GPU, but {record.get('backend')} sends them: each message is copied to the host and back.",
         "device and backend of the record",
-        "one GPU for each rank, so that NCCL can be used; for Horovod, a build with NCCL (docs/images.md)",
-        evidence.exposed,
+        (
+            Change(
+                "one GPU for each rank, so that NCCL can be used; for Horovod, a build with NCCL (docs/images.md)",
+                evidence.exposed,
+            ),
+        ),
     )
 
 

@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.diagnose import live
+from suite.diagnose import drawn, live
+from suite.diagnose.drawn import NOTHING, Drawn
 from suite.diagnose.link import UNKNOWN, Link, Message, fitted
 from suite.diagnose.live import UnderWay
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
+from wirebench.profiling.profile_files import LAYERS
 from wirebench.record import schema
+from wirebench.simulation import trace
+from wirebench.simulation.trace import Trace
 from wirebench.topology import topology_file
-from wirebench.utils.files import readable
-from wirebench.utils.parsing import json_of
 
 COMPUTING = ("forward", "backward", "update")
-REQUESTS = "requests"
-"""The track of trace.json."""
+LOCAL = "local"
+"""The engine of virtual workers: one process, and no network."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,34 @@ class Evidence:
     """A run, as far as its causes go.
 
     ranks      the record's table of ranks, one at least
-    messages   of a step; empty where trace.json is missing or has none
-    link       fitted to the messages
+    drawn      the steps of trace.json; nothing in it where that is missing, and of virtual workers
+    link       fitted to their messages
     alone      the link as it was measured with nothing beside (measure.py)
     under_way  how far the run has come; None where it has ended
     nominal_start  seconds that starting a message should take; None where nobody says it
+    folder     of the run
+    layers     the run's own trace of its model; None where it has none
     """
 
     record: dict[str, Any]
     ranks: Sequence[dict[str, Any]]
-    messages: Sequence[Message]
-    link: Link
+    drawn: Drawn = NOTHING
+    link: Link = UNKNOWN
     alone: Link = UNKNOWN
     under_way: UnderWay | None = None
     nominal_start: float | None = None
+    folder: Path = Path()
+    layers: Trace | None = None
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Of a step, in order; empty where they are not known."""
+        return self.drawn.messages
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the workers are virtual: what they exchange are copies in memory."""
+        return bool(self.record["engine"] == LOCAL)
 
     @property
     def ranks_seen(self) -> list[int]:
@@ -50,6 +66,11 @@ class Evidence:
     def step(self) -> float:
         """Median seconds of a step of rank 0."""
         return float(self.record["step_seconds"]["median"])
+
+    @property
+    def whole(self) -> float:
+        """Seconds that shares are of: the median step, or the sum of the phases, whose means slow steps make longer."""
+        return max(self.step, sum(map(self.phase, (*COMPUTING, "data", "exchange_exposed"))))
 
     @property
     def exposed(self) -> float:
@@ -105,16 +126,30 @@ def read(folder: Path) -> Evidence:
     """
     if live.started(folder):
         record, under_way = live.read(folder)
-        return Evidence(record, [_alone(record)], [], UNKNOWN, under_way=under_way)
+        return Evidence(record, [_alone(record)], under_way=under_way, folder=folder)
     record = schema.read(folder)
     if record["step_seconds"]["median"] is None:
         raise UserError(f"{folder}: no step of this run was counted, so there are no times to look into")
     ranks = record.get("ranks") or [_alone(record)]
     if any(each["phases"] is None for each in ranks):
         raise UserError(f"{folder}: a rank of this run counted no step")
-    trace = (folder if folder.is_dir() else folder.parent) / "trace.json"
-    messages = _messages(trace, record)
-    return Evidence(record, ranks, messages, fitted(messages), nominal_start=_nominal_start(record))
+    if record["engine"] == LOCAL:
+        return Evidence(record, ranks)
+    place = folder if folder.is_dir() else folder.parent
+    found = drawn.read(place / "trace.json", record)
+    return Evidence(
+        record, ranks, found, fitted(found.messages), nominal_start=_nominal_start(record), folder=place,
+        layers=_layers(place / LAYERS, record),
+    )  # fmt: skip
+
+
+def _layers(path: Path, record: dict[str, Any]) -> Trace | None:
+    """The trace that the run made of its model; None where it made none, and where the file is another model's."""
+    try:
+        found = trace.load(path) if path.exists() else None
+    except UserError:
+        return None
+    return found if found is not None and 4 * found.numel == record["bytes_per_step"]["dense"] else None
 
 
 def _nominal_start(record: dict[str, Any]) -> float | None:
@@ -136,28 +171,3 @@ def _alone(record: dict[str, Any]) -> dict[str, Any]:
         "cores": cores, "ranks_on_host": 1, "step_seconds": record["step_seconds"]["median"], "phases": phases,
         "sent": {}, "link_mbit": {},
     }  # fmt: skip
-
-
-def _messages(path: Path, record: dict[str, Any]) -> list[Message]:
-    """Of a step, in order; [] where the steps that were drawn differ in their number of requests."""
-    try:
-        content = json_of(readable(path).read_text(encoding="utf-8"))
-        events = content["traceEvents"] if isinstance(content, dict) else content
-        tracks = {
-            (event["pid"], event["tid"])
-            for event in events
-            if event.get("name") == "thread_name" and event["args"]["name"] == REQUESTS and event["pid"] == 0
-        }
-        drawn = [event for event in events if event.get("ph") == "X" and (event["pid"], event["tid"]) in tracks]
-        spans = [(event["name"], event["dur"] * 1e-6, event["args"]["wire_bytes"]) for event in drawn]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    each_step = len(record["requests"])
-    if not each_step or len(spans) < each_step or len(spans) % each_step:
-        return []
-    steps = [spans[place : place + each_step] for place in range(0, len(spans), each_step)]
-    rounds = [request.get("rounds") or 1 for request in record["requests"]]
-    return [
-        Message(column[0][0], min(span[1] for span in column), statistics.median(span[2] for span in column), count)
-        for column, count in zip(zip(*steps, strict=True), rounds, strict=True)
-    ]

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from suite.bench.collectives import size_text
-from suite.diagnose.causes import NOTABLE, Finding
 from suite.diagnose.evidence import COMPUTING, Evidence
 from suite.diagnose.exchange import SECONDS, Row, rows
+from suite.diagnose.finding import Finding
+from suite.diagnose.full_link import NOTABLE
 from suite.diagnose.link import Link
 from suite.diagnose.measure import Measured
 from suite.diagnose.trial import Trial
 from suite.diagnose.words import gbit, ms
 
+VIRTUAL = "Virtual workers have no network: what they exchange are copies in memory."
 NOTHING_TO_TRY = "Nothing to try: no setting of a run makes a change that a finding suggests."
 
 
@@ -27,7 +29,7 @@ def parts(evidence: Evidence) -> dict[str, float]:
         "data": evidence.phase("data"),
         "waiting for the slowest rank": waiting,
         "exchange, not hidden": exposed - waiting,
-        "other": max(evidence.step - told, 0.0),
+        "other": evidence.whole - told,
     }
 
 
@@ -35,26 +37,52 @@ def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -
     """The diagnosis."""
     told = _under_way(evidence)
     told += [f"A step takes {ms(evidence.step)}:"]
-    told += [_part(name, seconds, f"{seconds / evidence.step:7.1%}") for name, seconds in parts(evidence).items()]
-    told += [_part("compressing, beside them", evidence.phase("compress")), ""]
-    told += _rows(evidence)
-    network = _network(evidence, nominal)
-    told += [*network, ""] if network else []
+    told += [_part(name, seconds, f"{seconds / evidence.whole:7.1%}") for name, seconds in parts(evidence).items()]
+    beside = "inside" if evidence.is_virtual else "beside"
+    told += [_part(f"compressing, {beside} them", evidence.phase("compress")), ""]
+    if evidence.is_virtual:
+        told += [VIRTUAL, ""]
+    else:
+        told += _rows(evidence)
+        network = _network(evidence, nominal)
+        told += [*network, ""] if network else []
     if not found:
         return [*told, f"Nothing stands out: no cause that a rule knows takes 5 % of the step.{_unexplained(evidence)}"]
     for number, each in enumerate(found, 1):
-        told += [
-            f"{number}. {each.sentence}",
-            f"   known by: {each.evidence}",
-            f"   change: {each.change}; it may save {ms(each.gain)} a step ({each.gain / evidence.step:.0%})",
-        ]
+        told += [f"{number}. {each.sentence}", f"   known by: {each.evidence}"]
+        told += _changes(each, evidence)
+        told += [f"   {remark}" for remark in each.remarks]
     return told
+
+
+def _changes(finding: Finding, evidence: Evidence) -> list[str]:
+    """A line, or a table where the changes are other compressors."""
+    if all(each.wire_bytes is None for each in finding.changes):
+        return [f"   change: {each.what}; it may save {_share(each.gain, evidence)}" for each in finding.changes]
+    now = sum(each.wire_bytes for each in evidence.messages)
+    table = [("change", "sent a step", "may save", "accuracy"), ("as it is", _bytes(now), "", "")]
+    table += [(each.what, _bytes(each.wire_bytes), _share(each.gain, evidence), each.accuracy)
+              for each in finding.changes]  # fmt: skip
+    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["   " + "  ".join(map(str.ljust, row, wide)).rstrip() for row in table]
+
+
+def _bytes(count: float | None) -> str:
+    return "" if count is None else f"{count / 1e6:.4g} MB" if count >= 1e6 else f"{count / 1e3:.4g} kB"
+
+
+def _share(seconds: float, evidence: Evidence) -> str:
+    return f"{ms(seconds)} a step ({seconds / evidence.step:.0%})"
 
 
 def _unexplained(evidence: Evidence) -> str:
     """What the exchange adds where no rule says why, as far as it is worth a word."""
-    share = parts(evidence)["exchange, not hidden"] / evidence.step
-    return "" if share < NOTABLE else f" The exchange adds {share:.0%}, and of that no rule knows the cause."
+    share = parts(evidence)["exchange, not hidden"] / evidence.whole
+    return (
+        ""
+        if share < NOTABLE or evidence.is_virtual
+        else f" The exchange adds {share:.0%}, and of that no rule knows the cause."
+    )
 
 
 def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None) -> list[str]:
@@ -72,17 +100,19 @@ def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None
 
 
 def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
-    """What a change was predicted to save, and what it saved."""
-    told = ["", f"Tried, {trial.steps} steps as it was and {trial.steps} with the change: {trial.shown}"]
+    """What changes were predicted to save, and what they saved."""
+    told = ["", f"Tried, {trial.steps} steps each:"]
     if trial.passed_over:
         told.append(f"  (no setting makes the change of: {', '.join(trial.passed_over)})")
-    return [
-        *told,
-        f"  as it was    {ms(trial.before)} a step (the record has {ms(evidence.step)})",
-        f"  with it      {ms(trial.after)} a step",
-        f"  predicted    {_saved(trial.finding.gain, evidence.step)}",
-        f"  measured     {_saved(trial.saved, trial.before)}",
-    ]
+    told.append(f"  as it was    {ms(trial.before)} a step (the record has {ms(evidence.step)})")
+    for each in trial.tried:
+        told += [
+            f"  {each.shown}",
+            f"    with it    {ms(each.after)} a step",
+            f"    predicted  {_saved(each.change.gain, evidence.step)}",
+            f"    measured   {_saved(trial.saved(each), trial.before)}",
+        ]
+    return told
 
 
 def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> dict[str, Any]:
@@ -99,28 +129,40 @@ def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None)
         },
         "alone": evidence.alone._asdict(),
         "break_even_bytes_per_second": break_even(evidence),
-        "findings": [each._asdict() for each in found],
+        "findings": [_finding_json(each) for each in found],
+    }  # fmt: skip
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name, "sentence": finding.sentence, "evidence": finding.evidence, "gain": finding.gain,
+        "changes": [each._asdict() for each in finding.changes], "remarks": list(finding.remarks),
     }  # fmt: skip
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
     """The same of a trial."""
     return {
-        "finding": trial.finding.name,
         "passed_over": list(trial.passed_over),
-        "command": trial.shown,
         "steps": trial.steps,
         "before_seconds": trial.before,
-        "after_seconds": trial.after,
-        "predicted_saving_seconds": trial.finding.gain,
-        "measured_saving_seconds": trial.saved,
+        "tried": [
+            {
+                "finding": each.finding,
+                "command": each.shown,
+                "after_seconds": each.after,
+                "predicted_saving_seconds": each.change.gain,
+                "measured_saving_seconds": trial.saved(each),
+            }
+            for each in trial.tried
+        ],
     }
 
 
 def break_even(evidence: Evidence) -> float | None:
     """Bytes per second below which compressing takes less time than it saves; None without a compressor's work."""
     seconds, saved = evidence.phase("compress"), evidence.saved_bytes
-    compresses = evidence.plugin("compressor") != "none"
+    compresses = evidence.plugin("compressor") != "none" and not evidence.is_virtual
     return saved / seconds if compresses and seconds > 0 and saved is not None and saved > 0 else None
 
 
@@ -128,7 +170,7 @@ def _under_way(evidence: Evidence) -> list[str]:
     now = evidence.under_way
     if now is None:
         # Virtual workers are one process, which has the phases of all of them.
-        several = evidence.record["world_size"] > 1 and evidence.record["engine"] != "local"
+        several = evidence.record["world_size"] > 1 and not evidence.is_virtual
         alone = several and evidence.ranks_seen == [0]
         return ["This record has rank 0's phases alone: what it waits for others is in the exchange.", ""] * alone
     of = f" of {now.total}" if now.total else ""

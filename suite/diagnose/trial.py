@@ -1,6 +1,6 @@
-"""Try what a diagnosis suggests: two short runs launched as the record's was, one as it was, one with the change.
+"""Try what a diagnosis suggests: short runs launched as the record's was, one as it was, one with each change.
 
-The record's own step is no measure for the second: the machine may be busier now, or less busy, than it was then.
+The record's own step is no measure for the others: the machine may be busier now, or less busy, than it was then.
 """
 
 import shlex
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import tomli_w
 
-from suite.diagnose.causes import Finding
 from suite.diagnose.evidence import Evidence
+from suite.diagnose.finding import Change, Finding, best_first
 from suite.diagnose.launching import ROOT, launcher_of, run, without_interpreter
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -22,51 +22,72 @@ SETTLING = 16
 """Steps that a scheduler which weighs times may take before one counts (docs/schedulers.md)."""
 
 
-class Trial(NamedTuple):
-    """What a change was predicted to save, and what it saved.
+MOST = 2
+"""Changes that are tried."""
 
-    finding  whose change was tried; passed_over: names of more expensive ones, whose changes no setting makes
-    shown    the command line, without what makes the run short; steps: that count
-    before   seconds of a step of the short run as it was; after: with the change
+
+class Tried(NamedTuple):
+    """A change that was tried.
+
+    finding  the name of the one whose change it is
+    shown    the command line, without what makes the run short
+    after    seconds of a step of the short run with the change
     """
 
-    finding: Finding
-    passed_over: tuple[str, ...]
+    finding: str
+    change: Change
     shown: str
-    steps: int
-    before: float
     after: float
 
-    @property
-    def saved(self) -> float:
+
+class Trial(NamedTuple):
+    """What changes were predicted to save, and what they saved.
+
+    tried   the best changes that a setting makes, the best first; passed_over: names of more expensive findings
+            that have none
+    steps   that count in a short run
+    before  seconds of a step of the short run as it was
+    """
+
+    tried: tuple[Tried, ...]
+    passed_over: tuple[str, ...]
+    steps: int
+    before: float
+
+    def saved(self, tried: Tried) -> float:
         """Seconds of a step; below 0 where the change made it slower."""
-        return self.before - self.after
+        return self.before - tried.after
 
 
 def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: int) -> Trial | None:
-    """Try the most expensive finding's change that is a setting; None where there is none.
+    """Try the best changes of all findings that settings make; None where there is none.
 
     folder  of the run, in which the short runs are made and removed: every host of the job sees it
     Raises UserError where the record does not say how the run was launched, or a short run fails.
     """
     if evidence.under_way is not None:
         raise UserError("--try: this run is under way; another one would slow it down, and be slowed down")
-    possible = [each for each in found if each.can_be_tried]
-    if not possible:
+    name_of = {id(change): each.name for each in found for change in each.changes}
+    possible = [change for each in found for change in each.changes if change.can_be_tried]
+    chosen = best_first(possible)[:MOST]
+    if not chosen:
         return None
-    words, chosen = launcher_of(evidence.record), possible[0]
+    words = launcher_of(evidence.record)
     if not words:
         raise UserError("--try: the record's environment.command does not say how train.py was launched")
+    tried = []
     with tempfile.TemporaryDirectory(prefix=".tried-", dir=folder) as made:
         config = Path(made) / "config.toml"
         config.write_text(tomli_w.dumps(evidence.record["config"]), encoding="utf-8")
         short = [str(ROOT / "train.py"), str(config), *_short(evidence, steps)]
         before = _step([*words, *short, f"output.dir={made}/before"], Path(made) / "before", {})
-        changed = [*_with_variables(words, chosen), *short, *chosen.settings]
-        after = _step([*changed, f"output.dir={made}/after"], Path(made) / "after", chosen.variables)
-    passed_over = tuple(each.name for each in found[: found.index(chosen)])
-    shown = shlex.join([*_with_variables(words, chosen), "train.py", *chosen.settings])
-    return Trial(chosen, passed_over, shown, steps, before, after)
+        for number, change in enumerate(chosen, 1):
+            launcher, target = _with_variables(words, change), Path(made) / f"after-{number}"
+            changed = [*launcher, *short, *change.settings, f"output.dir={target}"]
+            shown = shlex.join([*launcher, "train.py", *change.settings])
+            tried.append(Tried(name_of[id(change)], change, shown, _step(changed, target, change.variables)))
+    having = [any(change.can_be_tried for change in each.changes) for each in found]
+    return Trial(tuple(tried), tuple(each.name for each in found[: having.index(True)]), steps, before)
 
 
 def _short(evidence: Evidence, steps: int) -> list[str]:
@@ -87,15 +108,15 @@ def _short(evidence: Evidence, steps: int) -> list[str]:
     return [f"{key}={value}" for key, value in settings.items()]
 
 
-def _with_variables(words: Sequence[str], finding: Finding) -> list[str]:
+def _with_variables(words: Sequence[str], change: Change) -> list[str]:
     """The launcher's words, with `env` in front of the program that it starts.
 
     Its own environment does not do everywhere: an emulated cluster tells its ranks their interface itself.
     """
     launcher, interpreter = without_interpreter(words)
-    if not finding.variables or not interpreter:
+    if not change.variables or not interpreter:
         return [*launcher, *interpreter]
-    return [*launcher, "env", *(f"{name}={value}" for name, value in finding.variables.items()), *interpreter]
+    return [*launcher, "env", *(f"{name}={value}" for name, value in change.variables.items()), *interpreter]
 
 
 def _step(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> float:

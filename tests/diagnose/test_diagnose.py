@@ -197,7 +197,7 @@ def test_a_planted_fault_is_named_first(
     write(tmp_path, record, **link)
     found = diagnosed(tmp_path, capsys)["findings"]
     assert found and found[0]["name"] == name
-    assert found[0]["gain"] > 0 and found[0]["evidence"] and found[0]["change"]
+    assert found[0]["gain"] > 0 and found[0]["evidence"] and found[0]["changes"][0]["what"]
     assert main([str(tmp_path)]) == 0
     assert f"1. {found[0]['sentence']}" in capsys.readouterr().out
 

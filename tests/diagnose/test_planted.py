@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.clock]
 
 Begin = Callable[..., Job]
 REPLAY, DEEP, LARGE = "configs/replay/resnet20.toml", "configs/replay/resnet110.toml", "configs/replay/resnet18.toml"
+HIDDEN = "configs/replay/forty_alike.toml"
+"""Computes five times as long as its messages take at 1 Gbit/s."""
 SHORT = ("train.max_steps=25", "train.eval_every=0", "output.tensorboard=false", "output.trace_steps=10")
 TENTH = "tc qdisc change dev eth0 root tbf rate 20mbit burst 20000 limit 2000000"
 """In every host of a cluster with links of 200 Mbit/s."""
@@ -100,7 +102,7 @@ def test_a_link_at_a_tenth_of_its_rate(begin: Begin, tmp_path: Path) -> None:
     assert ended.code == 0, ended.said
     measured = json.loads(ended.out)
     assert measured["alone"]["bytes_per_second"] == pytest.approx(2.5e6, rel=0.2)
-    assert "poor alone, too" in measured["findings"][0]["change"]
+    assert "poor alone, too" in measured["findings"][0]["changes"][0]["what"]
 
 
 def test_threads_oversubscribed(tmp_path: Path) -> None:
@@ -113,22 +115,22 @@ def test_threads_oversubscribed(tmp_path: Path) -> None:
 def test_a_healthy_run_and_its_network(begin: Begin, tmp_path: Path) -> None:
     """No finding, nor while it goes on; alone its link carries what it should. The record has what was typed."""
     folder = tmp_path / "run"
-    words = ("python", *replayed(REPLAY, "train.max_steps=150"), f"output.dir={folder}")
-    job = begin("run", *TWO, "200mbit", "--", *words)
+    words = ("python", *replayed(HIDDEN, "scheduler.name=wfbp", "train.max_steps=60"), f"output.dir={folder}")
+    job = begin("run", *TWO, "1gbit", "--", *words)
     job.until(lambda: (folder / "steps.jsonl").exists() and (folder / "steps.jsonl").read_text().count("\n") > 30)
     live = diagnosed(folder)
-    assert live["under_way"]["steps"] > 30 and live["under_way"]["total"] == 150
+    assert live["under_way"]["steps"] > 30 and live["under_way"]["total"] == 60
     assert live["findings"] == [], live
     assert job.wait().code == 0
     told = diagnosed(folder)
     assert told["under_way"] is None and told["findings"] == [], told
-    typed = " ".join([*CLUSTER[1:], "run", *map(str, TWO), "200mbit", "--", *words])
+    typed = " ".join([*CLUSTER[1:], "run", *map(str, TWO), "1gbit", "--", *words])
     assert schema.read(folder)["environment"]["command"].endswith(typed)
-    ended = begin("run", *TWO, "200mbit", "--", "wirebench", "diagnose", folder, "--measure", "--json").wait()
+    ended = begin("run", *TWO, "1gbit", "--", "wirebench", "diagnose", folder, "--measure", "--json").wait()
     assert ended.code == 0, ended.said
     measured = json.loads(ended.out)
-    assert measured["alone"]["bytes_per_second"] == pytest.approx(25e6, rel=0.15)
-    assert measured["link"]["nominal_bytes_per_second"] == pytest.approx(25e6)
+    assert measured["alone"]["bytes_per_second"] == pytest.approx(125e6, rel=0.15)
+    assert measured["link"]["nominal_bytes_per_second"] == pytest.approx(125e6)
 
 
 def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
@@ -140,6 +142,23 @@ def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     command = [str(BIN / "python"), "-m", "suite", "diagnose", str(folder), "--try", "--steps", "10", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said
-    tried = json.loads(ended.out)["trial"]
+    tried = json.loads(ended.out)["trial"]["tried"][0]
     assert tried["finding"] == "small messages" and tried["command"].endswith("train.py scheduler.name=mg_wfbp")
     assert tried["predicted_saving_seconds"] > 0 and tried["measured_saving_seconds"] > 0
+
+
+def test_a_full_link_and_what_fewer_bytes_save(begin: Begin, tmp_path: Path) -> None:
+    """Named first; what --try measures comes near to what was predicted."""
+    folder = tmp_path / "run"
+    ended = begin("run", *TWO, "200mbit", "--", "python", *replayed(DEEP), f"output.dir={folder}").wait()
+    assert ended.code == 0, ended.said
+    found = diagnosed(folder)["findings"]
+    assert found[0]["name"] == "full link", found
+    command = [str(BIN / "python"), "-m", "suite", "diagnose", str(folder), "--try", "--steps", "15", "--json"]
+    ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
+    assert ended.code == 0, ended.said
+    tried = json.loads(ended.out)["trial"]["tried"]
+    assert len(tried) == 2
+    for each in tried:
+        predicted, measured = each["predicted_saving_seconds"], each["measured_saving_seconds"]
+        assert each["finding"] == "full link" and measured == pytest.approx(predicted, rel=0.25), each

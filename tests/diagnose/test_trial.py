@@ -11,14 +11,14 @@ import pytest
 
 from suite.diagnose import trial
 from suite.diagnose.launching import OWN, launcher_of, run
-from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, slow, write
+from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, heavy, slow, write
 from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
 from tests.suite.verbs import verb
 from wirebench.config import loader
 
 main = verb("diagnose")
 CLUSTER = "wirebench cluster run --hosts 2 --link 1gbit --"
-SECONDS = {"before": 0.2, "after": 0.05}
+SECONDS = {"before": 0.2, "after-1": 0.05, "after-2": 0.15}
 
 
 class Launcher:
@@ -70,9 +70,11 @@ def test_the_change_is_tried_as_the_run_was_launched(
     told = json.loads(capsys.readouterr().out)
     gain = told["findings"][0]["gain"]
     assert told["trial"] == {
-        "finding": "threads", "passed_over": [], "command": f"{CLUSTER} python train.py engine.threads=1", "steps": 7,
-        "before_seconds": 0.2, "after_seconds": 0.05, "predicted_saving_seconds": gain,
-        "measured_saving_seconds": pytest.approx(0.15),
+        "passed_over": [], "steps": 7, "before_seconds": 0.2,
+        "tried": [{
+            "finding": "threads", "command": f"{CLUSTER} python train.py engine.threads=1", "after_seconds": 0.05,
+            "predicted_saving_seconds": gain, "measured_saving_seconds": pytest.approx(0.15),
+        }],
     }  # fmt: skip
     begin = [*shlex.split(CLUSTER), "python", str(ROOT / "train.py")]
     assert [command[: len(begin)] for command in launcher.commands] == [begin, begin]
@@ -91,18 +93,29 @@ def test_predicted_and_measured_are_printed(
     assert main([str(tmp_path), "--try"]) == 0
     out = capsys.readouterr().out
     assert "torchrun --nproc-per-node 2 train.py engine.threads=1" in out
-    assert "as it was    200 ms a step" in out and "with it      50 ms a step" in out
-    assert "measured     150 ms a step saved (+75%)" in out and "predicted " in out
+    assert "as it was    200 ms a step" in out and "with it    50 ms a step" in out
+    assert "measured   150 ms a step saved (+75%)" in out and "predicted " in out
 
 
 def test_what_is_passed_over_is_named(launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, f"{CLUSTER} python train.py c.toml", elsewhere, slow)
     assert main([str(tmp_path), "--try", "--json"]) == 0
-    tried = json.loads(capsys.readouterr().out)["trial"]
-    assert (tried["finding"], tried["passed_over"]) == ("interface", ["slow rank"])
+    trial = json.loads(capsys.readouterr().out)["trial"]
+    assert [each["finding"] for each in trial["tried"]] == ["interface"] and trial["passed_over"] == ["slow rank"]
     told = ["env", "GLOO_SOCKET_IFNAME=eth0", "NCCL_SOCKET_IFNAME=eth0", "python"]
     assert launcher.commands[1][len(shlex.split(CLUSTER)) :][: len(told)] == told
     assert launcher.variables == [{}, {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}]
+
+
+def test_the_two_best_changes_of_all_findings_are_tried(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", heavy, crowded, elsewhere)
+    assert main([str(tmp_path), "--try", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["findings"]) == 3
+    assert [each["finding"] for each in told["trial"]["tried"]] == ["compressor", "interface"]
+    assert [each["compressor"]["name"] for each in launcher.configs] == ["topk", "none", "topk"]
 
 
 def test_a_finding_without_a_setting_leaves_nothing_to_try(
@@ -193,5 +206,6 @@ def test_a_real_trial(tmp_path: Path) -> None:
     ended = job.wait()
     assert ended.code == 0, ended.said
     told = json.loads(ended.out)["trial"]
-    assert told["finding"] == "threads" and told["command"].startswith("torchrun --standalone --local-addr ")
-    assert told["before_seconds"] > 0 and told["after_seconds"] > 0
+    [tried] = [each for each in told["tried"] if each["finding"] == "threads"]
+    assert tried["command"].startswith("torchrun --standalone --local-addr ")
+    assert told["before_seconds"] > 0 and tried["after_seconds"] > 0

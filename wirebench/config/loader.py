@@ -52,6 +52,7 @@ __all__ = [
     "dump",
     "from_dict",
     "load",
+    "overridden",
     "to_dict",
 ]
 
@@ -80,8 +81,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     _refuse_twice(overrides)
     if not all(text.startswith(SAME_RUN) for text in overrides):
         table.pop(EXPECTED, None)
+    return overridden(table, overrides, path.stem)
+
+
+def overridden(table: dict[str, Any], overrides: Sequence[str], name: str = "run") -> Config:
+    """The Config of nested tables, which are changed, with `section.key=value` overrides, as `load` applies them."""
     _lay(table, [_given(text) for text in overrides])
-    return from_dict(table, path.stem)
+    return from_dict(table, name)
 
 
 def from_dict(table: Mapping[str, Any], name: str = "run") -> Config:

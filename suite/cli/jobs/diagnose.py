@@ -6,6 +6,7 @@ wirebench diagnose --try results/runs/A
 wirebench cluster run --hosts 4 --link 1gbit -- wirebench diagnose results/runs/A --measure
 
 A run that is under way is told from what it has logged so far. --measure is started as the run was, on every rank.
+--try makes three short runs: one as it was, and one with each of the two changes that save most.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.diagnose import causes, evidence, measure, render, trial
+from suite.studies.today.known import measured as measured_accuracies
 from wirebench.comm.launch import launched
 from wirebench.topology.presets import NETWORKS
 from wirebench.topology.rates import parse_rate
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         nominal = nominal or measured.nominal
         known = dataclasses.replace(known, alone=measured.link)
     nominal = nominal or known.nominal
-    found = causes.findings(known, nominal)
+    found = causes.findings(known, nominal, measured_accuracies.load)
     told = render.as_json(known, found, nominal)
     if not options.json:
         lines = render.measured_lines(measured, known, nominal) if measured else []
@@ -60,7 +62,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--link", metavar="RATE", help="what the network should carry, e.g. 1gbit, or its name: 10gbe")
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--measure", action="store_true", help="measure the network alone, on every rank of a job")
-    more.add_argument("--try", dest="try_it", action="store_true", help="make two short runs: with the change, without")
+    more.add_argument(
+        "--try", dest="try_it", action="store_true", help="make short runs: as it was, with the two best changes"
+    )
     parser.add_argument("--steps", type=int, default=30, metavar="N", help="counted steps of a short run (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(arguments)

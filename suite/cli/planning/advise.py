@@ -22,7 +22,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.planner.accuracy import TOLERANCE, Accuracies
+from suite.planner.accuracy import TOLERANCE
 from suite.planner.advise import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
@@ -30,12 +30,11 @@ from suite.planner.progress import Progress
 from suite.planner.rank import SCHEDULERS
 from suite.planner.schedules import built
 from suite.planner.timing import time_unknown
-from suite.studies.today.known import top1
+from suite.studies.today.known import measured as accuracies
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
-from wirebench.simulation.trace import Trace
 from wirebench.utils.cli import check_outputs, parser_of
 
 
@@ -54,22 +53,12 @@ def main(arguments: Sequence[str]) -> int:
     setting = asked.setting
     _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
-    measured = _measured(setting.trace)
+    measured = accuracies.load(setting.trace.unit == "images", setting.trace.numel)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     with Progress() as progress:
         ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
     write(options, setting, ranking)
     return 0
-
-
-def _measured(trace: Trace) -> Accuracies:
-    """What is known of such a model: top-1 of images, or the loss of a language model."""
-    if trace.unit == "images":
-        return top1.load(trace.numel)
-    # Imported where it is needed: SciPy, which it compares with, takes seconds to import.
-    from suite.studies.today.known import losses
-
-    return losses.load()
 
 
 def _check_device(path: Path, given: Rates | None, on_gpu: bool) -> None:
