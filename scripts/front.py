@@ -60,7 +60,7 @@ def loops() -> None:
     steps: dict[str, list[float]] = {name: [] for name in LOOPS}
     for _ in range(REPEATS):
         for name in LOOPS:
-            said = _run([*CLUSTER, "1gbit", "--", "python", f"examples/{name}.py", f"--epochs={EPOCHS}"])
+            said = run([*CLUSTER, "1gbit", "--", "python", f"examples/{name}.py", f"--epochs={EPOCHS}"])
             found = sorted(float(each) for each in re.findall(r"([\d.]+) ms a step", said)[1:])
             steps[name].append(found[len(found) // 2])
             print(f"{name}: {steps[name][-1]:g} ms a step", flush=True)
@@ -72,8 +72,8 @@ def diagnose() -> None:
     """The run, then its diagnosis as it is printed."""
     with tempfile.TemporaryDirectory() as folder:
         run = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
-        _run([*run, f"output.dir={folder}/run"])
-        said = _run(["wirebench", "diagnose", "--try", f"{folder}/run"]).replace(f"{folder}/run", "results/runs/mine")
+        run([*run, f"output.dir={folder}/run"])
+        said = run(["wirebench", "diagnose", "--try", f"{folder}/run"]).replace(f"{folder}/run", "results/runs/mine")
     commands = [shlex.join([*run, "output.dir=results/runs/mine"]), "wirebench diagnose --try results/runs/mine"]
     _write("diagnose.json", {"commands": commands, "lines": said.splitlines()})
 
@@ -85,11 +85,17 @@ def advice() -> None:
         for model, of_model in MODELS.items():
             for link, of_link in LINKS.items():
                 command = f"wirebench advise {of_model} {GPU} {of_link}"
-                _run([*shlex.split(command), "--json", f"{folder}/it.json"])
+                run([*shlex.split(command), "--json", f"{folder}/it.json"])
                 found = json.loads(Path(folder, "it.json").read_text())
                 rows.append({"model": model, "link": link, "command": command, "answer": found["answer"]})
                 print(f"{model}, {link}", flush=True)
     _write("advice.json", {"rows": rows})
+
+
+def switched_on(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """The faster of what is free and what is nearly free; None: nothing."""
+    cheap = [each for name in ("free", "nearly_free") if "nothing" not in (each := answer[name])]
+    return cheap[-1] if cheap else None
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
@@ -97,9 +103,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in rows:
         first = found.setdefault(row["model"], [f"| {' | '.join(HEADS)} |", f"| {' | '.join(['---'] * len(HEADS))} |"])
-        answer = row["answer"]
-        cheap = [each for name in ("free", "nearly_free") if "nothing" not in (each := answer[name])]
-        on, more = cheap[-1] if cheap else None, answer["fastest_at_a_cost"]
+        on, more = switched_on(row["answer"]), row["answer"]["fastest_at_a_cost"]
         cells = ["nothing", "1", "-", "-"] if on is None else [_composed(on), _gain(on), _lost(on), _size(on)]
         cost = "-" if "nothing" in more else f"{_composed(more)}: {_gain(more)}, {_lost(more)}"
         first.append(f"| {row['link']} | {' | '.join(cells)} | {cost} |")
@@ -114,17 +118,22 @@ def playbook() -> None:
 
 def _composed(each: dict[str, Any]) -> str:
     density = "" if each["density"] is None else f" {100 * each['density']:g} %"
-    return f"`{each['compressor']}`{density}, `{each['scheduler']}`"
+    name = "dense" if each["compressor"] == "none" else f"`{each['compressor']}`{density}"
+    return f"{name}, `{each['scheduler']}`"
 
 
 def _gain(each: dict[str, Any]) -> str:
     low, high = each["speedup_range"]
-    return f"{each['speedup']:.3g}x [{low:.3g} to {high:.3g}]"
+    return f"{_number(each['speedup'])}x [{_number(low)} to {_number(high)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _lost(each: dict[str, Any]) -> str:
     known = each["accuracy"]
-    if known is None:
+    if known is None or (each["compressor"] == "none" and not each["scheduler"].startswith("outer")):
         return "exact"
     return f"{known['top1_points']:+.1f} points" if "top1_points" in known else f"{known['loss_ratio']:.3f}x loss"
 
@@ -134,7 +143,7 @@ def _size(each: dict[str, Any]) -> str:
     return f"{sent / 1e6:.3g} MB" if sent >= 1e6 else f"{sent / 1e3:.3g} kB"
 
 
-def _run(words: Sequence[str]) -> str:
+def run(words: Sequence[str]) -> str:
     """What a command prints; its error ends this program."""
     own = [sys.executable, "-m", "suite", *words[1:]] if words[0] == "wirebench" else list(words)
     done = subprocess.run(own, cwd=ROOT, capture_output=True, text=True)
