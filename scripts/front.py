@@ -69,12 +69,13 @@ def loops() -> None:
 
 
 def diagnose() -> None:
-    """The run, then its diagnosis as it is printed."""
+    """A run, then its diagnosis as it is printed."""
+    mine = "results/runs/mine"
     with tempfile.TemporaryDirectory() as folder:
-        run = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
-        run([*run, f"output.dir={folder}/run"])
-        said = run(["wirebench", "diagnose", "--try", f"{folder}/run"]).replace(f"{folder}/run", "results/runs/mine")
-    commands = [shlex.join([*run, "output.dir=results/runs/mine"]), "wirebench diagnose --try results/runs/mine"]
+        words = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
+        run([*words, f"output.dir={folder}/run"])
+        said = run(["wirebench", "diagnose", "--try", f"{folder}/run"]).replace(f"{folder}/run", mine)
+    commands = [shlex.join([*words, f"output.dir={mine}"]), f"wirebench diagnose --try {mine}"]
     _write("diagnose.json", {"commands": commands, "lines": said.splitlines()})
 
 
