@@ -10,10 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+
 import compressors
+from suite.bench.compressors import parse_compressor
+from suite.bench.inputs import parse_size
+from suite.bench.turns import Bench
 from suite.compose.resolve import refuse_workers, resolve, scheduler_of
 from suite.diagnose.evidence import Evidence
 from suite.diagnose.link import Link
+from suite.planner import ranges
 from suite.planner.compositions import (
     compressing,
     decoding,
@@ -41,8 +47,8 @@ from wirebench.utils import this_machine
 
 MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
 """Schedules that exchange the gradient of every step in messages of ours."""
-MOST_SLOWER = 2.0
-"""Times as long as alone that compressors worked in runs on a busy machine."""
+TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9
+"""Compressors are timed on a bucket of the run's largest size, up to so many elements, with so many repeats."""
 
 
 class Saving(NamedTuple):
@@ -72,15 +78,15 @@ class Other:
         self.workers = int(evidence.record["world_size"])
         self.trace = _trace(evidence)
         self.scheduler = scheduler_of(self.config)
-        self.rates, memory = _memory(evidence)
-        self.bytes_per_second = memory / self._slower(memory)
+        self.rates, self.bytes_per_second = _memory(evidence)
+        self.processor = self._processor()
 
     def savings(self, densities: Mapping[str, float | None]) -> Iterator[Saving]:
         """Of those of these compressors that the run's config accepts and about which enough is known.
 
         densities  by name; None for a compressor that has none
         """
-        own = self._own()
+        own, timed = self._own(), self._timed(densities)
         # No more can be saved than was waited for.
         share = min(1.0, self.evidence.exposed / own.step.exposed) if own.step.exposed else 0.0
         for name, density in densities.items():
@@ -90,7 +96,7 @@ class Other:
             if name != self.config.compressor.name and self._tells(name, sizes):
                 config = self._accepted(settings)
                 if config is not None and not (needs_whole(name, density) and len(own.groups) > 1):
-                    found = self._with(name, sizes, config)
+                    found = self._with(name, sizes, config, timed.get(name))
                     saved = (own.step.exposed - found.step.exposed) * share
                     plain = compressors.class_of(name).keeps == "nothing"
                     yield Saving(name, tuple(settings), saved, found.wire_bytes, plain)
@@ -117,13 +123,45 @@ class Other:
         section = self.config.compressor
         make = functools.partial(compressors.build, section.name, dense_below=0, warmup=(), **section.options)
         below = max(section.dense_below, 0) if self.evidence.layers else 0
-        processor = self._topology(self.config).processor
-        each = self.evidence.phase("compress") / self.trace.numel / processor.crowded(self.workers)
-        return self._step(self.config, Sizes(make, self.workers, below), lambda numel: each * numel)
+        whole = self.evidence.phase("compress") / self.trace.numel / self.processor.crowded(self.workers)
 
-    def _with(self, name: str, sizes: Sizes, config: Config) -> Simulated:
-        method = self.rates, name, sizes, self.trace, self.bytes_per_second
-        return self._step(config, sizes, compressing(*method, self._topology(config).processor), decoding(*method))
+        def seconds(numel: int) -> float:
+            return whole * numel / self.processor.slower_by(numel)
+
+        return self._step(self.config, Sizes(make, self.workers, below), seconds)
+
+    def _with(
+        self, name: str, sizes: Sizes, config: Config, timed: tuple[Compressing, Compressing] | None
+    ) -> Simulated:
+        if timed is None:
+            method = self.rates, name, sizes, self.trace, self.bytes_per_second
+            timed = compressing(*method, self.processor), decoding(*method)
+        return self._step(config, sizes, *timed)
+
+    def _timed(self, densities: Mapping[str, float | None]) -> dict[str, tuple[Compressing, Compressing]]:
+        """Seconds of a bucket, and those after the last answer, by compressor: measured here and now, on one core.
+
+        Nothing where the run was on a GPU or on another kind of processor: then the shipped rates serve.
+        """
+        ran_on = (self.evidence.record["environment"].get("cpu") or {}).get("model")
+        sizes = self.evidence.drawn.buckets
+        if self._on_gpu or not sizes or ran_on != this_machine.cpu().model:
+            return {}
+        bucket = parse_size(str(min(max(sizes), TIMED)))
+        bench = Bench(torch.device("cpu"), self.workers, WARM_UP, REPEATS, lambda text: None)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            bench.measure(bucket, [parse_compressor(name, density) for name, density in densities.items()])
+        finally:
+            torch.set_num_threads(threads)
+        found: dict[str, tuple[Compressing, Compressing]] = {}
+        for cell in bench.cells:
+            if not cell.error:
+                each = cell.copy / bucket.numel
+                whole, last = each * sum(cell.copies.values()), each * cell.copies["decode"]
+                found[cell.method] = functools.partial(_in_proportion, whole), functools.partial(_in_proportion, last)
+        return found
 
     def _step(
         self, config: Config, sizes: Sizes, seconds: Compressing, decoded: Compressing | None = None
@@ -141,36 +179,26 @@ class Other:
         each = start / (2 * (self.workers - 1)) if native and self.config.collective.name == "native" else start
         here = max(int(rank.get("ranks_on_host", 1)) for rank in self.evidence.ranks)
         made = cluster(Network(each, rate, "the run's messages"), self.workers, here)
-        cores, crowd = self.evidence.ranks[0].get("cores"), self.evidence.crowd(0)
-        if cores:
-            # Programs that yield to the run still take its caches and its memory.
-            cores = max(cores - self._others_cores(), cores / MOST_SLOWER)
+        return replace(made, native=(TreeLink(start, rate),) if native else (), processor=self.processor)
+
+    def _processor(self) -> Processor:
+        """What messages cost the cores of an emulated cluster, which all of its ranks share; nothing on hosts' own."""
+        rank = self.evidence.ranks[0]
+        cores, crowd = rank.get("cores"), self.evidence.crowd(0)
+        if not cores or self._on_gpu:
+            return Processor()
         # All ranks share so many, as if all machines were one.
-        processor = Processor(cores=self.workers * cores / crowd) if cores and not self._on_gpu else Processor()
-        return replace(made, native=(TreeLink(start, rate),) if native else (), processor=processor)
-
-    def _others_cores(self) -> float:
-        """Cores of rank 0's machine that were busy with something else than the run."""
-        here = (each for each in self.evidence.record.get("load") or [] if 0 in each["ranks"])
-        return float(next((each.get("others_cores") or 0.0 for each in here), 0.0))
-
-    def _slower(self, memory: float) -> float:
-        """How many times as long the run's own compressor worked as its rates say, among all that went on in the run.
-
-        Other processes, ranks of one machine and cold caches slow down what memory limits. From 1 to MOST_SLOWER: of
-        small buckets calls take longer than that, and these are no matter of memory.
-        """
-        name, sizes = self.config.compressor.name, self.evidence.drawn.buckets
-        if self._on_gpu or not sizes or not self.rates.knows(name):
-            return 1.0
-        alone = sum(map(self.rates.on(name, memory), sizes)) * self._topology(self.config).processor.crowded(
-            self.workers
-        )
-        return min(max(self.evidence.phase("compress") / alone, 1.0), MOST_SLOWER) if alone else 1.0
+        shared = self.workers * cores / crowd
+        emulated = crowd > int(rank.get("ranks_on_host", 1))
+        return replace(ranges.machine().processor, cores=shared) if emulated else Processor(cores=shared)
 
     @property
     def _on_gpu(self) -> bool:
         return bool(self.evidence.record["device"] == "cuda")
+
+
+def _in_proportion(each: float, numel: int) -> float:
+    return each * numel
 
 
 def _trace(evidence: Evidence) -> Trace:
