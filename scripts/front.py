@@ -74,7 +74,8 @@ def diagnose() -> None:
     with tempfile.TemporaryDirectory() as folder:
         words = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
         run([*words, f"output.dir={folder}/run"])
-        said = run(["wirebench", "diagnose", "--try", f"{folder}/run"]).replace(f"{folder}/run", mine)
+        said = run(["wirebench", "diagnose", "--try", f"{folder}/run"])
+        said = said.replace(f"{folder}/run", mine).replace(f"{sys.executable} -m suite", "wirebench")
     commands = [shlex.join([*words, f"output.dir={mine}"]), f"wirebench diagnose --try {mine}"]
     _write("diagnose.json", {"commands": commands, "lines": said.splitlines()})
 
