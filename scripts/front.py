@@ -3,6 +3,7 @@ r"""Make the numbers that README.md and docs/playbook.md show, into results/fron
 python scripts/front.py loops       DDP's loop and ours on two emulated hosts at 1 Gbit/s; root, quiet machine
 python scripts/front.py diagnose    a run on a full link, its diagnosis, and what --try measures; root, quiet machine
 python scripts/front.py advice      what to switch on, by model and link: simulated
+python scripts/front.py picture     the speed-up of four methods on ResNet-50 against the rate of the links: simulated
 python scripts/front.py playbook    print the tables of docs/playbook.md from advice.json
 
 tests/test_front.py compares the numbers of both pages with these files.
@@ -20,6 +21,8 @@ from typing import Any
 
 import torch
 
+from suite.cli.planning.demo import SpeedUp, SpeedUps, draw
+from suite.figures.files import save
 from wirebench.telemetry import environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +37,9 @@ MODELS = {
     "GPT of 100M": "--model gpt --option depth=14 --option width=768 --option heads=12 --option context=512 "
     "--data python_sources:length=512 --batch 8",
 }
+PICTURED = ("bf16", "quantised_sum", "dgc", "powersgd")
+NETWORKS = {0.1: "1gbe", 0.3: "1gbe", 1.0: "1gbe", 3.0: "10gbe", 10.0: "10gbe", 30.0: "100gbe", 100.0: "100gbe"}
+"""Of the picture: by Gbit/s, the network whose start-up time a message has."""
 HEADS = ("link per worker", "switch on", "speed-up", "accuracy or loss", "bytes a step", "faster, at a cost")
 GPU = "--gpu rtx4090 --precision bf16"
 LINKS = {
@@ -92,6 +98,26 @@ def advice() -> None:
                 rows.append({"model": model, "link": link, "command": command, "answer": found["answer"]})
                 print(f"{model}, {link}", flush=True)
     _write("advice.json", {"rows": rows})
+
+
+def picture() -> None:
+    """The figure, and its numbers: each compressor's best composition over the best one of dense training."""
+    found: SpeedUps = {"dense": [SpeedUp(1.0, 1.0, 1.0) for _ in NETWORKS], **{name: [] for name in PICTURED}}
+    command = f"wirebench advise {MODELS['ResNet-50']} {GPU} --workers 8 --compressors {' '.join(PICTURED)}"
+    with tempfile.TemporaryDirectory() as folder:
+        for gbit, network in NETWORKS.items():
+            own = ["--network", network, "--gbit", f"{gbit:g}", "--json", f"{folder}/it.json"]
+            run([*shlex.split(command), *own])
+            rows = json.loads(Path(folder, "it.json").read_text())["rows"]
+            best = {each["compressor"]: each for each in reversed(rows) if not each["scheduler"].startswith("outer")}
+            dense = best["none"]["speedup"]
+            for name in PICTURED:
+                numbers = (best[name]["speedup"], *best[name]["speedup_range"])
+                found[name].append(SpeedUp(*(each / dense for each in numbers)))
+    note = "ResNet-50, 8 workers with an RTX 4090 each, simulated; each at its best schedule. Bands: how far past "
+    save(draw(found, list(NETWORKS), f"{note}predictions were off."), FRONT / "speedups.png")
+    about = {"command": f"{command} --network NAME --gbit RATE", "networks": NETWORKS, "speed_ups": found}
+    _write("picture.json", about)
 
 
 def switched_on(answer: dict[str, Any]) -> dict[str, Any] | None:
@@ -161,7 +187,13 @@ def _write(name: str, content: dict[str, Any]) -> None:
     print(FRONT / name)
 
 
-PARTS: dict[str, Callable[[], None]] = {"loops": loops, "diagnose": diagnose, "advice": advice, "playbook": playbook}
+PARTS: dict[str, Callable[[], None]] = {
+    "loops": loops,
+    "diagnose": diagnose,
+    "advice": advice,
+    "picture": picture,
+    "playbook": playbook,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -54,7 +54,7 @@ WORKERS, SEEDS = 4, 3
 WARM_UP, STEPS = 10, 30
 """Steps of a run on emulated hosts: before the first that counts, and counted."""
 PROBE_SECONDS = 2.0
-COLOURS = {DENSE: colours.INK, "bf16": colours.BLUE, "quantised_sum": colours.GREEN, "topk": colours.VERMILLION}
+COLOURS = (colours.INK, colours.BLUE, colours.GREEN, colours.VERMILLION, colours.PINK)
 
 
 class SpeedUp(NamedTuple):
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     speed_ups = _measured(options.out) if options.emulate else _simulated()
     rows = table(records, speed_ups)
     with_room(shown := console(WIDTH), rows).print(rows)
-    save(draw(speed_ups, options.emulate), path)
+    save(draw(speed_ups, GBIT, f"{_how(options.emulate)}."), path)
     ends = "steps at their 10th and 90th percentile" if options.emulate else "how far past predictions were off"
     shown.print(
         f"\n{_how(options.emulate)}. Ranges of speed-ups: {ends}; of top-1: {SEEDS} seeds.\n"
@@ -200,19 +200,19 @@ def _how(emulated: bool) -> str:
     return f"Speed-ups over dense training of a CNN on {WORKERS} workers, each a core of this machine, on {network}"
 
 
-def draw(speed_ups: SpeedUps, emulated: bool) -> Figure:
-    """Speed-up against the links' rate, with its range as a band."""
+def draw(speed_ups: SpeedUps, gbit: Sequence[float], note: str) -> Figure:
+    """Speed-up against the links' rate, in Gbit/s, with its range as a band."""
     lines = [
         Curve(
-            name, COLOURS[name], GBIT, [each.value for each in found], [each.low for each in found],
+            name, colour, gbit, [each.value for each in found], [each.low for each in found],
             [each.high for each in found],
         )
-        for name, found in speed_ups.items()
+        for (name, found), colour in zip(speed_ups.items(), COLOURS, strict=False)
     ]  # fmt: skip
     heights = [height for found in speed_ups.values() for each in found for height in each]
-    across = around("links, Gbit/s", GBIT, log=True, values=GBIT)
+    across = around("links, Gbit/s", gbit, log=True, values=gbit)
     up = around("steps per second over dense training's", heights, log=True)
-    return finished(curves(lines, across, up, "What compression brings, by link", f"{_how(emulated)}."))
+    return finished(curves(lines, across, up, "What compression brings, by link", note, height=260))
 
 
 def _tell(text: str) -> None:
