@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import compressors
+from suite.planner import known_sizes
 from wirebench.config.plugins import Plugins, suggest
-from wirebench.costmodel.request_sizes import Sizes
+from wirebench.costmodel.request_sizes import Sizes, nothing
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.requests import Gather
@@ -71,7 +72,8 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
 
 def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
-    return Sizes(make, workers, below)
+    before = known_sizes.of(name, own_density(name) if density is None else density) if "." not in name else nothing
+    return Sizes(make, workers, below, before)
 
 
 _kept_sizes = functools.lru_cache(maxsize=256)(_sizes)

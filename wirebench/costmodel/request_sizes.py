@@ -7,7 +7,7 @@ four and interpolated in between. A few ranks are played, that is their exchange
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
@@ -30,6 +30,16 @@ SEARCHED = 1 << 10
 as many send, and all others are as quiet."""
 PROBE: Shapes = ((SMALL, 2, 64), (TINY, 1, TINY), (2 * SMALL, 4, 32))
 
+Asked = tuple[Shapes, bool, float]
+"""The layers of a bucket, whether nothing but their shapes counts, and the scale of its noise."""
+Known = Mapping[Asked, list[RequestSize]]
+
+
+def nothing(size: int) -> Known:
+    """Nothing is known before."""
+    return {}
+
+
 
 class Played(NamedTuple):
     """The ranks that are played, and the size of the world that they believe to be in."""
@@ -51,20 +61,27 @@ class Sizes:
     make         makes the compressor, without wrappers
     dense_below  layers with one dimension or fewer elements than this are sent dense, in a Sum of their own before all
                  other requests (compressors/common/wrappers.py); 0: none are
+    before       by the size of a world, what was played before
     """
 
-    def __init__(self, make: Callable[[], Method], size: int, dense_below: int = 0) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Method],
+        size: int,
+        dense_below: int = 0,
+        before: Callable[[int], Known] = nothing,
+    ) -> None:
         self.dense_below = dense_below
         # Thousands of compressors are needed, and a copy is made far faster than one is built from name and options.
         fresh = make()
-        self.make, self.size = lambda: copy.deepcopy(fresh), size
-        self._known: dict[tuple[Shapes, bool, float], list[RequestSize]] = {}
+        self.make, self.size, self._before = lambda: copy.deepcopy(fresh), size, before
+        self.known = dict(before(size))
         self._buckets: dict[tuple[Layer, ...], list[RequestSize]] = {}
         self._spans: dict[tuple[Layer, ...], dict[range, list[RequestSize]]] = {}
 
     def of_world(self, size: int) -> "Sizes":
         """The same compressor in a world of another size."""
-        return Sizes(self.make, size, self.dense_below)
+        return Sizes(self.make, size, self.dense_below, self._before)
 
     def of(self, layers: Sequence[Layer]) -> list[RequestSize]:
         """The requests of one exchange of a bucket of these neighbouring layers; kept, for no network changes them."""
@@ -155,9 +172,9 @@ class Sizes:
         shaped  nothing but the shapes counts, so that all ranks are alike, and one of them tells it
         """
         key = (shapes, shaped, scale)
-        if key not in self._known:
-            self._known[key] = self._played_requests(*key)
-        return self._known[key]
+        if key not in self.known:
+            self.known[key] = self._played_requests(*key)
+        return self.known[key]
 
     def _played_requests(self, shapes: Shapes, shaped: bool, scale: float) -> list[RequestSize]:
         def of(
