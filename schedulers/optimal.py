@@ -29,16 +29,18 @@ class Optimal:
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """The groups, in O(L^2); of those that end equally early, the fewest messages."""
         ready, sizes = ready_times(layers), np.array([0, *accumulate(layer.numel for layer in layers)])
-        ends, messages = np.zeros(len(sizes)), np.zeros(len(sizes), dtype=int)
+        ends, messages = np.zeros(len(sizes)), [0]
         begins: list[int] = []
         for j, (now, costs) in enumerate(zip(ready, _costs(cost, sizes), strict=True)):
-            tried = np.maximum(ends[: j + 1], now) + costs
+            tried = np.maximum(ends[: j + 1], now)
+            tried += costs
             begin = int(tried.argmin())
-            earliest = tried == tried[begin]
-            if np.count_nonzero(earliest) > 1:
+            least = tried[begin]
+            if begin < j and least in tried[begin + 1 :]:
                 # Of equally early ones the fewest messages, and of those the latest begin.
-                begin = int(min(np.flatnonzero(earliest), key=lambda i: (messages[i], -i)))
-            ends[j + 1], messages[j + 1] = tried[begin], messages[begin] + 1
+                begin = min(np.flatnonzero(tried == least).tolist(), key=lambda i: (messages[i], -i))
+            ends[j + 1] = least
+            messages.append(messages[begin] + 1)
             begins.append(begin)
         return _walk_back(begins)
 

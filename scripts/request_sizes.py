@@ -19,7 +19,6 @@ from suite.planner import known_sizes
 from suite.planner.compositions import density_of, own_density
 from suite.studies.today.known import losses, top1
 from wirebench.gradient.flat import Layer
-from wirebench.simulation.simulator import layers_of
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.utils.files import write_atomically
 
@@ -59,7 +58,7 @@ def _asked() -> list[tuple[str, float | None]]:
 
 def _layers() -> Iterator[Layer]:
     """One layer of each shape that the suite's models have, and of sizes between which others lie."""
-    shapes = {(4**power,) for power in range(9)}
+    shapes: set[tuple[int, ...]] = {(4**power,) for power in range(9)}
     for path in SHIPPED.glob("*.json"):
         shapes |= {layer.shape for layer in load(path).layers if layer.shape}
     for name, (classes, image_shape), options in MODELS:

@@ -1,4 +1,4 @@
-"""Request sizes of the suite's compressors that were played before, so that a plan need not play them (a second).
+"""Request sizes of the suite's compressors that were played before, so that a plan need not play them.
 
 configs/request_sizes.json has them, as `python scripts/request_sizes.py` writes it. Whatever it lacks is played when it
 is asked for: other densities, shapes of layers or numbers of workers, and a user's own compressor.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.costmodel.played_exchange import RequestSize
-from wirebench.costmodel.request_sizes import Known, Sizes
+from wirebench.costmodel.request_sizes import Asked, Known, Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
@@ -19,15 +19,15 @@ from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, S
 
 PATH = Path(__file__).resolve().parents[2] / "configs" / "request_sizes.json"
 WORLDS = (2, 3, 4, 8, 16, 24, 32, 64, 128, 256, 1000)
-"""Numbers of ranks that are played. What is the same in all of them is taken to be so in any."""
+"""Numbers of ranks that are played. What all of them have in common counts for any number."""
 ANY = "any"
 KINDS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Sum, Reduce, Gather, Merge, Route)}
 
 
 def of(name: str, density: float | None, path: Path = PATH) -> Callable[[int], Known]:
     """By the number of ranks what is known of a compressor at a density; None: it has none."""
-    by_world = _table(path).get(_label(name, density), {})
-    return lambda size: _read(by_world.get(ANY, [])) | _read(by_world.get(str(size), []))
+    by_world = _table(path).get(label(name, density), {})
+    return lambda size: read(by_world.get(ANY, [])) | read(by_world.get(str(size), []))
 
 
 @functools.lru_cache(maxsize=4)
@@ -36,11 +36,13 @@ def _table(path: Path) -> dict[str, dict[str, list[Any]]]:
     return found
 
 
-def _label(name: str, density: float | None) -> str:
-    return name if density is None else f"{name} density={density:g}"
+def label(name: str, density: float | None) -> str:
+    """What the file calls a compressor at a density."""
+    return name if density is None else f"{name} density={density!r}"
 
 
-def _read(entries: Iterable[Any]) -> Known:
+def read(entries: Iterable[Any]) -> dict[Asked, list[RequestSize]]:
+    """The requests of the file's entries."""
     return {
         (tuple(map(tuple, shapes)), shaped, scale): [
             RequestSize(KINDS[kind], float(mean), float(most), item) for kind, mean, most, item in requests
@@ -59,7 +61,7 @@ def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> st
             if own := {asked: requests for asked, requests in known.items() if asked not in alike}:
                 worlds[str(size)] = own
         inner = ",\n".join(f'  "{size}": {json.dumps(_entries(known))}' for size, known in worlds.items())
-        lines.append(f' "{_label(name, density)}": {{\n{inner}\n }}')
+        lines.append(f' "{label(name, density)}": {{\n{inner}\n }}')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -75,7 +77,12 @@ def _alike(by_world: Mapping[int, Known]) -> Known:
 
 def _entries(known: Known) -> list[Any]:
     return [
-        [shapes, shaped, scale, [[each.kind.__name__, each.num_bytes, each.most_bytes, each.item_bytes] for each in those]]
+        [
+            shapes,
+            shaped,
+            scale,
+            [[each.kind.__name__, each.num_bytes, each.most_bytes, each.item_bytes] for each in those],
+        ]
         for (shapes, shaped, scale), those in sorted(known.items())
     ]
 
@@ -90,9 +97,9 @@ def played(make: Callable[[], Method], layers: Sequence[Layer]) -> dict[int, Kno
         sizes = Sizes(make, size)
         try:
             sizes.of_sample()
+            _ = sizes.by_value
             for bucket in (layers, *([layer] for layer in layers)):
                 sizes.of(bucket)
-            assert sizes.by_value in (False, True)
         except UserError:
             continue
         found[size] = sizes.known

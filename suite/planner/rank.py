@@ -83,6 +83,7 @@ class Adviser:
         self.tried = tuple(dict.fromkeys(tried))
         self._densities, self._local, self._tell = densities, {} if tried else local, tell
         self._schedulers = built((*SCHEDULERS, *tried, *(each for those in self._local.values() for each in those)))
+        self._collective = functools.cache(collectives.build)
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
         self._known: dict[str, tuple[Compressing, Compressing]] = {}
@@ -235,7 +236,7 @@ class Adviser:
     def _pricer(self, collective: str, gbit: float | None) -> Pricer:
         """One for all compressors: many of their requests are of one size."""
         if (collective, gbit) not in self._pricers:
-            made = Pricer(collectives.build(collective), collective, self.topology(gbit))
+            made = Pricer(self._collective(collective), collective, self.topology(gbit))
             self._pricers[collective, gbit] = made
         return self._pricers[collective, gbit]
 
@@ -243,7 +244,9 @@ class Adviser:
         """Seconds of its work, and how many of them come last."""
         if name not in self._known:
             method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
-            self._known[name] = compressing(*method, self.topology(None).processor), decoding(*method)
+            found = compressing(*method, self.topology(None).processor), decoding(*method)
+            # Buckets are of few sizes, at every rate the same.
+            self._known[name] = functools.cache(found[0]), functools.cache(found[1])
         return self._known[name]
 
     def _sizes_of(self, name: str) -> Sizes:

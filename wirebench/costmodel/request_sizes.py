@@ -40,7 +40,6 @@ def nothing(size: int) -> Known:
     return {}
 
 
-
 class Played(NamedTuple):
     """The ranks that are played, and the size of the world that they believe to be in."""
 
@@ -173,10 +172,12 @@ class Sizes:
         """
         key = (shapes, shaped, scale)
         if key not in self.known:
-            self.known[key] = self._played_requests(*key)
+            self.known[key] = self.played(*key)
         return self.known[key]
 
-    def _played_requests(self, shapes: Shapes, shaped: bool, scale: float) -> list[RequestSize]:
+    def played(self, shapes: Shapes, shaped: bool, scale: float) -> list[RequestSize]:
+        """What is asked for of these layers, played now (`Asked`)."""
+
         def of(
             ranks: Sequence[int], size: int, most: int | None = None, counted: int | None = None
         ) -> list[RequestSize]:

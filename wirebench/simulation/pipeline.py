@@ -31,6 +31,8 @@ class Passes(NamedTuple):
 
     def times(self, factor: float) -> "Passes":
         """The step of a worker that computes so many times as long."""
+        if factor == 1:
+            return self
         forward, ready = (tuple(factor * seconds for seconds in each) for each in (self.forward, self.ready))
         return Passes(forward, ready, factor * self.backward, factor * self.other)
 

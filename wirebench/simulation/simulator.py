@@ -142,7 +142,7 @@ class Simulator:
         self._together = processor.together_speed(pricer.topology.size)
         # Hosts of their own have cores to spare for it.
         handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES if processor.cores else 0.0
-        self._handling = [handling * layer.numel for layer in self.layers]
+        self._handling = [handling * layer.numel for layer in self.layers] if handling else []
         self._sizes, self._requests = sizes, sizes.of_spans(self.layers)
 
     def step(self, scheduler: Scheduler) -> Simulated:
