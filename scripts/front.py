@@ -41,6 +41,8 @@ PICTURED = ("bf16", "quantised_sum", "dgc", "powersgd")
 NETWORKS = {0.1: "1gbe", 0.3: "1gbe", 1.0: "1gbe", 3.0: "10gbe", 10.0: "10gbe", 30.0: "100gbe", 100.0: "100gbe"}
 """Of the picture: by Gbit/s, the network whose start-up time a message has."""
 HEADS = ("link per worker", "switch on", "speed-up", "accuracy or loss", "bytes a step", "faster, at a cost")
+WORKERS = 8
+"""Of every row."""
 GPU = "--gpu rtx4090 --precision bf16"
 LINKS = {
     "100 Mbit/s": "--network 1gbe --gbit 0.1 --workers 8",
@@ -152,7 +154,8 @@ def _composed(each: dict[str, Any]) -> str:
 
 def _gain(each: dict[str, Any]) -> str:
     low, high = each["speedup_range"]
-    return f"{_number(each['speedup'])}x [{_number(low)} to {_number(high)}]"
+    alone = ", slower than one worker alone" * (WORKERS * each["efficiency"] < 1)
+    return f"{_number(each['speedup'])}x [{_number(low)} to {_number(high)}]{alone}"
 
 
 def _number(value: float) -> str:

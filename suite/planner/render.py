@@ -51,6 +51,11 @@ class Setting(NamedTuple):
         return f"Simulated: {self.trace.name}{self.faster}, {self.images}{machines}, {self.gbit:.4g} Gbit/s"
 
     @property
+    def alone_per_second(self) -> float:
+        """Images per second, or what else the trace has, of one worker that exchanges nothing."""
+        return self.trace.batch_size / (self.trace.forward_seconds + self.trace.backward_seconds)
+
+    @property
     def images(self) -> str:
         """Workers and their batches."""
         return f"{self.workers} workers x {self.trace.batch_size} {self.trace.unit}"
@@ -124,6 +129,7 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
         "network": setting.network,
         "gbit": setting.gbit,
         "workers": setting.workers,
+        "one_alone_per_second": setting.alone_per_second,
         "workers_per_machine": setting.each,
         "inside": setting.inside or None,
         "memory": setting.memory,
@@ -218,7 +224,7 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
     notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + ranking.timed.said
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     files = [f"{path}: written" for path in written]
-    answers = [f"{line.name:<{ANSWER_WIDTH}}{words_of(line, ranking)}" for line in ranking.lines]
+    answers = [f"{line.name:<{ANSWER_WIDTH}}{words_of(line, ranking, setting)}" for line in ranking.lines]
     for part in (_head(setting, ranking, shown), _more(setting, ranking) if wide else [], ["", *answers, ""]):
         for line in part:
             shown_on.print(line, **PLAIN)
@@ -241,11 +247,15 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
     unit = " %" if measure is LOSS else " points"
     in_time = "; in time: of dense in as much time" if judge.accuracies.dense_in else ""
-    told = f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit}" if of else "nothing was trained"
+    told = (
+        f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} by the worst seed"
+        if of
+        else "nothing was trained"
+    )
     plain = judge.plain
     return [
         f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: "
-        f"a step alone takes {1e3 * seconds:.1f} ms",
+        f"a step alone takes {1e3 * seconds:.1f} ms, {setting.alone_per_second:.0f} {trace.unit}/s",
         f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}",
         f"speed-up: over dense training as DDP has it ({plain.scheduler} on {plain.collective}), "
         f"{images(plain)} {plain.unit}/s",
@@ -267,13 +277,14 @@ def _more(setting: Setting, ranking: Ranking) -> list[str]:
     ]
 
 
-def words_of(line: Line, ranking: Ranking) -> str:
-    """The composition, its speed-up, what it loses, its bytes."""
+def words_of(line: Line, ranking: Ranking, setting: Setting) -> str:
+    """The composition, its speed-up, what it loses, its bytes; and whether one worker alone is faster."""
     each = line.advice
     if each is None:
         return line.nothing
     gain, name = ranking.judge.gain(each), "dense" if each.compressor == DENSE else each.compressor
     close = ", too close to call" * gain.too_close
+    close += ", slower than one worker alone" * (each.images_per_second < setting.alone_per_second)
     return (
         f"{name} with {each.scheduler} on {each.collective}: {_gain(each, ranking)}{close}; {_loss(each, ranking)}; "
         f"{each.found.wire_bytes / 1e6:.4g} MB a step"

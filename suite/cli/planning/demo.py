@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from rich.table import Table
 
 from suite.diagnose.launching import ROOT, run
@@ -125,7 +126,12 @@ def _simulated() -> SpeedUps:
     _tell(f"timing the CNN's layers for {PROBE_SECONDS:g} s")
     config = loader.load(CONFIG, [])
     given = inputs.chosen(config.data.name, config.data.batch_size, None, None, {})
-    model = probe(config.model.name, {}, given, PROBE_SECONDS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # each worker has a core, and threads that wait for a busy one would be timed
+    try:
+        model = probe(config.model.name, {}, given, PROBE_SECONDS)
+    finally:
+        torch.set_num_threads(threads)
     rates, memory = Rates.shipped(on_gpu=False), this_machine.copy_bytes_per_second()
     adviser = Adviser(model, _cluster, rates, memory, ranges.load(), DENSITY)
     found: SpeedUps = {DENSE: [SpeedUp(1.0, 1.0, 1.0) for _ in GBIT]}
