@@ -26,8 +26,10 @@ from wirebench.utils.parsing import json_of, toml_of
 
 EXCEPTIONS = "exceptions.toml"
 NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json",
-             "outside.json", "simulated.json", "cell.json", "ranking.json")  # fmt: skip
-"""JSON files that are no benchmark's: a run's own, and what a study was asked for, or computed."""
+             "outside.json", "simulated.json", "cell.json", "ranking.json", "advice.json", "diagnose.json",
+             "loops.json", "picture.json")  # fmt: skip
+"""JSON files that are no benchmark's: a run's own, what a study was asked for or computed, and what scripts/front.py
+makes for README."""
 CONFIG = "config.toml"
 OWN_RUNS = "runs"
 """Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
