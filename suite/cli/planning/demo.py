@@ -26,6 +26,7 @@ from suite.figures.curves import Curve, curves
 from suite.figures.files import save
 from suite.figures.style import Figure, around, finished
 from suite.planner import ranges
+from suite.planner.advice import speedup
 from suite.planner.networks import WIDTH
 from suite.planner.probe import probe
 from suite.planner.rank import Adviser
@@ -137,14 +138,8 @@ def _simulated() -> SpeedUps:
     found: SpeedUps = {DENSE: [SpeedUp(1.0, 1.0, 1.0) for _ in GBIT]}
     for name in list(METHODS)[1:]:
         of = [(adviser.best(name, gbit), adviser.best("none", gbit)) for gbit in GBIT]
-        found[name] = [
-            SpeedUp(
-                dense.expected_seconds / best.expected_seconds,
-                dense.between.low / best.between.high,
-                dense.between.high / best.between.low,
-            )
-            for best, dense in of
-        ]
+        gains = [speedup(best, dense) for best, dense in of]
+        found[name] = [SpeedUp(each.expected, each.low, each.high) for each in gains]
     return found
 
 
