@@ -37,7 +37,7 @@ RUN mkdir /wheel && cp "$(GPU_OPS=none MPI=1 bash scripts/build_horovod.sh /opt/
 FROM environment AS application
 RUN useradd --create-home --shell /bin/bash --uid 1000 wirebench \
     && install -d -o wirebench -g wirebench results results/runs && install -d /run/sshd \
-    && printf '#!/bin/sh\nexec python -m suite "$@"\n' >/usr/local/bin/wirebench && chmod 755 /usr/local/bin/wirebench
+    && printf '#!/bin/sh\nexec python -m wirebench "$@"\n' >/usr/local/bin/wirebench && chmod 755 /usr/local/bin/wirebench
 COPY launch/ssh_config /etc/ssh/ssh_config.d/wirebench.conf
 COPY launch/sshd_config /home/wirebench/sshd_config
 # One thread a rank, as torchrun does: ranks share the cores. Traffic stays on the loopback interface.

@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
-from suite.compose.startup import begin, imported, interrupted, over, parse, phase
+from wirebench.compose.startup import begin, imported, interrupted, over, parse, phase
 
 if __name__ == "__main__":
     # Above the other imports, which bring in torch: what starts, and what is wrong with the command, is said at once.
     begin(sys.argv[1:], __doc__)
 
-from suite.compose.build import compose
-from suite.compose.resolve import KINDS, notes
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import await_agent, end_process, launched, launched_or_alone, tell_error
+from wirebench.compose.build import compose
+from wirebench.compose.resolve import KINDS, notes
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, Unwritable, UserError

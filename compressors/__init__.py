@@ -1,14 +1,17 @@
 """Gradient compressors: one method per file; `build` makes one, wrapped as the config asks."""
 
+if __name__ != "wirebench.compressors":
+    raise ImportError("compressors is imported as: from wirebench import compressors")
+
 from collections.abc import Sequence
 from typing import Any
 
-from compressors.common.wrappers import DenseBelow, Warmup
+from wirebench.compressors.common.wrappers import DenseBelow, Warmup
 from wirebench.config.plugins import Plugins, note_options, options_of
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Bare, Method
 
-PLUGINS = Plugins("compressors", "compressor")
+PLUGINS = Plugins("wirebench.compressors", "compressor")
 
 
 def available() -> list[str]:

@@ -9,8 +9,8 @@ Zhang et al., "Evaluation and Optimization of Gradient Compression for Distribut
 import torch
 from torch import Tensor
 
-from compressors.common.dense import dense_average
-from compressors.lowrank.base import LowRank
+from wirebench.compressors.common.dense import dense_average
+from wirebench.compressors.lowrank.base import LowRank
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

@@ -8,9 +8,9 @@ code (tplr-ai/templar, `compress.py`), which keeps them in a byte each; here the
 import torch
 from torch import Tensor
 
-from compressors.bits.packing import bytes2, bytes12, pack2, pack12, unpack2, unpack12
-from compressors.common.feedback import Feedback
-from compressors.sparse.chunks import Chunks, chunks_of
+from wirebench.compressors.bits.packing import bytes2, bytes12, pack2, pack12, unpack2, unpack12
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.chunks import Chunks, chunks_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors.sparse.base import Sparse
-from compressors.sparse.encoding import Indices, Values
-from compressors.sparse.places import keep_rest, poisoned, write_average
-from compressors.sparse.thresholds import Rule, choose
+from wirebench.compressors.sparse.base import Sparse
+from wirebench.compressors.sparse.encoding import Indices, Values
+from wirebench.compressors.sparse.places import keep_rest, poisoned, write_average
+from wirebench.compressors.sparse.thresholds import Rule, choose
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

@@ -7,9 +7,9 @@ details of its authors' code (bloc97/DeMo, `demo.py`).
 import torch
 from torch import Tensor
 
-from compressors.bits.packing import bytes12, pack12, unpack12
-from compressors.common.lion import signs
-from compressors.sparse.frequencies import frequencies_of
+from wirebench.compressors.bits.packing import bytes12, pack12, unpack12
+from wirebench.compressors.common.lion import signs
+from wirebench.compressors.sparse.frequencies import frequencies_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory

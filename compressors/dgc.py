@@ -5,10 +5,10 @@ has (section 3.2); where an entry is sent, its momentum is cleared too (factor m
 all entries. Biases and normalisation go dense, with ordinary momentum.
 """
 
-from compressors.common.feedback import Feedback
-from compressors.sparse.base import SparseGather
-from compressors.sparse.encoding import Indices, Values
-from compressors.sparse.thresholds import Rule
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.base import SparseGather
+from wirebench.compressors.sparse.encoding import Indices, Values
+from wirebench.compressors.sparse.thresholds import Rule
 
 
 class Dgc(SparseGather):

@@ -11,9 +11,9 @@ from math import ceil, isqrt
 
 import torch
 
-from compressors.common.lion import betas, blend, signs
-from compressors.lowrank.base import Factored
-from compressors.lowrank.factors import normalise, orthonormalise, plan_of
+from wirebench.compressors.common.lion import betas, blend, signs
+from wirebench.compressors.lowrank.base import Factored
+from wirebench.compressors.lowrank.factors import normalise, orthonormalise, plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange

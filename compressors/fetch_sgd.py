@@ -13,12 +13,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.common.feedback import Feedback
-from compressors.sketch.base import DENSITY, Sketched
-from compressors.sketch.count_sketch import CountSketch, Hash
-from compressors.sketch.heavy_hitters import largest
-from compressors.sparse.places import write_average
-from compressors.sparse.selection import top_k
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sketch.base import DENSITY, Sketched
+from wirebench.compressors.sketch.count_sketch import CountSketch, Hash
+from wirebench.compressors.sketch.heavy_hitters import largest
+from wirebench.compressors.sparse.places import write_average
+from wirebench.compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps
 from wirebench.gradient.flat import Bucket

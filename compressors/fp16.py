@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from compressors.bits.cast import Cast
+from wirebench.compressors.bits.cast import Cast
 
 
 class Fp16(Cast):

@@ -15,13 +15,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compressors.common.feedback import Feedback
-from compressors.sketch.base import DENSITY, Sketched
-from compressors.sketch.count_sketch import Agree, CountSketch, Hash
-from compressors.sketch.heavy_hitters import heavy, heavy_by_chance, heavymix, largest
-from compressors.sparse.encoding import Indices, SparseCode
-from compressors.sparse.places import write_average
-from compressors.sparse.selection import top_k
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sketch.base import DENSITY, Sketched
+from wirebench.compressors.sketch.count_sketch import Agree, CountSketch, Hash
+from wirebench.compressors.sketch.heavy_hitters import heavy, heavy_by_chance, heavymix, largest
+from wirebench.compressors.sparse.encoding import Indices, SparseCode
+from wirebench.compressors.sparse.places import write_average
+from wirebench.compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps
 from wirebench.gradient.flat import Bucket

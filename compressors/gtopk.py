@@ -11,11 +11,11 @@ on the way, of a place that survived elsewhere, is lost; how much is measured.
 import torch
 from torch import Tensor
 
-from compressors.sparse.base import Sparse
-from compressors.sparse.encoding import Indices, SparseCode, Values
-from compressors.sparse.places import write_average
-from compressors.sparse.selection import top_k
-from compressors.sparse.thresholds import Rule, choose
+from wirebench.compressors.sparse.base import Sparse
+from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
+from wirebench.compressors.sparse.places import write_average
+from wirebench.compressors.sparse.selection import top_k
+from wirebench.compressors.sparse.thresholds import Rule, choose
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

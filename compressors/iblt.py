@@ -10,10 +10,10 @@ import math
 
 import torch
 
-from compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
-from compressors.sparse.base import Sparse
-from compressors.sparse.places import write_average
-from compressors.sparse.selection import top_k
+from wirebench.compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
+from wirebench.compressors.sparse.base import Sparse
+from wirebench.compressors.sparse.places import write_average
+from wirebench.compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

@@ -8,10 +8,10 @@ from typing import Literal
 
 import torch
 
-from compressors.bits.blocks import by_chunk, by_layer, largest
-from compressors.bits.fields import WORD_BITS, WORD_BYTES
-from compressors.bits.levels import Levels
-from compressors.common.feedback import Feedback
+from wirebench.compressors.bits.blocks import by_chunk, by_layer, largest
+from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
+from wirebench.compressors.bits.levels import Levels
+from wirebench.compressors.common.feedback import Feedback
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method

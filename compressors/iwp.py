@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.common.feedback import Feedback
-from compressors.sparse.importance import LOWS, Chooser, Luck, Moments, Piece, all_finite, least_divisors
-from compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
-from compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
-from compressors.sparse.places import write_average
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.importance import LOWS, Chooser, Luck, Moments, Piece, all_finite, least_divisors
+from wirebench.compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
+from wirebench.compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
+from wirebench.compressors.sparse.places import write_average
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method

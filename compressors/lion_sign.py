@@ -6,8 +6,8 @@ Algorithm 1 with majority vote: one bit for each element, and a momentum of each
 
 from dataclasses import replace
 
-from compressors.common.lion import betas, blend
-from compressors.signsgd import SignSGD
+from wirebench.compressors.common.lion import betas, blend
+from wirebench.compressors.signsgd import SignSGD
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compressors.common.own_steps import STEPS, OwnSteps
-from compressors.sparse.base import Sparse
-from compressors.sparse.encoding import Indices, Values
-from compressors.sparse.places import keep_rest
-from compressors.sparse.regions import Region, add_up, quantiles, regions, split
-from compressors.sparse.selection import top_k
-from compressors.sparse.thresholds import above, floor_of
+from wirebench.compressors.common.own_steps import STEPS, OwnSteps
+from wirebench.compressors.sparse.base import Sparse
+from wirebench.compressors.sparse.encoding import Indices, Values
+from wirebench.compressors.sparse.places import keep_rest
+from wirebench.compressors.sparse.regions import Region, add_up, quantiles, regions, split
+from wirebench.compressors.sparse.selection import top_k
+from wirebench.compressors.sparse.thresholds import above, floor_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

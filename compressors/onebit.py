@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import Groups, by_layer, by_row, reduce, widths
-from compressors.bits.fields import WORD_BYTES
-from compressors.bits.signs import SIGN_PLACE, Signs
-from compressors.common.feedback import Feedback
+from wirebench.compressors.bits.blocks import Groups, by_layer, by_row, reduce, widths
+from wirebench.compressors.bits.fields import WORD_BYTES
+from wirebench.compressors.bits.signs import SIGN_PLACE, Signs
+from wirebench.compressors.common.feedback import Feedback
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket

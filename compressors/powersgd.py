@@ -9,8 +9,8 @@ Q is the start of the next step. Sums are all that is exchanged: no more bytes w
 
 import torch
 
-from compressors.common.dense import dense_average
-from compressors.lowrank.base import LowRank
+from wirebench.compressors.common.dense import dense_average
+from wirebench.compressors.lowrank.base import LowRank
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

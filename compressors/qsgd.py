@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import SQUARES, Groups, by_chunk, largest, reduce
-from compressors.bits.fields import WORD_BITS, WORD_BYTES
-from compressors.bits.levels import Levels
+from wirebench.compressors.bits.blocks import SQUARES, Groups, by_chunk, largest, reduce
+from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
+from wirebench.compressors.bits.levels import Levels
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket

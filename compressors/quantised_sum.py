@@ -13,8 +13,8 @@ from math import gcd
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors.bits.narrow import SCALE_BYTES, Form, message_bytes, quantised, restored
-from compressors.common.feedback import Feedback
+from wirebench.compressors.bits.narrow import SCALE_BYTES, Form, message_bytes, quantised, restored
+from wirebench.compressors.common.feedback import Feedback
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket

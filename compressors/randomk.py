@@ -8,10 +8,10 @@ is named by the run's seed, the step and the bucket, so every rank makes it for 
 import torch
 from torch import Tensor
 
-from compressors.sparse.base import Sparse
-from compressors.sparse.encoding import Values
-from compressors.sparse.gaps import places_of
-from compressors.sparse.places import keep_rest, poisoned, write_average
+from wirebench.compressors.sparse.base import Sparse
+from wirebench.compressors.sparse.encoding import Values
+from wirebench.compressors.sparse.gaps import places_of
+from wirebench.compressors.sparse.places import keep_rest, poisoned, write_average
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

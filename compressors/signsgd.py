@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import MAGNITUDES, Groups, by_layer, reduce, widths
-from compressors.bits.fields import WORD_BITS, WORD_BYTES
-from compressors.bits.signs import Signs
-from compressors.common.feedback import Feedback
+from wirebench.compressors.bits.blocks import MAGNITUDES, Groups, by_layer, reduce, widths
+from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
+from wirebench.compressors.bits.signs import Signs
+from wirebench.compressors.common.feedback import Feedback
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket

@@ -8,10 +8,10 @@ down instead of the table; biases go dense.
 
 from typing import Literal
 
-from compressors.gs_sgd import GsSgd
-from compressors.sketch.base import DENSITY
-from compressors.sketch.count_sketch import Agree, Hash
-from compressors.sparse.encoding import Indices
+from wirebench.compressors.gs_sgd import GsSgd
+from wirebench.compressors.sketch.base import DENSITY
+from wirebench.compressors.sketch.count_sketch import Agree, Hash
+from wirebench.compressors.sparse.encoding import Indices
 
 
 class SketchedSgd(GsSgd):

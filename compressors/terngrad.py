@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import SQUARES, Groups, block_numel, by_layer, largest, reduce, widths
-from compressors.bits.fields import WORD_BITS, WORD_BYTES, width_for
-from compressors.bits.levels import Levels
+from wirebench.compressors.bits.blocks import SQUARES, Groups, block_numel, by_layer, largest, reduce, widths
+from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES, width_for
+from wirebench.compressors.bits.levels import Levels
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket

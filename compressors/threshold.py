@@ -10,11 +10,11 @@ How much travels depends on the model and the moment: a rank may send nothing.
 
 import math
 
-from compressors.common.feedback import Feedback
-from compressors.sparse.base import average_of
-from compressors.sparse.encoding import Indices, SparseCode, Values
-from compressors.sparse.places import keep_rest
-from compressors.sparse.thresholds import above
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.base import average_of
+from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
+from wirebench.compressors.sparse.places import keep_rest
+from wirebench.compressors.sparse.thresholds import above
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket

@@ -4,9 +4,9 @@ Lin et al., "Deep Gradient Compression", ICLR 2018 (the selection); Stich et al.
 NeurIPS 2018 (the memory). Nothing is merged on the way, so what a rank receives grows with the number of ranks.
 """
 
-from compressors.sparse.base import SparseGather
-from compressors.sparse.encoding import Indices, Values
-from compressors.sparse.thresholds import Rule
+from wirebench.compressors.sparse.base import SparseGather
+from wirebench.compressors.sparse.encoding import Indices, Values
+from wirebench.compressors.sparse.thresholds import Rule
 
 
 class TopK(SparseGather):

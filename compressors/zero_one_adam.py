@@ -8,12 +8,12 @@ arXiv 2202.06009, Algorithm 1; constants and details of its authors' code (DeepS
 import torch
 from torch import Tensor
 
-from compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes
-from compressors.common.dense import dense_average
-from compressors.common.intervals import Intervals
-from compressors.common.lion import betas
-from compressors.common.own_steps import OwnSteps
-from compressors.common.shared import shared_slice
+from wirebench.compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes
+from wirebench.compressors.common.dense import dense_average
+from wirebench.compressors.common.intervals import Intervals
+from wirebench.compressors.common.lion import betas
+from wirebench.compressors.common.own_steps import OwnSteps
+from wirebench.compressors.common.shared import shared_slice
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory

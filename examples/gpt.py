@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-import compressors
-import schedulers
 import wirebench
+from wirebench import compressors, schedulers
 
 BYTES = 256
 

@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-import compressors
 import wirebench
+from wirebench import compressors
 
 
 class Classifier(nn.Module):

@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import compressors
 import wirebench
+from wirebench import compressors
 
 
 class Classifier(lightning.LightningModule):

@@ -13,9 +13,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-import compressors
-import schedulers
 import wirebench
+from wirebench import compressors, schedulers
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
 """Models: one file per family; `build(name, num_classes, image_shape, **options)` makes one."""
 
+if __name__ != "wirebench.models":
+    raise ImportError("models is imported as: from wirebench import models")
+
 from typing import Any
 
 from torch import nn
 
 from wirebench.config.plugins import Plugins
 
-PLUGINS = Plugins("models", "model", fixed=("num_classes", "image_shape"))
+PLUGINS = Plugins("wirebench.models", "model", fixed=("num_classes", "image_shape"))
 
 
 def available() -> list[str]:

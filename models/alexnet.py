@@ -2,7 +2,7 @@
 
 import torchvision
 
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class AlexNet(torchvision.models.AlexNet):

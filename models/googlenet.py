@@ -5,7 +5,7 @@ with the two auxiliary heads, 6,624,904 without.
 import torchvision
 from torch import Tensor
 
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class GoogLeNet(torchvision.models.GoogLeNet):

@@ -6,7 +6,7 @@ left after two halvings. Parameters with 10 classes: 1x8x8 21,386; 1x28x28 107,7
 
 from torch import Tensor, nn
 
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class LeNet(nn.Module):

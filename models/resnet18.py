@@ -2,7 +2,7 @@
 
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class ResNet18(ResNet):

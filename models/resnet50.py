@@ -4,7 +4,7 @@ parameters at 1000 classes.
 
 from torchvision.models.resnet import Bottleneck, ResNet
 
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class ResNet50(ResNet):

@@ -11,7 +11,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.parts.kaiming import kaiming_init
+from wirebench.models.parts.kaiming import kaiming_init
 
 
 class CifarResNet(nn.Module):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from models.parts.shapes import check_image_shape
 from wirebench.errors import UserError
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class Toy(nn.Module):

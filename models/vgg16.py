@@ -4,7 +4,7 @@ parameters at 1000 classes.
 
 from torchvision.models.vgg import VGG, cfgs, make_layers
 
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.shapes import check_image_shape
 
 
 class VGG16(VGG):

@@ -9,8 +9,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from models.parts.kaiming import kaiming_init
-from models.parts.shapes import check_image_shape
+from wirebench.models.parts.kaiming import kaiming_init
+from wirebench.models.parts.shapes import check_image_shape
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _CONVOLUTIONS_PER_STAGE = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

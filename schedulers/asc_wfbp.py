@@ -8,8 +8,8 @@ schedulers.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.parts.greedy import Pending, merge
 from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.schedulers.parts.greedy import Pending, merge
 
 
 class AscWfbp:

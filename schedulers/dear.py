@@ -8,8 +8,8 @@ each layer waits there for its own gradients, and is updated right before it is 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.fused import Fused
 from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.schedulers.fused import Fused
 
 
 class Dear:

@@ -8,8 +8,8 @@ and never undoes a merge. Three layers of 90 s and 35 bytes, a = 100 s, b = 1 s:
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.parts.greedy import merge
 from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.schedulers.parts.greedy import merge
 
 
 class MgWfbp:

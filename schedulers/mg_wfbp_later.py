@@ -7,8 +7,8 @@ Shi, Chu and Li, "MG-WFBP: Merging Gradients Wisely for Efficient Communication 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.parts.greedy import Pending, merge
 from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.schedulers.parts.greedy import Pending, merge
 
 
 class MgWfbpLater:

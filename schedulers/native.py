@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.fused import Fused
 from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.schedulers.fused import Fused
 
 DEFAULT_CAP_MB = 25.0
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from suite.cli.planning.demo import SpeedUp, SpeedUps, draw
-from suite.figures.files import save
+from wirebench.cli.planning.demo import SpeedUp, SpeedUps, draw
+from wirebench.figures.files import save
 from wirebench.telemetry import environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ def diagnose() -> None:
         words = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
         run([*words, f"output.dir={folder}/run"])
         said = run(["wirebench", "diagnose", "--try", f"{folder}/run"])
-        said = said.replace(f"{folder}/run", mine).replace(f"{sys.executable} -m suite", "wirebench")
+        said = said.replace(f"{folder}/run", mine).replace(f"{sys.executable} -m wirebench", "wirebench")
     commands = [shlex.join([*words, f"output.dir={mine}"]), f"wirebench diagnose --try {mine}"]
     _write("diagnose.json", {"commands": commands, "lines": said.splitlines()})
 
@@ -176,7 +176,7 @@ def _size(each: dict[str, Any]) -> str:
 
 def run(words: Sequence[str]) -> str:
     """What a command prints; its error ends this program."""
-    own = [sys.executable, "-m", "suite", *words[1:]] if words[0] == "wirebench" else list(words)
+    own = [sys.executable, "-m", "wirebench", *words[1:]] if words[0] == "wirebench" else list(words)
     done = subprocess.run(own, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{shlex.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-import compressors
-import models
-from suite.planner import known_sizes
-from suite.planner.compositions import density_of, own_density
-from suite.studies.today.known import losses, top1
+from papers.today.known import losses, top1
+from wirebench import compressors, models
 from wirebench.gradient.flat import Layer
+from wirebench.planner import known_sizes
+from wirebench.planner.compositions import density_of, own_density
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.utils.files import write_atomically
 

@@ -49,9 +49,8 @@ WORLD, HOST, FIRST_PORT = 2, "127.0.0.1", 29600
 
 def compositions() -> Iterator[tuple[str, list[str]]]:
     """(name, overrides) of every run."""
-    import compressors
-    import schedulers
-    from suite.compose.resolve import optimizer_for
+    from wirebench import compressors, schedulers
+    from wirebench.compose.resolve import optimizer_for
 
     yield "smoke", ["configs/smoke.toml", "train.max_steps=4", "train.eval_every=0"]
     for name in compressors.available():

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from suite.studies.failures import worlds
-from suite.studies.runner import KEPT
+from papers.failures import worlds
+from papers.runner import KEPT
 from tests.distributed.ends import record
 from tests.elastic.agents import Agents
 from tests.elastic.discovered import Discovered

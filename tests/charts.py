@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from suite.figures.style import Figure, panels_of
+from wirebench.figures.style import Figure, panels_of
 
 MARKS = {"area", "bar", "line", "point", "rect", "rule", "tick"}
 SPECIFICATIONS: dict[int, tuple[Figure, dict[str, Any]]] = {}

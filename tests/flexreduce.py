@@ -5,7 +5,7 @@ import dataclasses
 import json
 from typing import Any
 
-from suite.studies.flexreduce import measured as paper
+from papers.flexreduce import measured as paper
 from tests.suite.test_show import RECORD
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult

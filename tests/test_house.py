@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.compose.resolve import KINDS
+from wirebench.compose.resolve import KINDS
 from wirebench.config.loader import SECTIONS
 from wirebench.config.plugins import Plugins
 
@@ -49,19 +49,19 @@ ORDER = (
     "models",
     "compressors",
     "schedulers",
-    "suite.compose",
+    "wirebench.compose",
     "train",
-    "suite.figures",
-    "suite.traces",
-    "suite.bench",
-    "suite.planner",
-    "suite.diagnose",
-    "suite.doctor",
-    "suite.chaos",
-    "suite.studies",
-    "suite.webpage",
-    "suite.inspect",
-    "suite.cli",
+    "wirebench.figures",
+    "wirebench.traces",
+    "wirebench.bench",
+    "wirebench.planner",
+    "wirebench.diagnose",
+    "wirebench.doctor",
+    "wirebench.chaos",
+    "papers",
+    "papers.webpage",
+    "wirebench.inspect",
+    "wirebench.cli",
     "suite",
     "examples",
     "tests",
@@ -114,7 +114,7 @@ def module_of(file: Path) -> str:
 
 
 def test_every_file_has_a_place_in_the_order():
-    assert {"train.py", "wirebench/errors.py", "suite/cli/main.py"} <= {str(file) for file in every_tree()}
+    assert {"train.py", "wirebench/errors.py", "wirebench/cli/main.py"} <= {str(file) for file in every_tree()}
     homeless = [str(file) for file in every_tree() if package_of(module_of(file)) is None]
     assert not homeless, f"in no package of ORDER: {homeless}"
     inside = [module_of(file) for file in product() if len(file.parts) == 2 and file.parts[0] in ("wirebench", "suite")]
@@ -157,7 +157,7 @@ def test_the_machine_is_asked_in_one_place():
     wrong = [
         f"{file}:{node.lineno}: {found}"
         for file, tree in product().items()
-        if str(file) not in ("wirebench/utils/this_machine.py", "suite/chaos/faults.py")
+        if str(file) not in ("wirebench/utils/this_machine.py", "wirebench/chaos/faults.py")
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and ASKS_THE_SYSTEM.fullmatch(found := ast.unparse(node)))
         or (isinstance(node, ast.Constant) and (found := str(node.value)) in ("/proc/cpuinfo", "/proc/meminfo"))

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import block_numel
+from wirebench.compressors.bits.blocks import block_numel
 
 WORD_BITS, WORD_BYTES = 32, 4
 

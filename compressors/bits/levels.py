@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import Block, Groups, Scales, cut
-from compressors.bits.fields import Fields
-from compressors.bits.noise import Noise
+from wirebench.compressors.bits.blocks import Block, Groups, Scales, cut
+from wirebench.compressors.bits.fields import Fields
+from wirebench.compressors.bits.noise import Noise
 
 INSIDE = 1 - 2**-21
 """Factor on a limit that is also the scale: float32 rounds values / scale * levels by less, so none gets too high."""

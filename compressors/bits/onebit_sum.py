@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors.bits.blocks import MAGNITUDES, Groups, Run, by_layer, reduce, widths
-from compressors.bits.fields import WORD_BITS, WORD_BYTES
-from compressors.bits.signs import Signs
+from wirebench.compressors.bits.blocks import MAGNITUDES, Groups, Run, by_layer, reduce, widths
+from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
+from wirebench.compressors.bits.signs import Signs
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.error_memory import ErrorMemory

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressors.bits.blocks import Groups, Scales, cut
-from compressors.bits.fields import Fields
+from wirebench.compressors.bits.blocks import Groups, Scales, cut
+from wirebench.compressors.bits.fields import Fields
 
 SIGN_PLACE = 31
 

@@ -1,6 +1,6 @@
 """Each rank's own gradient, scaled down to a largest norm before a method gets it."""
 
-from compressors.common.wrappers import Wrapper
+from wirebench.compressors.common.wrappers import Wrapper
 from wirebench.gradient.clipping import clip
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors.common.dense import dense_average
-from compressors.common.feedback import Feedback
-from compressors.sparse.gaps import joined
+from wirebench.compressors.common.dense import dense_average
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.gaps import joined
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.context import ExchangeContext

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from compressors.common.own_steps import OwnSteps
-from compressors.lowrank.factors import Pack, Place, Plan, Run, plan_of
+from wirebench.compressors.common.own_steps import OwnSteps
+from wirebench.compressors.lowrank.factors import Pack, Place, Plan, Run, plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Keeps, Method

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compressors.sparse.gaps import joined
+from wirebench.compressors.sparse.gaps import joined
 from wirebench.gradient.flat import Layer
 
 EPSILON = 1e-8

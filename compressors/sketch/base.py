@@ -2,8 +2,8 @@
 
 import math
 
-from compressors.sketch.count_sketch import MAX_AGREEING, MAX_ROWS, Agree, CountSketch, Hash
-from compressors.sparse.gaps import places_of
+from wirebench.compressors.sketch.count_sketch import MAX_AGREEING, MAX_ROWS, Agree, CountSketch, Hash
+from wirebench.compressors.sparse.gaps import places_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket, Layer

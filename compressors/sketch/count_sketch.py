@@ -17,9 +17,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from compressors.sketch.block_hash import BlockHash
-from compressors.sketch.reference_hash import ReferenceHash
-from compressors.sparse.gaps import Places
+from wirebench.compressors.sketch.block_hash import BlockHash
+from wirebench.compressors.sketch.reference_hash import ReferenceHash
+from wirebench.compressors.sparse.gaps import Places
 from wirebench.gradient.flat import Layer
 
 Hash = Literal["block", "reference"]

@@ -10,8 +10,8 @@ import torch
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
-from compressors.sketch.count_sketch import Agree, CountSketch
-from compressors.sparse.selection import top_k
+from wirebench.compressors.sketch.count_sketch import Agree, CountSketch
+from wirebench.compressors.sparse.selection import top_k
 
 # A sample with 64 of the wanted elements misjudges their number by an eighth.
 SAMPLE_HITS, SAMPLE_LEAST, SAMPLE_SHARE = 64, 1 << 14, 1 / 16

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compressors.sketch.block_hash import BlockHash
-from compressors.sketch.count_sketch import CountSketch, add_at
-from compressors.sketch.heavy_hitters import largest
+from wirebench.compressors.sketch.block_hash import BlockHash
+from wirebench.compressors.sketch.count_sketch import CountSketch, add_at
+from wirebench.compressors.sketch.heavy_hitters import largest
 from wirebench.errors import UserError
 from wirebench.utils.rng import seed_of
 

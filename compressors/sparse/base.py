@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressors.common.feedback import Feedback
-from compressors.sparse.encoding import Indices, SparseCode, Values
-from compressors.sparse.thresholds import Rule, choose
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
+from wirebench.compressors.sparse.thresholds import Rule, choose
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compressors.sparse.encoding import BITS
-from compressors.sparse.mask_code import pack
+from wirebench.compressors.sparse.encoding import BITS
+from wirebench.compressors.sparse.mask_code import pack
 
 FLOOR = 1e-8  # of `least`, for layers that are 0
 _BLOCK = {"cpu": 1 << 18, "cuda": 1 << 22}  # a core's cache holds its scratch; a GPU's launches are few

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compressors.sparse.encoding import BITS, SparseCode, pack_bits, unpack_bits
+from wirebench.compressors.sparse.encoding import BITS, SparseCode, pack_bits, unpack_bits
 from wirebench.gradient.flat import Layer
 
 Masks = Literal["bits", "delta", "smaller"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compressors.sparse.encoding import SparseCode
+from wirebench.compressors.sparse.encoding import SparseCode
 
 
 class Region(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors.sparse.selection import SIGN_OFF, bits_of, places_from, top_k
+from wirebench.compressors.sparse.selection import SIGN_OFF, bits_of, places_from, top_k
 from wirebench.gradient.context import ExchangeContext
 
 Rule = Literal["exact", "sampled", "gaussian", "sidco"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.bench.all_reduce_benchmark import PERIOD, table
-from suite.bench.collectives import parse_size, prediction_text, size_text, wire_text
 from tests.distributed.forked import fork
 from tests.distributed.launch import launch
 from tests.suite.verbs import verb
+from wirebench.bench.all_reduce_benchmark import PERIOD, table
+from wirebench.bench.collectives import parse_size, prediction_text, size_text, wire_text
 from wirebench.errors import UserError
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
@@ -18,7 +18,7 @@ from wirebench.topology import topology_file
 
 fit = verb("fit")
 
-SCRIPT = "-m suite bench collectives"
+SCRIPT = "-m wirebench bench collectives"
 CELL = AllReduceResult(
     "ring", "ring", 1000, 4, 4, "2+2", "torch", "gloo", 1, 6, (0.002, 0.001, 0.003), 1e-8, True, 0.001,
     ((3300.0, 3300.0, 3000.0, 3000.0), (3000.0, 3000.0, 3000.0, 3000.0)),
@@ -124,7 +124,7 @@ def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> N
     assert ended.code != 0
     told = [line for line in ended.err.splitlines() if line.startswith("wirebench bench collectives: ")]
     assert any(says in line for line in told), ended.said
-    assert "suite/bench" not in ended.err, ended.said
+    assert "wirebench/bench" not in ended.err, ended.said
 
 
 @pytest.mark.slow

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from compressors import build
-from suite.bench import compressors as bench_compressors
-from suite.bench import turns as _compressor_turns
-from suite.bench.baselines import DDP_POWERSGD, DdpHook, Rival, SketchOfTorch, rivals
-from suite.bench.compressor_memory import Memory, measure_memory
-from suite.bench.compressor_table import budget_text
-from suite.bench.compressor_trial import Stopwatch, run_exchange
-from suite.bench.compressors import parse_compressor
-from suite.bench.inputs import Inputs, Size, parse_size
-from suite.bench.plot_compressors import cut_at, figure_of
-from suite.bench.turns import Bench, Contender, fitting, world_of
-from suite.figures.style import Figure, panels_of
 from tests import charts
 from tests.helpers import whole
 from tests.suite.verbs import verb
+from wirebench.bench import compressors as bench_compressors
+from wirebench.bench import turns as _compressor_turns
+from wirebench.bench.baselines import DDP_POWERSGD, DdpHook, Rival, SketchOfTorch, rivals
+from wirebench.bench.compressor_memory import Memory, measure_memory
+from wirebench.bench.compressor_table import budget_text
+from wirebench.bench.compressor_trial import Stopwatch, run_exchange
+from wirebench.bench.compressors import parse_compressor
+from wirebench.bench.inputs import Inputs, Size, parse_size
+from wirebench.bench.plot_compressors import cut_at, figure_of
+from wirebench.bench.turns import Bench, Contender, fitting, world_of
+from wirebench.compressors import build
+from wirebench.figures.style import Figure, panels_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.phases import phase
@@ -323,7 +323,7 @@ def test_the_sketch_of_torch_is_a_count_sketch() -> None:
 
 QUICK = ["--sizes", "4k", "--repeats", "3", "--warmup", "1", "--quiet"]
 FAILING = """
-from suite.bench.baselines import Rival
+from wirebench.bench.baselines import Rival
 
 
 class Failing(Rival):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.bench import overhead
 from tests.suite.verbs import run
+from wirebench.bench import overhead
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ def test_the_script_measures_both_sides_and_reports_a_limit_that_is_not_kept(tmp
         "--limit",
         "1e9",
     ]
-    command = [sys.executable, "-m", "suite", "bench", "input", *options, "--json", str(report)]
+    command = [sys.executable, "-m", "wirebench", "bench", "input", *options, "--json", str(report)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr

@@ -22,21 +22,20 @@ from typing import Any
 import pytest
 import torch
 
-import models
-from suite.bench import checkpoint, input_pipeline, overhead, plot_collectives
-from suite.bench import collectives as bench_collectives
-from suite.bench import compressors as bench_compressors
-from suite.cli.jobs import chaos, cluster
-from suite.cli.planning import fit
-from suite.cli.results import study
-from suite.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
-from suite.studies.break_even import run as break_even
-from suite.studies.methods import run as methods
-from suite.studies.ranking import ranked
-from suite.studies.ranking.ranked import Ranked, Ranking
-from suite.studies.runner import ROOT, Command, shown
-from suite.studies.study import Study, available
-from wirebench import collectives, data
+from papers.break_even import run as break_even
+from papers.methods import run as methods
+from papers.ranking import ranked
+from papers.ranking.ranked import Ranked, Ranking
+from papers.runner import ROOT, Command, shown
+from papers.study import Study, available
+from wirebench import collectives, data, models
+from wirebench.bench import checkpoint, input_pipeline, overhead, plot_collectives
+from wirebench.bench import collectives as bench_collectives
+from wirebench.bench import compressors as bench_compressors
+from wirebench.cli.jobs import chaos, cluster
+from wirebench.cli.planning import fit
+from wirebench.cli.results import study
+from wirebench.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.data import Shard

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.bench.plot_collectives import (
+from tests import charts
+from tests.charts import lines
+from tests.flexreduce import cell, put_cells
+from tests.suite.verbs import verb
+from wirebench.bench.plot_collectives import (
     busbw_against_size,
     by_collective,
     dense_limit,
@@ -12,10 +16,6 @@ from suite.bench.plot_collectives import (
     latency_against_learners,
     latency_against_size,
 )
-from tests import charts
-from tests.charts import lines
-from tests.flexreduce import cell, put_cells
-from tests.suite.verbs import verb
 
 main = verb("bench", "plot-collectives")
 

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from suite.chaos import calls, campaign, figures, rank, report, trial
-from suite.chaos.campaign import Campaign
-from suite.chaos.faults import FAULTS, NEIGHBOURS
-from suite.chaos.job import FOLDER, Line, Setting, Step
-from suite.cli.main import main
+from wirebench.chaos import calls, campaign, figures, rank, report, trial
+from wirebench.chaos.campaign import Campaign
+from wirebench.chaos.faults import FAULTS, NEIGHBOURS
+from wirebench.chaos.job import FOLDER, Line, Setting, Step
+from wirebench.cli.main import main
 from wirebench.errors import UserError
 from wirebench.training.elastic import changes
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.main import main
+from wirebench.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.clock]
 

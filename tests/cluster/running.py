@@ -7,7 +7,7 @@ from shlex import quote
 
 from tests.distributed.launch import BIN, ROOT, Job
 
-CLUSTER = [str(BIN / "python"), "-m", "suite", "cluster"]
+CLUSTER = [str(BIN / "python"), "-m", "wirebench", "cluster"]
 STREAMS = ROOT / "tests/cluster/streams.py"
 NOBODY = 65534
 

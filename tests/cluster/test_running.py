@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.main import main
 from tests.cluster.running import CLUSTER, NOBODY, STREAMS, count, interfaces, rootless, table
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
+from wirebench.cli.main import main
 
 pytestmark = pytest.mark.clock
 

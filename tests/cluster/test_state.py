@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.jobs import cluster
+from wirebench.cli.jobs import cluster
 from wirebench.cluster import namespaces, state
 from wirebench.cluster.launcher import Cluster
 from wirebench.cluster.plan import make_plan
@@ -30,7 +30,7 @@ def process():
 
 def test_python_and_wirebench_are_those_of_this_environment():
     assert cluster._command(["python", "train.py"], PLAN) == [sys.executable, "train.py"]
-    assert cluster._command(["wirebench", "show"], PLAN) == [sys.executable, "-m", "suite", "show"]
+    assert cluster._command(["wirebench", "show"], PLAN) == [sys.executable, "-m", "wirebench", "show"]
     with pytest.raises(UserError, match="no such command: wirebanch"):
         cluster._command(["wirebanch"], PLAN)
 

@@ -23,7 +23,7 @@ def test_without_a_launcher_it_is_this_process():
         ("/v/bin/python /v/bin/torchrun --nproc-per-node 2 train.py c.toml", "torchrun", "torchrun --nproc-per-node 2"),
         ("python3 -m torch.distributed.run --standalone train.py", "torchrun", "python -m torch.distributed.run"),
         ("/v/bin/python /v/bin/wirebench torchrun --nnodes 2 x.py", "torchrun", "wirebench torchrun --nnodes 2"),
-        ("python -m suite torchrun --nnodes 2:4 train.py", "torchrun", "wirebench torchrun --nnodes 2:4"),
+        ("python -m wirebench torchrun --nnodes 2:4 train.py", "torchrun", "wirebench torchrun --nnodes 2:4"),
         ("/v/bin/python /v/bin/horovodrun -np 2 python train.py", "horovodrun", "horovodrun -np 2 python train.py"),
         ("mpirun -x WANDB_API_KEY=abc -x A=b -n 2 python train.py", "mpirun", "mpirun -x WANDB_API_KEY=abc -x A=b -n"),
         ("bash -c x y srun", "srun", ""),
@@ -41,7 +41,7 @@ def test_the_words_of_a_launchers_process(line, launcher, words):
     ("line", "words"),
     [
         ("/v/bin/python3 /v/bin/wirebench cluster run -- python train.py", "wirebench cluster run -- python train.py"),
-        ("python -m suite cluster run -- true", "python -m suite cluster run -- true"),
+        ("python -m wirebench cluster run -- true", "python -m wirebench cluster run -- true"),
         ("python", "python"),
     ],
 )

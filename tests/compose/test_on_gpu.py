@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import compressors
-import schedulers
-from suite.compose.resolve import optimizer_for
 from tests.distributed.ends import losses, record
 from tests.distributed.launch import ROOT, here, launch
 from tests.distributed.test_compressors import settings
+from wirebench import compressors, schedulers
+from wirebench.compose.resolve import optimizer_for
 from wirebench.gradient import flat
 from wirebench.training.trainer import Trainer
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.compose.papers import PAPERS
-from suite.compose.resolve import resolve
-from suite.studies.convergence.run import Cell
-from suite.studies.today.tasks import GPT, compositions
+from papers.convergence.run import Cell
+from papers.today.tasks import GPT, compositions
+from wirebench.compose.papers import PAPERS
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 
 PAGE = Path("docs/language_models.md")

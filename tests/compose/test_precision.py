@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from suite.compose import precision
-from suite.compose.build import compose
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.launch import CONFIG, here
 from tests.distributed.launch import ROOT as TOP
 from wirebench.comm.engine import Engine
+from wirebench.compose import precision
+from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.profiling.precision_trial import PASSES, time_passes

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-import compressors
-from suite.compose.build import compose
-from suite.compose.papers import PAPERS
-from suite.compose.resolve import PLAIN_SGD, compressor_of, notes, refuse_cut, refuse_workers, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
 from train import conduct
+from wirebench import compressors
+from wirebench.compose.build import compose
+from wirebench.compose.papers import PAPERS
+from wirebench.compose.resolve import PLAIN_SGD, compressor_of, notes, refuse_cut, refuse_workers, resolve
 from wirebench.config import loader
 from wirebench.config.loader import OptimizerConfig
 from wirebench.config.sections import CollectiveConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import train
-from suite.compose.startup import banner
 from tests.distributed.launch import CONFIG, here
+from wirebench.compose.startup import banner
 from wirebench.config import loader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,15 +59,15 @@ def hook(event, arguments, sent=[]):
 
 sys.addaudithook(hook)
 """
-TRAIN, COMMAND = ("train.py", "configs/smoke.toml"), ("-m", "suite", "show", "results")
+TRAIN, COMMAND = ("train.py", "configs/smoke.toml"), ("-m", "wirebench", "show", "results")
 
 
 def test_a_signal_at_any_import_ends_a_program_without_a_traceback(tmp_path: Path) -> None:
     """All at once: each process ends where it is."""
     (tmp_path / "sitecustomize.py").write_text(SENDS)
-    imports = ("wirebench", "wirebench.utils.entered", "suite.compose.startup", "torch")
+    imports = ("wirebench", "wirebench.utils.entered", "wirebench.compose.startup", "torch")
     moments: list[tuple[tuple[str, ...], str]] = [(TRAIN, at) for at in imports]
-    moments += [(COMMAND, at) for at in ("suite.cli.menu", "rich.console")]
+    moments += [(COMMAND, at) for at in ("wirebench.cli.menu", "rich.console")]
     cases = [(*moment, signal.SIGINT, times) for times, moment in enumerate(moments, 1)]
     cases += [(TRAIN, "wirebench", signal.SIGTERM, 1), (TRAIN, "torch", signal.SIGTERM, 1)]
     started = []

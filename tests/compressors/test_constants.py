@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import compressors
-from compressors import iwp, oktopk, terngrad
-from compressors.sketch import base, heavy_hitters
-from compressors.sparse import importance, thresholds
+from wirebench import compressors
+from wirebench.compressors import iwp, oktopk, terngrad
+from wirebench.compressors.sketch import base, heavy_hitters
+from wirebench.compressors.sparse import importance, thresholds
 
 CONSTANTS: list[tuple[ModuleType, dict[str, Any]]] = [
     # Ok-Topk's code, VGG/allreducer.py: thresholds move by 1.2 % and 0.8 % outside of these shares of k; above 4 k / 3

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
 from tests import own
 from tests.helpers import LocalEngine, cut, lay_out
+from wirebench import compressors
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import exchange
 from wirebench.gradient.context import ExchangeContext

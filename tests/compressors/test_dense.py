@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from compressors.bf16 import Bf16
-from compressors.fp16 import Fp16
-from compressors.none import NoCompression
 from tests.helpers import Log, answer_all, whole
+from wirebench.compressors.bf16 import Bf16
+from wirebench.compressors.fp16 import Fp16
+from wirebench.compressors.none import NoCompression
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import payload
 

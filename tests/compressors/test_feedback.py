@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-import compressors
-from compressors.common.feedback import Feedback
 from tests.helpers import answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.common.feedback import Feedback
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-import compressors
 from tests.compressors.updates import NUMEL, gradients, step_of, world_of
+from wirebench import compressors
 
 GOLDEN = Path(__file__).parent / "golden.json"
 """By method the update of the last of STEPS steps, as `last_of` gave it when its oracle agreed with it."""

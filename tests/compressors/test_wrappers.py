@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-import compressors
-from compressors.common.clipped import Clipped
-from compressors.common.feedback import Feedback
-from compressors.common.wrappers import DenseBelow, Warmup
-from compressors.dgc import Dgc
-from compressors.none import NoCompression
-from compressors.topk import TopK
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.common.clipped import Clipped
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.wrappers import DenseBelow, Warmup
+from wirebench.compressors.dgc import Dgc
+from wirebench.compressors.none import NoCompression
+from wirebench.compressors.topk import TopK
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import method_of
 from wirebench.gradient.context import ExchangeContext

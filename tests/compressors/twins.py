@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from compressors.sketch.count_sketch import CountSketch
+from wirebench.compressors.sketch.count_sketch import CountSketch
 
 
 def top_k_reference(x: Tensor, k: int) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import compressors
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench import compressors
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 

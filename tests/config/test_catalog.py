@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from suite.compose.resolve import KINDS
 from wirebench.comm.engine import ENGINES
+from wirebench.compose.resolve import KINDS
 from wirebench.config import catalog
 from wirebench.config.loader import SECTIONS
 from wirebench.config.plugins import Plugins

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.compose.resolve import resolve
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 

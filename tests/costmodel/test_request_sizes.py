@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-import compressors
 from tests.helpers import LocalEngine, cut, lay_out
+from wirebench import compressors
 from wirebench.costmodel import played_exchange
 from wirebench.costmodel.played_exchange import GRADIENT_DEVIATION, PARAMETER_DEVIATION, RequestSize
 from wirebench.costmodel.request_sizes import SEARCHED, SMALL, Sizes

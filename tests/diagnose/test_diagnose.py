@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from suite.diagnose import evidence
-from suite.diagnose.exchange import rows
-from suite.diagnose.link import Link
 from tests.suite.test_show import RECORD
 from tests.suite.verbs import verb
+from wirebench.diagnose import evidence
+from wirebench.diagnose.exchange import rows
+from wirebench.diagnose.link import Link
 from wirebench.topology import presets, topology_file
 
 main = verb("diagnose")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.diagnose import evidence
-from suite.diagnose.fewer_bytes import Other, Saving
-from suite.diagnose.full_link import advise_line, carried, front
-from suite.planner.accuracy import LOSS, Ended
 from tests.diagnose.test_diagnose import diagnosed, healthy, main, slow
 from tests.distributed.launch import ROOT
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
+from wirebench.diagnose import evidence
+from wirebench.diagnose.fewer_bytes import Other, Saving
+from wirebench.diagnose.full_link import advise_line, carried, front
+from wirebench.planner.accuracy import LOSS, Ended
 from wirebench.simulation.trace import Trace, TraceLayer
 
 BUCKETS = (1_500_000, 1_000_000, 500_000)

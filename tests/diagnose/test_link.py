@@ -2,7 +2,7 @@
 
 import pytest
 
-from suite.diagnose.link import UNKNOWN, Message, fitted
+from wirebench.diagnose.link import UNKNOWN, Message, fitted
 
 RATE, START = 125e6, 0.0003
 

@@ -96,7 +96,7 @@ def test_a_link_at_a_tenth_of_its_rate(begin: Begin, tmp_path: Path) -> None:
     told = diagnosed(folder)
     assert told["findings"][0]["name"] == "link", told
     assert told["link"]["nominal_bytes_per_second"] == pytest.approx(25e6)
-    words = ("-m", "suite", "diagnose", str(folder), "--measure", "--json")
+    words = ("-m", "wirebench", "diagnose", str(folder), "--measure", "--json")
     job = begin("run", *TWO, "200mbit", "--", "sh", "-c", f'{TENTH}; exec python "$@"', "planted", *words)
     ended = job.wait()
     assert ended.code == 0, ended.said
@@ -139,7 +139,7 @@ def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     shape, words, _ = PLANTED["small messages"]
     ended = begin("run", *shape, "--", "python", *words, f"output.dir={folder}").wait()
     assert ended.code == 0, ended.said
-    command = [str(BIN / "python"), "-m", "suite", "diagnose", str(folder), "--try", "--steps", "10", "--json"]
+    command = [str(BIN / "python"), "-m", "wirebench", "diagnose", str(folder), "--try", "--steps", "10", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said
     tried = json.loads(ended.out)["trial"]["tried"][0]
@@ -154,7 +154,7 @@ def test_a_full_link_and_what_fewer_bytes_save(begin: Begin, tmp_path: Path) -> 
     assert ended.code == 0, ended.said
     found = diagnosed(folder)["findings"]
     assert found[0]["name"] == "full link", found
-    command = [str(BIN / "python"), "-m", "suite", "diagnose", str(folder), "--try", "--steps", "15", "--json"]
+    command = [str(BIN / "python"), "-m", "wirebench", "diagnose", str(folder), "--try", "--steps", "15", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said
     tried = json.loads(ended.out)["trial"]["tried"]

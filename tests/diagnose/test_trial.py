@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from suite.diagnose import trial
-from suite.diagnose.launching import OWN, launcher_of, run
 from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, heavy, slow, write
 from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
 from tests.suite.verbs import verb
 from wirebench.config import loader
+from wirebench.diagnose import trial
+from wirebench.diagnose.launching import OWN, launcher_of, run
 
 main = verb("diagnose")
 CLUSTER = "wirebench cluster run --hosts 2 --link 1gbit --"
@@ -170,7 +170,7 @@ def test_a_command_finds_this_environments_programs(monkeypatch: pytest.MonkeyPa
     ("command", "line"),
     [
         (f"{CLUSTER} python train.py c.toml", f"{CLUSTER} wirebench diagnose RECORD --measure"),
-        ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc-per-node 2 -m suite diagnose RECORD --measure"),
+        ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc-per-node 2 -m wirebench diagnose RECORD --measure"),
         ("python train.py c.toml", "wirebench cluster run --hosts 2 -- wirebench diagnose RECORD --measure"),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_real_trial(tmp_path: Path) -> None:
     words = [CONFIG, f"output.dir={folder}", "engine.threads=8", "train.max_steps=8", "output.trace_steps=2"]
     ended = launch("torch", 2, words, tmp_path / "logs")
     assert ended.code == 0, ended.said
-    job = Job([*map(str, [BIN / "python", "-m", "suite", "diagnose", folder, "--try", "--steps", 4, "--json"])],
+    job = Job([*map(str, [BIN / "python", "-m", "wirebench", "diagnose", folder, "--try", "--steps", 4, "--json"])],
               tmp_path / "logs", {})  # fmt: skip
     ended = job.wait()
     assert ended.code == 0, ended.said

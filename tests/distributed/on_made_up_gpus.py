@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from suite.compose import bookkeeping
 from tests.telemetry import fake_nvml
 from train import main
 from wirebench.comm.launch import end_process
+from wirebench.compose import bookkeeping
 from wirebench.telemetry import environment, gpu
 
 

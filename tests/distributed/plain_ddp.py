@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-import models
-from wirebench import data
+from wirebench import data, models
 from wirebench.comm.launch import end_process
 from wirebench.config import loader
 from wirebench.utils.rng import seed_of

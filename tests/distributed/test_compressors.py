@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-import compressors
-from suite.compose.resolve import optimizer_for
 from tests.distributed.ends import losses, record
 from tests.distributed.forked import fork
 from tests.distributed.launch import ROOT, here
+from wirebench import compressors
+from wirebench.compose.resolve import optimizer_for
 
 STEPS = 8
 BASE = [

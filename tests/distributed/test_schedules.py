@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import schedulers
-from suite.studies.mg_wfbp.measured import together
+from papers.mg_wfbp.measured import together
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, ROOT, Ended
+from wirebench import schedulers
 from wirebench.costmodel.piecewise import Piecewise
 from wirebench.exchange.reduce_scatter import WAIT
 from wirebench.gradient.schedule import LayerCost

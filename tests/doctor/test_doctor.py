@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from suite.doctor import agent, answers, compare, hosts, visit, wire
-from suite.doctor.compare import Finding
-from suite.doctor.hosts import Host, Unreachable, parse_hosts
-from suite.doctor.wire import Timed
+from wirebench.doctor import agent, answers, compare, hosts, visit, wire
+from wirebench.doctor.compare import Finding
+from wirebench.doctor.hosts import Host, Unreachable, parse_hosts
+from wirebench.doctor.wire import Timed
 from wirebench.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ class Told(NamedTuple):
 
 def doctor(*words: str, folder: Path = ROOT, **differs: dict[str, Any]) -> Told:
     """Run it with hosts that are this one, but for what differs."""
-    command = [sys.executable, "-m", "suite", "doctor", "--ssh", SSH, "--seconds", "0.2", *words]
+    command = [sys.executable, "-m", "wirebench", "doctor", "--ssh", SSH, "--seconds", "0.2", *words]
     environment = {**os.environ, "DIFFERS": json.dumps(differs), "PYTHONPATH": str(folder)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     return Told(done.returncode, done.stdout.splitlines(), done.stderr)
@@ -154,7 +154,7 @@ def test_what_a_login_shell_prints_is_no_answer(shell: tuple[str, str], monkeypa
         ({"prints": ""}, "its agent ended with code 0 and without an answer"),
         ({"command": {sys.executable: "/nowhere/python"}}, "/nowhere/python"),
         ({"command": {"(3, 11)": "(9, 1)"}}, "Python 3."),
-        ({"command": {"suite.doctor.agent": "suite.none"}}, "No module named suite.none"),
+        ({"command": {"wirebench.doctor.agent": "suite.none"}}, "No module named suite.none"),
         ({"command": {"exec ": "sleep 600; exec "}}, "no answer in 0.5 s"),
         ({"shell": ("echo Welcome; exec sleep 600", "")}, "no answer in 0.5 s; it printed 'Welcome'"),
     ],
@@ -196,7 +196,7 @@ def test_an_answer_that_is_cut_off_or_another_kind_or_comes_twice(
 ) -> None:
     (tmp_path / "fake_agent.py").write_text(FAKE.format(said=said))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    host = odd_host(monkeypatch, {"command": {"suite.doctor.agent": "fake_agent"}})
+    host = odd_host(monkeypatch, {"command": {"wirebench.doctor.agent": "fake_agent"}})
     if isinstance(answer, str):
         with pytest.raises(Unreachable, match=answer):
             host.ask("clock")
@@ -220,7 +220,7 @@ def test_an_agents_error_is_one_line(error: object, line: str, tmp_path: Path, m
     said = f"MARK {json.dumps({'number': 1, 'error': error})}\n"
     (tmp_path / "fake_agent.py").write_text(FAKE.format(said=said))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    host = odd_host(monkeypatch, {"command": {"suite.doctor.agent": "fake_agent"}})
+    host = odd_host(monkeypatch, {"command": {"wirebench.doctor.agent": "fake_agent"}})
     with pytest.raises(OSError) as told:
         host.ask("facts")
     assert str(told.value) == line
@@ -417,7 +417,7 @@ def cluster(
 
     def start(links: str) -> dict[str, dict[str, Any]]:
         hosts = links.count(",") + 1
-        up = [sys.executable, "-m", "suite", "cluster", "up", "--name", "lab", "--hosts", str(hosts), "--link", links]
+        up = [sys.executable, "-m", "wirebench", "cluster", "up", "--name", "lab", "--hosts", str(hosts), "--link", links]
         subprocess.run(up, cwd=ROOT, check=True, capture_output=True)
         known = state.find("lab")
         request.addfinalizer(lambda: state.end(known))

@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import compressors
-import schedulers
 import wirebench
+from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 
 STEPS, CLIP = 50, 0.5

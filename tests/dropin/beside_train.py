@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import compressors
 import wirebench
-from suite.compose.build import compose
 from train import train_step
+from wirebench import compressors
 from wirebench.comm.engine import start
 from wirebench.comm.launch import end_process
+from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.config.loader import Config, EngineConfig
 from wirebench.dropin.comm_hook import CommHook

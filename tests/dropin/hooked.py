@@ -17,11 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import compressors
-import schedulers
 import wirebench
 from tests.dropin.misuse import says
 from tests.dropin.own_loop import RATE, network
+from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.hook_job import HookJob

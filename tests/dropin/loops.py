@@ -24,9 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-import compressors
-import schedulers
 import wirebench
+from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 
 STEPS, RATE = 6, 0.1

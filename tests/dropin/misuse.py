@@ -10,10 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import compressors
-import schedulers
 import wirebench
 from tests.dropin.own_loop import ENGINE, RATE, WORLD, batch, loss_of, network, train
+from wirebench import compressors, schedulers
 from wirebench.dropin.synchroniser import Sync
 from wirebench.errors import UserError
 

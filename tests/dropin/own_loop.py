@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-import compressors
-import schedulers
 import wirebench
+from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 from wirebench.dropin.synchroniser import Sync
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import compressors
 from tests.distributed.forked import fork
 from tests.dropin import grouped, hooked
+from wirebench import compressors
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import wirebench
-from suite.traces import kineto
 from tests.suite.verbs import verb
 from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace
+from wirebench.traces import kineto
 
 imported = verb("trace", "import")
 FORWARD, BACKWARD = (0.004, 0.008), (0.006, 0.012)

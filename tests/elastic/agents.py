@@ -17,7 +17,7 @@ from wirebench.training.elastic.host_memory import TMPFS
 
 RENDEZVOUS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5,is_host=false"
 PLAIN = (str(BIN / "torchrun"),)
-FORKING = (sys.executable, "-m", "suite", "torchrun")
+FORKING = (sys.executable, "-m", "wirebench", "torchrun")
 """Ways to call torchrun."""
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-import compressors
 from tests.exchange.lanes import LAYERS, lanes_of
 from tests.helpers import whole
+from wirebench import compressors
 from wirebench.comm.peers import Peer
 from wirebench.exchange.easgd import Elastic
 from wirebench.training import failures

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import compressors
 from tests.distributed.launch import CONFIG, here
 from tests.exchange.lanes import LAYERS, Net
-from wirebench import collectives
+from wirebench import collectives, compressors
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered

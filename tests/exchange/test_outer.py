@@ -11,11 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import compressors
-import schedulers
 import train
-from schedulers.outer import Outer
 from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
+from wirebench import compressors, schedulers
 from wirebench.errors import UserError
 from wirebench.exchange import outer
 from wirebench.exchange.anchored import NEVER
@@ -26,6 +24,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import LayerCost
+from wirebench.schedulers.outer import Outer
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.timeline import Timeline
 

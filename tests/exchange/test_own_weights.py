@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-import schedulers
 from tests.exchange.lanes import LAYERS, Averaging, lanes_of, one_step
 from tests.exchange.test_outer import clock
+from wirebench import compressors, schedulers
 from wirebench.dropin.assembly import driver_of
 from wirebench.errors import Diverged, UserError
 from wirebench.exchange.anchored import NEVER

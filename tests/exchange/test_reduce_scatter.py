@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import compressors
 from tests.compressors.test_contract import WARMUP, forms
 from tests.exchange.lanes import Averaging, Meeting, images, loss_of
-from wirebench import collectives
+from wirebench import collectives, compressors
 from wirebench.collectives.execution.executor import RequestExecutor, RequestLog
 from wirebench.comm.base import Communicator
 from wirebench.comm.local import LocalHub

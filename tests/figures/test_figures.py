@@ -6,17 +6,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import compressors
-import schedulers
-from suite.figures import colours, files
-from suite.figures.bars import Bar, Look, stacked
-from suite.figures.curves import Curve, curves
-from suite.figures.labels import BROAD, GAP, apart
-from suite.figures.style import Axis, Figure, Panel, around, finished, grid, log_values, panels_of, wrapped
-from suite.studies.page import Page
+from papers.page import Page
 from tests import charts
-from wirebench import collectives
+from wirebench import collectives, compressors, schedulers
 from wirebench.errors import UserError
+from wirebench.figures import colours, files
+from wirebench.figures.bars import Bar, Look, stacked
+from wirebench.figures.curves import Curve, curves
+from wirebench.figures.labels import BROAD, GAP, apart
+from wirebench.figures.style import Axis, Figure, Panel, around, finished, grid, log_values, panels_of, wrapped
 
 
 def crowded(count: int, log: bool = False) -> Figure:

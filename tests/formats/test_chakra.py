@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import schedulers
-from suite.cli.planning import simulate, topology
 from tests.simulation.test_simulator import GOOGLENET, SMALL, simulator
-from wirebench import collectives
+from wirebench import collectives, schedulers
+from wirebench.cli.planning import simulate, topology
 from wirebench.errors import UserError
 from wirebench.formats import chakra
 from wirebench.formats.chakra import CommType, NodeType, RankTrace

@@ -12,7 +12,7 @@ from wirebench.formats import nccl_tests
 
 HEADER: dict[str, Any] = {
     "environment": {
-        "utc": "2026-11-21T09:53:47+00:00", "command": "torchrun -m suite 'bench' x", "variables": {"OMP_A": "1"},
+        "utc": "2026-11-21T09:53:47+00:00", "command": "torchrun -m wirebench 'bench' x", "variables": {"OMP_A": "1"},
         "versions": {"nccl": "2.27.3"}, "device": "cuda:0",
         "hosts": [
             {"ranks": [0, 1], "cpu": {"model": "C"}, "gpus": ["G", "H"]},
@@ -49,7 +49,7 @@ def test_the_head_says_what_is_known():
     document = written(CELL)
     assert document["version"] == 3
     assert document["nccl_version"] == 22703
-    assert document["args"] == ["torchrun", "-m", "suite", "bench", "x"]
+    assert document["args"] == ["torchrun", "-m", "wirebench", "bench", "x"]
     assert document["config"]["minimum_bytes"] == document["config"]["maximum_bytes"] == 4000
     devices = document["config"]["devices"]
     assert [(each["rank"], each["hostname"], each["device"], each["device_info"]) for each in devices] == [

@@ -67,6 +67,6 @@ def _main(program: str) -> Callable[[list[str]], int]:
         import train
 
         return train.main
-    from suite.cli.main import main
+    from wirebench.cli.main import main
 
     return main

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models
 from tests.helpers import lay_out
+from wirebench import models
 from wirebench.errors import UserError
 from wirebench.gradient.flat import BackwardOrder, Bucket, FlatGradient, Layer, backward_order
 from wirebench.training.loss import cross_entropy

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
 from tests.distributed.launch import here
-from wirebench import data
+from wirebench import data, models
 from wirebench.data import python_sources, sequences
 from wirebench.data.base import Key
 from wirebench.errors import UserError

@@ -6,8 +6,8 @@ import torchvision
 from torch import nn
 from torch.optim import SGD
 
-import models
 from tests import own
+from wirebench import models
 from wirebench.errors import UserError
 from wirebench.training.loss import cross_entropy
 

@@ -11,12 +11,10 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
-import compressors
-import models
-import schedulers
 import train
-from suite.compose.resolve import optimizer_for, resolve
 from tests.distributed.launch import last_of_each
+from wirebench import compressors, models, schedulers
+from wirebench.compose.resolve import optimizer_for, resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.gradient.flat import FlatGradient, backward_order

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import models
-from suite.compose.resolve import resolve
 from tests.models.test_replay import CLASSES, IMAGE, LAYERS, batch, timed, write
+from wirebench import models
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.simulation.trace import SHIPPED, Paced, TraceLayer, load

@@ -7,11 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-import schedulers
-from suite.planner.compositions import DENSE, clash, collective_of, needs_whole, sizes_of
-from suite.planner.rank import COLLECTIVES
-from wirebench import collectives
+from wirebench import collectives, schedulers
 from wirebench.costmodel.request_cost import Pricer
+from wirebench.planner.compositions import DENSE, clash, collective_of, needs_whole, sizes_of
+from wirebench.planner.rank import COLLECTIVES
 from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulated, Simulator, free
 from wirebench.topology import presets

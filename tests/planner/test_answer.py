@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from suite.planner.accuracy import LOSS, Accuracies, Ended, Reached
-from suite.planner.advice import Advice, speedup
-from suite.planner.answer import NOTHING, Judge, best_of
-from suite.planner.progress import Progress
-from suite.planner.rank import Adviser
 from tests.suite.test_advise import answer
 from tests.suite.verbs import verb
+from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Reached
+from wirebench.planner.advice import Advice, speedup
+from wirebench.planner.answer import NOTHING, Judge, best_of
+from wirebench.planner.progress import Progress
+from wirebench.planner.rank import Adviser
 from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors
 from wirebench.simulation.trace import SHIPPED

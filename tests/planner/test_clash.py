@@ -2,12 +2,11 @@
 
 import pytest
 
-import compressors
-import schedulers
-from suite.compose.resolve import PLAIN_SGD, resolve
-from suite.planner.compositions import clash
+from wirebench import compressors, schedulers
+from wirebench.compose.resolve import PLAIN_SGD, resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.planner.compositions import clash
 
 
 @pytest.mark.sampled(2)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import compressors
-from suite.planner import compositions, known_sizes
-from suite.planner.known_sizes import ANY, PATH, WORLDS
 from tests.suite.verbs import ROOT, verb
+from wirebench import compressors
 from wirebench.costmodel import request_sizes
 from wirebench.costmodel.request_sizes import Known, Sizes
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
+from wirebench.planner import compositions, known_sizes
+from wirebench.planner.known_sizes import ANY, PATH, WORLDS
 
 TABLE = json.loads(PATH.read_text(encoding="utf-8"))
 TWO = ("fp16", "terngrad")

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-import compressors
-import schedulers
-from suite.planner.compositions import DENSE, collective_of, needs_whole
 from tests.planner import large
+from wirebench import compressors, schedulers
 from wirebench.costmodel import plan_cost, request_cost
 from wirebench.errors import UserError
+from wirebench.planner.compositions import DENSE, collective_of, needs_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("fp16", "topk", "powersgd", "gtopk", "oktopk")
@@ -68,7 +67,7 @@ def test_what_cannot_be_summed_of_so_many_is_refused():
 
 VERB = """
 import sys
-from suite.cli.main import main
+from wirebench.cli.main import main
 
 code = main(sys.argv[1:])
 print("brought along:", *sorted({"altair", "torchvision"} & set(sys.modules)))

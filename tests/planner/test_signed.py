@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from suite.planner import ranges
-from suite.studies import notes
-from suite.studies.prediction import listed, signed
-from suite.studies.prediction.run import CONFIG, FORTY
-from suite.studies.prediction.signed import Signed
+from papers import notes
+from papers.prediction import listed, signed
+from papers.prediction.run import CONFIG, FORTY
+from papers.prediction.signed import Signed
 from tests.studies import verb
 from tests.studies.test_methods_run import Fake, put
 from tests.studies.test_prediction import made, table
 from wirebench.errors import UserError
+from wirebench.planner import ranges
 from wirebench.telemetry import environment
 
 LISTS = Path(listed.__file__).parent

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-import schedulers
+from wirebench import schedulers
 from wirebench.gradient.schedule import Duration, LayerCost
 from wirebench.profiling.calibration import (
     MOST_VALIDATION_STEPS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from suite.cli.main import main
 from tests.distributed.launch import ROOT
+from wirebench.cli.main import main
 
 REDUCED = ROOT / "results/cpu-2core/collectives/4x1gbit.jsonl"
 COMPRESSED = ROOT / "results/cpu-2core/compressors/cells.jsonl"

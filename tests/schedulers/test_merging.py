@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import schedulers
 from tests.costmodel.closed_forms import finish_seconds
 from tests.helpers import pace
+from wirebench import schedulers
 from wirebench.gradient.schedule import LayerCost
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())

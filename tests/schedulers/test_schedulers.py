@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import schedulers
-from schedulers.fused import Fused
-from schedulers.native import Native
 from tests import own
+from wirebench import schedulers
 from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
+from wirebench.schedulers.fused import Fused
+from wirebench.schedulers.native import Native
 
 MIB = 2**20
 NAMES = own.names("scheduler", schedulers.available())

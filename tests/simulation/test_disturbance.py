@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-import schedulers
 from tests.simulation.test_simulator import simulator
 from tests.suite.verbs import verb
+from wirebench import schedulers
 from wirebench.simulation.disturbance import Disturbance, quantiles
 
 

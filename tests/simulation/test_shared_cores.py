@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-import schedulers
-from suite.planner.advice import Advice
 from tests.costmodel.test_request_sizes import make_of
 from tests.simulation.test_simulator import GOOGLENET, PAPER
-from wirebench import collectives
+from wirebench import collectives, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.gradient.schedule import Duration
+from wirebench.planner.advice import Advice
 from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.shared_cores import handled, share
 from wirebench.simulation.simulator import Factors, Simulator

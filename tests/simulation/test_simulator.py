@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-import compressors
-import schedulers
 from tests.costmodel.closed_forms import finish_seconds
 from tests.costmodel.test_request_sizes import make_of
-from wirebench import collectives
+from wirebench import collectives, compressors, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from suite.studies.repository import Repository
-from suite.studies.runner import RESULTS
+from papers.repository import Repository
+from papers.runner import RESULTS
 
 KNOWN = Repository(frozenset({"c" * 40}))
 Doctor = Callable[[dict[str, Any]], None]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suite.studies.committed import breaches
+from papers.committed import breaches
 from tests.studies.records import KNOWN, sound
 from wirebench.record.overhead_results import summary
 

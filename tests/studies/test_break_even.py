@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from suite.figures import colours
-from suite.studies import notes
-from suite.studies.break_even.figures import figure
-from suite.studies.break_even.report import findings, match
-from suite.studies.break_even.run import CONFIG, MEASURED_RATES, memory
-from suite.studies.break_even.sides import FILE, Predicted, Side, load, save
+from papers import notes
+from papers.break_even.figures import figure
+from papers.break_even.report import findings, match
+from papers.break_even.run import CONFIG, MEASURED_RATES, memory
+from papers.break_even.sides import FILE, Predicted, Side, load, save
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from tests.studies.test_mg_wfbp_runs import rows
+from wirebench.figures import colours
 from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry import environment
 from wirebench.topology import presets, topology_file

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.claim import Claim, Verdict, together
-from suite.studies.estimate import Estimate
-from suite.studies.gs_sgd.claims import PUBLISHED
-from suite.studies.published import load
-from suite.studies.study import Study, available
+from papers.claim import Claim, Verdict, together
+from papers.estimate import Estimate
+from papers.gs_sgd.claims import PUBLISHED
+from papers.published import load
+from papers.study import Study, available
 from wirebench.errors import UserError
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import train
-from suite.cli.results import study
-from suite.compose.resolve import resolve
-from suite.studies.study import Study, available
+from papers.study import Study, available
 from tests.distributed.launch import last_of_each
 from tests.studies import verb
+from wirebench.cli.results import study
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.training.optimizers.rates import learning_rate
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from scipy import stats
 
-from suite.studies import estimate
-from suite.studies.claim import Claim, together
-from suite.studies.estimate import Estimate
-from suite.studies.runner import ROOT
+from papers import estimate
+from papers.claim import Claim, together
+from papers.estimate import Estimate
+from papers.runner import ROOT
 
 NOISE = 0.02
 EFFECTS = ("reproduced", "direction reproduced")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies import judged
-from suite.studies.claim import Claim, Verdict
-from suite.studies.findings import Finding, claims_table, with_unrun
-from suite.studies.page import Page
-from suite.studies.published import load
-from suite.studies.study import Study
-from suite.webpage import committed
-from suite.webpage.content import Section
+from papers import judged
+from papers.claim import Claim, Verdict
+from papers.findings import Finding, claims_table, with_unrun
+from papers.page import Page
+from papers.published import load
+from papers.study import Study
+from papers.webpage import committed
+from papers.webpage.content import Section
 from tests.studies.records import sound
 from tests.studies.test_claim import WHOLE
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.studies.gs_sgd import cluster as gs_sgd
-from suite.studies.gs_sgd import report
-from suite.studies.launched import Launched
-from suite.studies.notes import NotedRun
-from suite.studies.runner import RESULTS, Command, shown
+from papers.gs_sgd import cluster as gs_sgd
+from papers.gs_sgd import report
+from papers.launched import Launched
+from papers.notes import NotedRun
+from papers.runner import RESULTS, Command, shown
 from tests.studies import verb
 from tests.studies.records import sound
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -59,7 +59,7 @@ class Cluster:
 def test_each_launcher_starts_python_in_its_own_way(words: str, begin: str) -> None:
     place = Launched(tuple(words.split()))
     assert shown(place.on(["train.py", "a.toml"])) == begin
-    module = begin.replace("train.py a.toml", "-m suite bench collectives")
+    module = begin.replace("train.py a.toml", "-m wirebench bench collectives")
     assert shown(place.on(["wirebench", "bench", "collectives"])) == module
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.convergence.accuracies import load as load_accuracies
-from suite.studies.methods import by_link
-from suite.studies.methods.report import figure
-from suite.studies.rows import load
+from papers.convergence.accuracies import load as load_accuracies
+from papers.methods import by_link
+from papers.methods.report import figure
+from papers.rows import load
 from tests import charts
 from tests.record.gpus import RANK_0, all_ranks
 from tests.studies import verb

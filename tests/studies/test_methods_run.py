@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-import compressors
-from suite.compose.resolve import refuse_cut, resolve
-from suite.studies.gs_sgd.variants import LITERAL, variants
-from suite.studies.methods import run as methods
-from suite.studies.methods.run import BASELINES, plan
+from papers.gs_sgd.variants import LITERAL, variants
+from papers.methods import run as methods
+from papers.methods.run import BASELINES, plan
 from tests.flexreduce import run_record
 from tests.studies import verb
 from tests.studies.records import unlinked
+from wirebench import compressors
 from wirebench.cluster.signals import Interrupted
+from wirebench.compose.resolve import refuse_cut, resolve
 from wirebench.config import loader
 
 CONFIGS = ("configs/tables/methods_vgg16.toml", "configs/tables/methods_resnet20.toml")

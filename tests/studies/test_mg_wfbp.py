@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from suite.studies.findings import instead
-from suite.studies.mg_wfbp import cluster, figures, origin, paper
-from suite.studies.mg_wfbp import simulated as report
-from suite.studies.mg_wfbp.claims import claims
-from suite.studies.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
-from suite.studies.notes import IMAGENET
+from papers.findings import instead
+from papers.mg_wfbp import cluster, figures, origin, paper
+from papers.mg_wfbp import simulated as report
+from papers.mg_wfbp.claims import claims
+from papers.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
+from papers.notes import IMAGENET
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import record

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import schedulers
-from suite.studies.mg_wfbp import all_reduces, cluster, cluster_figures, figures, paper, simulated
-from suite.studies.mg_wfbp.all_reduces import Measured, Times
-from suite.studies.mg_wfbp.paper import GOOGLENET, LABELS, RESNET, STAR, Step
-from suite.studies.notes import NotedRun
+from papers.mg_wfbp import all_reduces, cluster, cluster_figures, figures, paper, simulated
+from papers.mg_wfbp.all_reduces import Measured, Times
+from papers.mg_wfbp.paper import GOOGLENET, LABELS, RESNET, STAR, Step
+from papers.notes import NotedRun
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_mg_wfbp import put
+from wirebench import schedulers
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation import trace
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from suite.studies.mg_wfbp.measured import figure, findings
-from suite.studies.rows import load
+from papers.mg_wfbp.measured import figure, findings
+from papers.rows import load
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suite.planner import ranges
-from suite.studies import notes
-from suite.studies.prediction import another_time, outside, report, signed
-from suite.studies.prediction.measured import collect
-from suite.studies.prediction.repeats import repeats_to
-from suite.studies.prediction.report import figure
-from suite.studies.prediction.resimulated import Resimulated, fit, rates_of, replayed
+from papers import notes
+from papers.prediction import another_time, outside, report, signed
+from papers.prediction.measured import collect
+from papers.prediction.repeats import repeats_to
+from papers.prediction.report import figure
+from papers.prediction.resimulated import Resimulated, fit, rates_of, replayed
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from tests.suite import verbs
 from wirebench.errors import UserError
+from wirebench.planner import ranges
 from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.topology.processor import Processor
 

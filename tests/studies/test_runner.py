@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from suite.studies import series
-from suite.studies.runner import IN_ALL, LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
+from papers import series
+from papers.runner import IN_ALL, LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
@@ -41,7 +41,7 @@ def test_a_stop_reaches_the_run_that_is_under_way(
     tmp_path: Path, number: str, passed_on: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where no terminal has told the child already.
-    monkeypatch.setattr("suite.studies.runner._in_foreground", lambda: False)
+    monkeypatch.setattr("papers.runner._in_foreground", lambda: False)
     child = tmp_path / "child.py"
     ended, begun = tmp_path / "ended", tmp_path / "begun"
     child.write_text(
@@ -124,7 +124,7 @@ def test_a_study_says_how_far_it_is(
 ) -> None:
     """A run that fails says nothing of the time that others take."""
     clock = [0.0]
-    monkeypatch.setattr("suite.studies.runner.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("papers.runner.time.monotonic", lambda: clock[0])
     planned = [Slow("a-0", clock, works=False), Slow("a-1", clock), Slow("b-0", clock)]
     assert measure({tmp_path: planned}, lambda command: 0) == ["a-0"]
     assert capsys.readouterr().err.splitlines() == [
@@ -144,8 +144,8 @@ def test_the_cells_of_several_settings_are_one_list(
 ) -> None:
     """A cell is expected to take what its own setting's cells took, before there is one what any took."""
     clock = [0.0]
-    monkeypatch.setattr("suite.studies.runner.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("suite.studies.runner.AFTER_SECONDS", 100.0)
+    monkeypatch.setattr("papers.runner.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("papers.runner.AFTER_SECONDS", 100.0)
     planned = {
         tmp_path / "vgg16": [Slow("topk", clock), Slow("topk", clock)],
         tmp_path / "resnet20": [Slow("topk", clock, seconds=30.0), Slow("topk", clock, works=False, seconds=30.0)],
@@ -180,7 +180,7 @@ def test_all_studies_say_how_long_all_of_them_take(
 ) -> None:
     """By what the parts that were made took; one whose runs were there says nothing of that."""
     clock = [0.0]
-    monkeypatch.setattr("suite.studies.series.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("papers.series.time.monotonic", lambda: clock[0])
     given = {
         "one": [Part(10, ["--turns", "1"]), Part(4, ["--data", "{data}"])],
         "two": [Part(20, ["--images", "{images}", "--x"]), Part(5, ["--fails"])],

@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from suite.studies.significance import compare, corrected, larger
+from papers.significance import compare, corrected, larger
 
 
 def test_the_p_is_welchs_by_hand():

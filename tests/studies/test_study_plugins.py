@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from compressors.gs_sgd import GsSgd
-from compressors.gtopk import GTopK
-from suite.studies.convergence.perfect_sketch import PerfectSketch
-from suite.studies.gs_sgd.released_gtopk import ReleasedGTopK
+from papers.convergence.perfect_sketch import PerfectSketch
+from papers.gs_sgd.released_gtopk import ReleasedGTopK
 from tests.compressors.twins import top_k_reference
 from tests.helpers import LocalEngine, answer_all, whole
+from wirebench.compressors.gs_sgd import GsSgd
+from wirebench.compressors.gtopk import GTopK
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.metrics import values
 

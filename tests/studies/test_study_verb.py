@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.main import main
-from suite.cli.results import study
-from suite.studies.page import Page
-from suite.studies.study import Study, available
+from papers.page import Page
+from papers.study import Study, available
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
+from wirebench.cli.main import main
+from wirebench.cli.results import study
 from wirebench.errors import UserError
 
 STUDIES = [

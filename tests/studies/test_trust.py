@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.results import study
-from suite.studies import published, repository, trust
-from suite.studies.committed import breaches
-from suite.studies.repository import Repository, history
-from suite.studies.runner import RESULTS, ROOT
-from suite.studies.study import Study
-from suite.webpage import committed as drifting
+from papers import published, repository, trust
+from papers.committed import breaches
+from papers.repository import Repository, history
+from papers.runner import RESULTS, ROOT
+from papers.study import Study
+from papers.webpage import committed as drifting
 from tests.studies.records import KNOWN, Doctor, doctor, put, sound
+from wirebench.cli.results import study
 from wirebench.errors import UserError
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from suite.cli.results import study
-from suite.studies.runner import Command, Launch
+from papers.runner import Command, Launch
+from wirebench.cli.results import study
 
 
 def nothing(command: Command) -> int:

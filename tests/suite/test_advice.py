@@ -9,17 +9,17 @@ from typing import cast
 
 import pytest
 
-from suite.planner import ranges
-from suite.planner.accuracy import LOSS, Accuracies, Ended, Standing
-from suite.planner.advice import Advice, place
-from suite.planner.schedules import words_of
-from suite.studies.convergence import accuracies
-from suite.studies.convergence import rows as convergence
-from suite.studies.today import alone, outcome, times
-from suite.studies.today.known import losses, top1
-from suite.studies.today.known.sources import sources
-from suite.studies.today.tasks import GPT, OWN
+from papers.convergence import accuracies
+from papers.convergence import rows as convergence
+from papers.today import alone, outcome, times
+from papers.today.known import losses, top1
+from papers.today.known.sources import sources
+from papers.today.tasks import GPT, OWN
 from tests.suite.test_advise import FEW, answer
+from wirebench.planner import ranges
+from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Standing
+from wirebench.planner.advice import Advice, place
+from wirebench.planner.schedules import words_of
 from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 from wirebench.simulation.trace import SHIPPED, load

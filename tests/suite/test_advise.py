@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-import compressors
-from suite.figures.files import save
-from suite.planner import advise, bars, ranges, timing
-from suite.planner.advice import WORTHWHILE
-from suite.planner.compositions import compressing, sizes_of
-from suite.planner.networks import rate
-from suite.planner.rank import HIGHEST_GBIT, Adviser
-from suite.studies.convergence import accuracies
-from suite.studies.today.known import top1
+from papers.convergence import accuracies
+from papers.today.known import top1
 from tests import charts
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
+from wirebench import compressors
+from wirebench.figures.files import save
+from wirebench.planner import advise, bars, ranges, timing
+from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.compositions import compressing, sizes_of
+from wirebench.planner.networks import rate
+from wirebench.planner.rank import HIGHEST_GBIT, Adviser
 from wirebench.record import compressor_results
 from wirebench.simulation.compress_rates import MEASURED_AGAIN, SHIPPED_GPU, SHIPPED_LATER, Rates
 from wirebench.simulation.roofline import GPUS
@@ -318,7 +318,7 @@ def test_a_topologys_links_are_used(tmp_path):
 TOPK = '''
 """Top-k by another name."""
 
-from compressors.topk import TopK
+from wirebench.compressors.topk import TopK
 
 
 class Mine(TopK):

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import wirebench
-from suite.cli.main import MENU, main
-from suite.cli.planning import advise, trace
-from suite.cli.results import bench
 from tests.suite.verbs import ROOT, run
+from wirebench.cli.main import MENU, main
+from wirebench.cli.planning import advise, trace
+from wirebench.cli.results import bench
 
 NESTED = {"bench": bench.MENU, "trace": trace.MENU}
 TOOLS = [
@@ -25,7 +25,7 @@ TOOLS = [
 
 
 def test_every_verb_is_a_module_and_every_module_a_verb():
-    found = {path.stem for path in (ROOT / "suite/cli").glob("*/*.py")} - {"__init__"}
+    found = {path.stem for path in (ROOT / "wirebench/cli").glob("*/*.py")} - {"__init__"}
     assert found == set(MENU.entries)
 
 
@@ -111,7 +111,7 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
     done = run("topology", "2+3", "--figure", "/none/tree.png")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     with Path("/dev/full").open("w") as full:
-        words = [sys.executable, "-m", "suite", "topology", "2+3"]
+        words = [sys.executable, "-m", "wirebench", "topology", "2+3"]
         full_disk = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (full_disk.returncode, full_disk.stderr) == (2, "wirebench topology: No space left on device\n")
 
@@ -153,7 +153,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(words, monkeypatch, capfd):
 
 
 def test_it_starts_without_torch():
-    code = "import sys; from suite.cli.main import main; main(['bench']); sys.exit('torch' in sys.modules)"
+    code = "import sys; from wirebench.cli.main import main; main(['bench']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-import compressors
-from suite.cli.planning.compat import MARKERS
-from suite.inspect import refusals as _refusals
-from suite.inspect.compatibility import HEAD, row
 from tests.suite.verbs import verb
+from wirebench import compressors
+from wirebench.cli.planning.compat import MARKERS
+from wirebench.inspect import refusals as _refusals
+from wirebench.inspect.compatibility import HEAD, row
 
 main = verb("compat")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli.planning import demo
-from suite.cli.planning.demo import DENSE, GBIT, METHODS, SpeedUp
 from tests.suite.verbs import verb
+from wirebench.cli.planning import demo
+from wirebench.cli.planning.demo import DENSE, GBIT, METHODS, SpeedUp
 from wirebench.errors import UserError
 from wirebench.record import schema
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from models import build
-from suite.traces.estimate import GPUS, Gpu, estimate, model_options, shipped
-from suite.traces.inputs import images
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
 from wirebench.errors import UserError
+from wirebench.models import build
 from wirebench.simulation.roofline import PRECISIONS, of_hardware
 from wirebench.simulation.trace import SHIPPED, load
+from wirebench.traces.estimate import GPUS, Gpu, estimate, model_options, shipped
+from wirebench.traces.inputs import images
 
 main = verb("trace", "estimate")
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from suite.traces.kineto import GRADIENT
-from suite.traces.profiler_file import KINDS, NODE
 from tests.suite.verbs import Done, run
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace
+from wirebench.traces.kineto import GRADIENT
+from wirebench.traces.profiler_file import KINDS, NODE
 
 LINEAR = [[4, 3], [2, 3], [2]]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from suite.inspect.results_table import BEGIN, EMPTY, END, ROOT, machine, table
 from tests.record.gpus import all_ranks
 from tests.suite.test_show import RECORD
 from tests.suite.verbs import verb
+from wirebench.inspect.results_table import BEGIN, EMPTY, END, ROOT, machine, table
 
 main = verb("table")
 

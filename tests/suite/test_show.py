@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from suite.cli.results import show as script
 from tests.record.gpus import RANK_0, all_ranks, device
 from tests.suite.verbs import ROOT, run
+from wirebench.cli.results import show as script
 from wirebench.record import compare, schema
 from wirebench.telemetry.step_stats import PHASES
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import schedulers
-from suite.figures import colours
-from suite.planner import simulate, speedups, timing
-from suite.planner.compositions import sizes_of
-from suite.planner.speedups import Point
 from tests import charts
 from tests.suite.verbs import verb
-from wirebench import collectives
+from wirebench import collectives, schedulers
 from wirebench.costmodel.request_cost import Pricer
+from wirebench.figures import colours
+from wirebench.planner import simulate, speedups, timing
+from wirebench.planner.compositions import sizes_of
+from wirebench.planner.speedups import Point
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.topology import presets

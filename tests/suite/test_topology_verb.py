@@ -2,11 +2,11 @@
 
 import pytest
 
-from suite.inspect import tree
 from tests import charts
 from tests.suite.verbs import ROOT, run
 from wirebench import collectives
 from wirebench.costmodel.plan_cost import plan_seconds
+from wirebench.inspect import tree
 from wirebench.topology.ascii import draw
 from wirebench.topology.topology_file import load
 from wirebench.topology.tree import Topology

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from suite.cli.main import main
+from wirebench.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 

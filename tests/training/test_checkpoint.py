@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load as load_tensors
 
-from suite.compose import build as compose
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
 from tests.distributed.launch import CONFIG, here
+from wirebench.compose import build as compose
 from wirebench.training import checkpoint_files
 
 # Two workers, 6 steps an epoch, 12 in all; every draw, rate and density depends on the place in the run.

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load as load_tensors
 
-from suite.compose.build import compose
 from tests.distributed.ends import checkpoints, record
 from tests.distributed.launch import CONFIG, here
+from wirebench.compose.build import compose
 from wirebench.config.loader import load
 from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
 

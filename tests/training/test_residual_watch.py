@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-import compressors
-from suite.compose.bookkeeping import residual_watch_of
-from suite.compose.resolve import compressor_of
 from tests.distributed.launch import CONFIG, here
+from wirebench import compressors
+from wirebench.compose.bookkeeping import residual_watch_of
+from wirebench.compose.resolve import compressor_of
 from wirebench.config import loader
 from wirebench.training.progress import NullProgress
 from wirebench.training.residual_watch import TURNOVERS, ResidualWatch

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from suite.compose.build import compose
 from train import conduct
+from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.gradient import flat

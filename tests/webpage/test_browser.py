@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from suite.figures import colours
-from suite.studies.runner import RESULTS
+from papers.runner import RESULTS
+from wirebench.figures import colours
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CATCH = """<script>window.seenErrors = [];

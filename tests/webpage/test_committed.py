@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.runner import RESULTS, ROOT
-from suite.studies.study import Study
-from suite.webpage import committed, content, readme, render, reproduce
-from suite.webpage.content import Section
+from papers.runner import RESULTS, ROOT
+from papers.study import Study
+from papers.webpage import committed, content, readme, render, reproduce
+from papers.webpage.content import Section
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pathlib import Path
 import altair as alt
 import pytest
 
-from suite.studies.claim import Claim, Verdict
-from suite.studies.findings import Finding, with_unrun
-from suite.studies.page import Page
-from suite.studies.published import Excluded, Published
-from suite.webpage import charts, overview, prose, readme, render
-from suite.webpage.content import Judged, Section, counted
+from papers.claim import Claim, Verdict
+from papers.findings import Finding, with_unrun
+from papers.page import Page
+from papers.published import Excluded, Published
+from papers.webpage import charts, overview, prose, readme, render
+from papers.webpage.content import Judged, Section, counted
 from tests.charts import note
 from tests.record.gpus import RANK_0, all_ranks
 from tests.suite.test_show import RECORD

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
 import compressors.bits.blocks as blocks_module
 import compressors.bits.noise as noise_module
-from compressors.bits.blocks import (
+from tests.helpers import answer_all, lay_out, whole
+from wirebench import compressors
+from wirebench.compressors.bits.blocks import (
     HIGHEST,
     LOWEST,
     MAGNITUDES,
@@ -23,10 +24,9 @@ from compressors.bits.blocks import (
     reduce,
     widths,
 )
-from compressors.bits.fields import Fields, width_for
-from compressors.bits.levels import Levels
-from compressors.bits.noise import Noise
-from tests.helpers import answer_all, lay_out, whole
+from wirebench.compressors.bits.fields import Fields, width_for
+from wirebench.compressors.bits.levels import Levels
+from wirebench.compressors.bits.noise import Noise
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 from wirebench.utils.rng import generator

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.int8 import Int8
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.int8 import Int8
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Merge, Sum, payload

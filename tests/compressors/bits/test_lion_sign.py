@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-import compressors
-from compressors.common.lion import signs
 from tests.compressors.updates import NUMEL, gradients, step_of, world_of
 from tests.helpers import Log
+from wirebench import compressors
+from wirebench.compressors.common.lion import signs
 
 
 @pytest.mark.parametrize(("ranks", "beta1", "beta2"), [(3, 0.9, 0.99), (2, 0.5, 0.8), (1, 0.9, 0.99)])

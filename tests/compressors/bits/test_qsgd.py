@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.qsgd import QSGD
 from tests.helpers import Log, answer_all, whole
+from wirebench import compressors
+from wirebench.compressors.qsgd import QSGD
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, payload

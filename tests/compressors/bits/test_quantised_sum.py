@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.bits.narrow import message_bytes, quantised, restored
-from compressors.quantised_sum import QuantisedSum
 from tests.helpers import Log, answer_all, whole
+from wirebench import compressors
+from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
+from wirebench.compressors.quantised_sum import QuantisedSum
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.requests import Route

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.signsgd import SignSGD
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.signsgd import SignSGD
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Sum, handed_over

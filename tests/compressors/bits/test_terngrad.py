@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.bits.blocks import Run
-from compressors.terngrad import TernGrad
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.bits.blocks import Run
+from wirebench.compressors.terngrad import TernGrad
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Merge, Sum, payload

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.bits.blocks import Run
-from compressors.bits.onebit_sum import onebit_bytes, shares_of
-from compressors.common.intervals import Intervals
 from tests.compressors.updates import LAYERS, NUMEL, RANKS, gradients, step_of, world_of
 from tests.helpers import Log
+from wirebench import compressors
+from wirebench.compressors.bits.blocks import Run
+from wirebench.compressors.bits.onebit_sum import onebit_bytes, shares_of
+from wirebench.compressors.common.intervals import Intervals
 from wirebench.gradient.requests import Gather, Route, Sum
 
 BETA1, BETA2, EPS = 0.9, 0.99, 1e-8

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from compressors.acp_sgd import ACPSGD
 from tests.compressors.lowrank.test_powersgd import CUTS, LAYERS, MATRICES, NUMEL, cornered, draws, one_step, summed
 from tests.compressors.test_contract import Ranks, same_bits
 from tests.helpers import Log, lay_out
+from wirebench.compressors.acp_sgd import ACPSGD
 
 
 class Twin:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.lowrank.factors import orthonormalise
 from tests.compressors.updates import LAYERS, RANKS, SHAPES, gradients, step_of, world_of
 from tests.helpers import Log, answer_all, lay_out
+from wirebench import compressors
+from wirebench.compressors.lowrank.factors import orthonormalise
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket

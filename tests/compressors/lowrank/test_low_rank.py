@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-import compressors
-from compressors.lowrank.factors import RUN_NUMEL, Plan, basis_by_cholesky, basis_by_householder
 from tests.helpers import answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.lowrank.factors import RUN_NUMEL, Plan, basis_by_cholesky, basis_by_householder
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import FlatGradient

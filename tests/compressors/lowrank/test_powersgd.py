@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from compressors.powersgd import PowerSGD
 from tests.compressors.test_contract import Ranks, same_bits
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench.compressors.powersgd import PowerSGD
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Sum
 

@@ -6,12 +6,12 @@ from typing import cast
 import pytest
 import torch
 
-from compressors.sketch import block_hash
-from compressors.sketch.block_hash import BlockHash
-from compressors.sketch.count_sketch import MAX_ROWS, CountSketch, median
-from compressors.sketch.reference_hash import PRIME, ReferenceHash, _folded, _least
 from tests.compressors.twins import estimates_of_all, estimates_reference, sketch_reference
 from tests.helpers import LocalEngine
+from wirebench.compressors.sketch import block_hash
+from wirebench.compressors.sketch.block_hash import BlockHash
+from wirebench.compressors.sketch.count_sketch import MAX_ROWS, CountSketch, median
+from wirebench.compressors.sketch.reference_hash import PRIME, ReferenceHash, _folded, _least
 from wirebench.gradient.requests import Sum
 
 HASHES = ("reference", "block")

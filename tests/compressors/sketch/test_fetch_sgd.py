@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-import compressors
-from compressors.fetch_sgd import FetchSgd
-from compressors.sketch.heavy_hitters import largest
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import Log, answer_all, cut, lay_out, whole
+from wirebench import compressors
+from wirebench.compressors.fetch_sgd import FetchSgd
+from wirebench.compressors.sketch.heavy_hitters import largest
 from wirebench.errors import UserError
 from wirebench.exchange.diagnostics import held_back
 from wirebench.exchange.lane import Lane

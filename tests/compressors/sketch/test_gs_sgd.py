@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.common.wrappers import DenseBelow, Warmup
-from compressors.gs_sgd import HEAD_BYTES, GsSgd
-from compressors.sketch.count_sketch import CountSketch
-from compressors.sketch.heavy_hitters import heavy, heavy_by_chance
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out, whole
+from wirebench import compressors
+from wirebench.compressors.common.wrappers import DenseBelow, Warmup
+from wirebench.compressors.gs_sgd import HEAD_BYTES, GsSgd
+from wirebench.compressors.sketch.count_sketch import CountSketch
+from wirebench.compressors.sketch.heavy_hitters import heavy, heavy_by_chance
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Reduce, Sum, payload

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from compressors.sketch import heavy_hitters
-from compressors.sketch.count_sketch import CountSketch
-from compressors.sketch.heavy_hitters import heavy, heavymix, largest, random_subset
 from tests.compressors.sketch.test_count_sketch import VECTOR
 from tests.compressors.twins import estimates_of_all, top_k_reference
+from wirebench.compressors.sketch import heavy_hitters
+from wirebench.compressors.sketch.count_sketch import CountSketch
+from wirebench.compressors.sketch.heavy_hitters import heavy, heavymix, largest, random_subset
 
 both_hashes = pytest.mark.parametrize("hash", ["reference", "block"])
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from compressors.iblt import Iblt
-from compressors.topk import TopK
 from tests.helpers import Log, answer_all, whole
+from wirebench.compressors.iblt import Iblt
+from wirebench.compressors.topk import TopK
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.metrics import values
 from wirebench.gradient.requests import payload

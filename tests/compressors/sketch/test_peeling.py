@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
+from wirebench.compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
 from wirebench.errors import UserError
 
 CPU = torch.device("cpu")

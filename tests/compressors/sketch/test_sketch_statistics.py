@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from compressors.sketch.count_sketch import CountSketch
 from tests.compressors.twins import estimates_of_all
+from wirebench.compressors.sketch.count_sketch import CountSketch
 
 HASHES = ("reference", "block")
 both_hashes = pytest.mark.parametrize("hash", HASHES)

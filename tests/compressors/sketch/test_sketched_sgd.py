@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 import torch
 
-import compressors
-from compressors.gs_sgd import GsSgd
-from compressors.sketched_sgd import SketchedSgd
 from tests.helpers import LocalEngine, whole
+from wirebench import compressors
+from wirebench.compressors.gs_sgd import GsSgd
+from wirebench.compressors.sketched_sgd import SketchedSgd
 from wirebench.gradient.context import ExchangeContext
 
 OPTIONS: dict[str, Any] = {"density": 0.04, "columns": 48, "broadcast": "sketch", "p1": 0.0, "reseed": False}

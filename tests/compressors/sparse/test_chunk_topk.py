@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import compressors
-from compressors.bits import packing
-from compressors.chunk_topk import ChunkTopK
-from compressors.sparse.chunks import chunks_of
 from tests.helpers import answer_all
+from wirebench import compressors
+from wirebench.compressors.bits import packing
+from wirebench.compressors.chunk_topk import ChunkTopK
+from wirebench.compressors.sparse.chunks import chunks_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.flat import Bucket, Layer

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from compressors.clt_k import CltK
 from tests.compressors.twins import top_k_reference
 from tests.helpers import LocalEngine, Log, answer_all, whole
+from wirebench.compressors.clt_k import CltK
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Sum, payload
 

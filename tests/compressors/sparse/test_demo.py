@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.sparse.frequencies import divisor, frequencies_of
 from tests.compressors.updates import LAYERS, NUMEL, SHAPES, gradients, step_of, world_of
 from tests.helpers import Log, cut
+from wirebench import compressors
+from wirebench.compressors.sparse.frequencies import divisor, frequencies_of
 
 CHUNK, K = 4, 3
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import compressors
-from compressors.dgc import Dgc
 from tests.helpers import answer_all, cut, lay_out, whole
+from wirebench import compressors
+from wirebench.compressors.dgc import Dgc
 from wirebench.gradient.context import ExchangeContext
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compressors.sparse.encoding import DTYPES, SparseCode, pack_bits, unpack_bits
+from wirebench.compressors.sparse.encoding import DTYPES, SparseCode, pack_bits, unpack_bits
 
 CODES = list(itertools.product(("fp32", "fp16", "bf16"), ("int32", "bitmap", "delta")))
 

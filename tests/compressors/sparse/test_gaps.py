@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from compressors.common.wrappers import DenseBelow
-from compressors.fetch_sgd import FetchSgd
-from compressors.gs_sgd import GsSgd
-from compressors.iwp import Iwp
-from compressors.randomk import RandomK
-from compressors.sketch.count_sketch import CountSketch
-from compressors.sketch.heavy_hitters import heavymix, largest
-from compressors.sparse.gaps import Places, joined, places_of
 from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench.compressors.common.wrappers import DenseBelow
+from wirebench.compressors.fetch_sgd import FetchSgd
+from wirebench.compressors.gs_sgd import GsSgd
+from wirebench.compressors.iwp import Iwp
+from wirebench.compressors.randomk import RandomK
+from wirebench.compressors.sketch.count_sketch import CountSketch
+from wirebench.compressors.sketch.heavy_hitters import heavymix, largest
+from wirebench.compressors.sparse.gaps import Places, joined, places_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.metrics import values

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from compressors.gtopk import GTopK
 from tests.helpers import LocalEngine, answer_all, whole
+from wirebench.compressors.gtopk import GTopK
 from wirebench.gradient.context import ExchangeContext
 
 

@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
-from compressors.iwp import Iwp
-from compressors.sparse.importance import Chooser, Luck, Piece, least_divisors
-from compressors.sparse.importance_thresholds import Thresholds, due, equation_4, note, typical_ratio
 from tests.helpers import answer_all, cut, lay_out
+from wirebench.compressors.iwp import Iwp
+from wirebench.compressors.sparse.importance import Chooser, Luck, Piece, least_divisors
+from wirebench.compressors.sparse.importance_thresholds import Thresholds, due, equation_4, note, typical_ratio
 from wirebench.gradient.context import ExchangeContext
 
 SCHEDULE, EPOCHS = (0.005, 0.01, 0.05, 0.1), (5, 30, 60)

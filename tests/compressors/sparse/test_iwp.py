@@ -4,12 +4,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-import compressors
-from compressors.iwp import Iwp, drawn
-from compressors.sparse import importance as importance_module
-from compressors.sparse.importance import Chooser, Luck, Piece
-from compressors.sparse.mask_code import places
 from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out
+from wirebench import compressors
+from wirebench.compressors.iwp import Iwp, drawn
+from wirebench.compressors.sparse import importance as importance_module
+from wirebench.compressors.sparse.importance import Chooser, Luck, Piece
+from wirebench.compressors.sparse.mask_code import places
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket, Layer

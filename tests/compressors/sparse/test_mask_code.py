@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from compressors.sparse.encoding import pack_bits
-from compressors.sparse.mask_code import MaskCode, Vote, pack, places, runs
 from tests.helpers import lay_out
+from wirebench.compressors.sparse.encoding import pack_bits
+from wirebench.compressors.sparse.mask_code import MaskCode, Vote, pack, places, runs
 
 LAYERS = lay_out([(3, 7), (5, 1), (2, 11), (3,), (1, 1), (9, 9)])  # most begin within a byte
 NUMEL = LAYERS[-1].stop

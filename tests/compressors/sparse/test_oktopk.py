@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from compressors import oktopk
-from compressors.oktopk import OkTopK
-from compressors.sparse import regions
-from compressors.sparse.encoding import SparseCode
 from tests.compressors.twins import ranking
 from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out, whole
+from wirebench.compressors import oktopk
+from wirebench.compressors.oktopk import OkTopK
+from wirebench.compressors.sparse import regions
+from wirebench.compressors.sparse.encoding import SparseCode
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import handed_over, payload
 

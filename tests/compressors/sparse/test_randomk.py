@@ -4,10 +4,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import compressors
-from compressors import randomk
-from compressors.randomk import RandomK, draw
 from tests.helpers import Log, answer_all, cut, lay_out, whole
+from wirebench import compressors
+from wirebench.compressors import randomk
+from wirebench.compressors.randomk import RandomK, draw
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Sum, payload

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from compressors.sparse import selection
-from compressors.sparse.selection import on_gpu, top_k
 from tests.compressors.twins import ranking
+from wirebench.compressors.sparse import selection
+from wirebench.compressors.sparse.selection import on_gpu, top_k
 
 NAN, INF = math.nan, math.inf
 LARGE = 20_032

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-import compressors
-from compressors.threshold import Threshold
 from tests.helpers import Log, answer_all, whole
+from wirebench import compressors
+from wirebench.compressors.threshold import Threshold
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, payload

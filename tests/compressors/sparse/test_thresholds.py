@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from compressors.sparse import selection, thresholds
-from compressors.sparse.thresholds import LARGEST, Rule, above, choose, floor_of
 from tests.compressors.twins import ranking, top_k_reference
+from wirebench.compressors.sparse import selection, thresholds
+from wirebench.compressors.sparse.thresholds import LARGEST, Rule, above, choose, floor_of
 from wirebench.gradient.context import ExchangeContext
 
 NAN, INF = math.nan, math.inf

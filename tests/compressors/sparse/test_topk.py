@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
-from compressors.topk import TopK
 from tests.compressors.twins import top_k_reference
 from tests.helpers import Log, answer_all, cut, lay_out, whole
+from wirebench import compressors
+from wirebench.compressors.topk import TopK
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, payload

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import compressors
-import models
-from suite.compose.resolve import resolve
-from suite.studies.convergence.report import page
-from suite.studies.convergence.run import Cell
-from suite.studies.convergence.tasks import TASKS, Task, compositions, labels
-from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
+from papers.convergence.report import page
+from papers.convergence.run import Cell
+from papers.convergence.tasks import TASKS, Task, compositions, labels
+from papers.gs_sgd.variants import DAMAGING_K, LITERAL
 from tests import charts
 from tests.flexreduce import run_record
 from tests.studies import verb
 from tests.studies.records import unlinked
+from wirebench import compressors, models
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from suite.studies.convergence import reference
-from suite.studies.convergence.reference import flagged, remarks
-from suite.studies.runner import RESULTS
+from papers.convergence import reference
+from papers.convergence.reference import flagged, remarks
+from papers.runner import RESULTS
 from wirebench.record import schema
 
 pytestmark = pytest.mark.sampled(2)

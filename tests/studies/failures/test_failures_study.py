@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from suite.chaos import bounds
-from suite.chaos.campaign import Campaign
-from suite.chaos.faults import FAULTS, due_to_name
-from suite.chaos.job import Setting
-from suite.studies.claim import Verdict
-from suite.studies.committed import breaches
-from suite.studies.failures import faults, worlds
-from suite.studies.failures.report import CLAIMS, Measured
-from suite.studies.repository import Repository
-from suite.studies.runner import Command
+from papers.claim import Verdict
+from papers.committed import breaches
+from papers.failures import faults, worlds
+from papers.failures.report import CLAIMS, Measured
+from papers.repository import Repository
+from papers.runner import Command
 from tests.studies import records, verb
 from tests.studies.records import KNOWN, put, sound
+from wirebench.chaos import bounds
+from wirebench.chaos.campaign import Campaign
+from wirebench.chaos.faults import FAULTS, due_to_name
+from wirebench.chaos.job import Setting
 from wirebench.errors import UserError
 from wirebench.record.overhead_results import stalls, summary
 

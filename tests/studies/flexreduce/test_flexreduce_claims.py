@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from suite.studies.findings import Finding
-from suite.studies.flexreduce import measured as paper
-from suite.studies.flexreduce.claims import claims
-from suite.studies.flexreduce.measured import LAYOUTS, Training
+from papers.findings import Finding
+from papers.flexreduce import measured as paper
+from papers.flexreduce.claims import claims
+from papers.flexreduce.measured import LAYOUTS, Training
 from tests.flexreduce import cell, layout_cells, run_record
 from wirebench.errors import UserError
 

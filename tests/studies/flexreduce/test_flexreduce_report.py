@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.flexreduce.claims import claims
-from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS
-from suite.studies.flexreduce.report import load
+from papers.flexreduce.claims import claims
+from papers.flexreduce.measured import CLAIMS, LAYOUTS
+from papers.flexreduce.report import load
 from tests.flexreduce import LARGE, SMALL, cell, layout_cells, put_cells, put_run
 from tests.studies.verb import report
 

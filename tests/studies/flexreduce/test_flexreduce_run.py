@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS
-from suite.studies.flexreduce.report import load
-from suite.studies.flexreduce.run import CONFIG, TIMED, TRAINED, Turn
-from suite.studies.runner import RESULTS, ROOT, shown
-from suite.studies.trainings import Cluster
+from papers.flexreduce.measured import COLLECTIVES, LAYOUTS
+from papers.flexreduce.report import load
+from papers.flexreduce.run import CONFIG, TIMED, TRAINED, Turn
+from papers.runner import RESULTS, ROOT, shown
+from papers.trainings import Cluster
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
 from tests.studies.verb import run as runs_of
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.record import collective_results
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from suite.studies.convergence.rows import Method
-from suite.studies.gs_sgd import figures
-from suite.studies.gs_sgd.variants import swept
-from suite.studies.notes import NotedRun
-from suite.studies.rows import Row, load
+from papers.convergence.rows import Method
+from papers.gs_sgd import figures
+from papers.gs_sgd.variants import swept
+from papers.notes import NotedRun
+from papers.rows import Row, load
 from tests import charts
 from tests.studies.gs_sgd.test_gs_sgd_report import TRACES, curve, runs, trained
 from tests.studies.test_methods_run import record

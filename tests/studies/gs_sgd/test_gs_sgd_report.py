@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.claim import State
-from suite.studies.convergence.rows import Method
-from suite.studies.findings import Finding
-from suite.studies.gs_sgd.beyond import of_runs, of_sweeps
-from suite.studies.gs_sgd.claims import findings, model_of
-from suite.studies.gs_sgd.epochs import of_epochs
-from suite.studies.gs_sgd.throughput import section
-from suite.studies.gs_sgd.variants import swept
-from suite.studies.notes import NotedRun
-from suite.studies.rows import load
+from papers.claim import State
+from papers.convergence.rows import Method
+from papers.findings import Finding
+from papers.gs_sgd.beyond import of_runs, of_sweeps
+from papers.gs_sgd.claims import findings, model_of
+from papers.gs_sgd.epochs import of_epochs
+from papers.gs_sgd.throughput import section
+from papers.gs_sgd.variants import swept
+from papers.notes import NotedRun
+from papers.rows import load
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from compressors.sparse.importance import LOWS
-from suite.studies.convergence.rows import Method
-from suite.studies.iwp import dispersion, papers_figures, steps
-from suite.studies.iwp.papers_figures import of_imagenet, of_trainings
-from suite.studies.notes import NotedRun
-from suite.studies.rows import Row
+from papers.convergence.rows import Method
+from papers.iwp import dispersion, papers_figures, steps
+from papers.iwp.papers_figures import of_imagenet, of_trainings
+from papers.notes import NotedRun
+from papers.rows import Row
 from tests import charts
 from tests.flexreduce import run_record
 from tests.studies import verb
+from wirebench.compressors.sparse.importance import LOWS
 from wirebench.errors import UserError
 
 NAMES = ("fig2_3", "fig4", "fig5", "fig6", "fig7_8")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from suite.studies.iwp import imagenet, report
-from suite.studies.iwp.claims import CLAIMED, united
-from suite.studies.iwp.measured import Counted
-from suite.studies.notes import IMAGENET, NotedRun
-from suite.studies.study import Study
+from papers.iwp import imagenet, report
+from papers.iwp.claims import CLAIMED, united
+from papers.iwp.measured import Counted
+from papers.notes import IMAGENET, NotedRun
+from papers.study import Study
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.errors import UserError

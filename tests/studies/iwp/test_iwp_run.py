@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.iwp.run import PARTS
-from suite.studies.iwp.variants import NETWORK, VARIANTS
+from papers.iwp.run import PARTS
+from papers.iwp.variants import NETWORK, VARIANTS
 from tests.flexreduce import run_record
 from tests.studies import verb
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.planner import ranges
-from suite.planner.advice import WORTHWHILE
-from suite.planner.compositions import DENSE
-from suite.studies import notes
-from suite.studies.convergence import accuracies
-from suite.studies.prediction.resimulated import FromOutside, rates_of
-from suite.studies.ranking import ranked
-from suite.studies.ranking.measured import Measured
-from suite.studies.ranking.ranked import FILE, Ranked, Ranking
-from suite.studies.ranking.report import figure, findings
-from suite.studies.ranking.run import CLUSTERS
+from papers import notes
+from papers.convergence import accuracies
+from papers.prediction.resimulated import FromOutside, rates_of
+from papers.ranking import ranked
+from papers.ranking.measured import Measured
+from papers.ranking.ranked import FILE, Ranked, Ranking
+from papers.ranking.report import figure, findings
+from papers.ranking.run import CLUSTERS
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_break_even import Fake
 from tests.studies.test_methods_run import put, record
 from tests.studies.test_mg_wfbp_runs import rows
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
+from wirebench.planner import ranges
+from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.compositions import DENSE
 from wirebench.telemetry import environment
 
 pytestmark = pytest.mark.sampled(3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from suite.studies import judged
+from papers import judged
 
 
 @pytest.fixture(autouse=True)

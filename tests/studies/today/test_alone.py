@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.studies.runner import ROOT
-from suite.studies.series import options_of
-from suite.studies.today.alone import STEPS, TIMES, alone, timed
-from suite.studies.today.report import methods_of
-from suite.studies.today.run import Traced, completed, planned
-from suite.studies.today.tasks import HALF, OTHER_DENSE, SETTINGS
-from suite.studies.today.tasks import STEPS as WHOLE
-from suite.studies.today.times import mean_pace, yardstick
+from papers.runner import ROOT
+from papers.series import options_of
+from papers.today.alone import STEPS, TIMES, alone, timed
+from papers.today.report import methods_of
+from papers.today.run import Traced, completed, planned
+from papers.today.tasks import HALF, OTHER_DENSE, SETTINGS
+from papers.today.tasks import STEPS as WHOLE
+from papers.today.times import mean_pace, yardstick
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 

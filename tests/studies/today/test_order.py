@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-import compressors
-from compressors.zero_one_adam import ZeroOneAdam
-from suite.compose.resolve import resolve
-from suite.studies.prediction import signed
-from suite.studies.prediction.resimulated import RATES
-from suite.studies.prediction.signed import Signed
-from suite.studies.runner import ROOT
-from suite.studies.today.emulated import ordered
-from suite.studies.today.emulated.order import HOSTS, METHODS, NETWORKS, trainings
-from suite.studies.today.emulated.predicted import Predicted, predict
-from suite.studies.today.emulated.rated import Rated
+from papers.prediction import signed
+from papers.prediction.resimulated import RATES
+from papers.prediction.signed import Signed
+from papers.runner import ROOT
+from papers.today.emulated import ordered
+from papers.today.emulated.order import HOSTS, METHODS, NETWORKS, trainings
+from papers.today.emulated.predicted import Predicted, predict
+from papers.today.emulated.rated import Rated
 from tests.flexreduce import run_record
 from tests.studies import verb
+from wirebench import compressors
+from wirebench.compose.resolve import resolve
+from wirebench.compressors.zero_one_adam import ZeroOneAdam
 from wirebench.config import loader
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.studies.convergence.tasks import Composition, Task
-from suite.studies.runner import ROOT
-from suite.studies.series import options_of
-from suite.studies.today import verdicts
-from suite.studies.today.rates import FINER, RATES, SEARCHED, at_other_rates, best_rate, tried_beside
-from suite.studies.today.report import methods_of
-from suite.studies.today.run import Traced, completed, planned
-from suite.studies.today.tasks import DENSE, GPT, OTHER_DENSE, SETTINGS, compositions
+from papers.convergence.tasks import Composition, Task
+from papers.runner import ROOT
+from papers.series import options_of
+from papers.today import verdicts
+from papers.today.rates import FINER, RATES, SEARCHED, at_other_rates, best_rate, tried_beside
+from papers.today.report import methods_of
+from papers.today.run import Traced, completed, planned
+from papers.today.tasks import DENSE, GPT, OTHER_DENSE, SETTINGS, compositions
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from suite.compose.resolve import resolve
-from suite.studies.runner import ROOT
-from suite.studies.today.emulated import measured
-from suite.studies.today.emulated.speed import HOSTS, MEASURED, SPARSELOCO, STREAMED, WAITING, trainings
-from suite.studies.today.tasks import DENSE
+from papers.runner import ROOT
+from papers.today.emulated import measured
+from papers.today.emulated.speed import HOSTS, MEASURED, SPARSELOCO, STREAMED, WAITING, trainings
+from papers.today.tasks import DENSE
 from tests.flexreduce import run_record
 from tests.studies import verb
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.telemetry.timeline import Timeline

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-import compressors
-from suite.compose.resolve import resolve
-from suite.studies.notes import NotedRun
-from suite.studies.runner import RESULTS, ROOT
-from suite.studies.series import options_of
-from suite.studies.today.curve import WINDOW, Pace, curve_of, pace
-from suite.studies.today.emulated.speed import SPEED
-from suite.studies.today.figures import MOST_POINTS, _curve
-from suite.studies.today.fronts import front, fronts
-from suite.studies.today.report import methods_of
-from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
-from suite.studies.today.tasks import (
+from papers.notes import NotedRun
+from papers.runner import RESULTS, ROOT
+from papers.series import options_of
+from papers.today.curve import WINDOW, Pace, curve_of, pace
+from papers.today.emulated.speed import SPEED
+from papers.today.figures import MOST_POINTS, _curve
+from papers.today.fronts import front, fronts
+from papers.today.report import methods_of
+from papers.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
+from papers.today.tasks import (
     DENSE,
     EIGHTH,
     GPT,
@@ -31,9 +29,11 @@ from suite.studies.today.tasks import (
     TASKS,
     compositions,
 )
-from suite.studies.today.times import beside_dense, equal_time, mean_pace, sides, yardstick
+from papers.today.times import beside_dense, equal_time, mean_pace, sides, yardstick
 from tests.flexreduce import run_record
 from tests.studies import verb
+from wirebench import compressors
+from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -114,7 +114,7 @@ def test_a_step_of_several_backward_passes_takes_as_many_and_hides_what_one_last
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Passes of 2 s, of which the backward one takes 1.5 s; 0.1 s of an update; an exchange of 5 s."""
-    monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 5.0)
+    monkeypatch.setattr("papers.today.curve.exchange_seconds", lambda run, gbit: 5.0)
     note = {"curve": [[20, 2.0, 2e5]], "last_bytes": 1e4, "rounds": 20}
     for times in (1, 3):
         made = record(2.0, 1.0, train={"epochs": 1, "accumulation": times}, scheduler={"name": "sync_easgd"})
@@ -189,8 +189,8 @@ def noted(tmp_path: Path) -> Callable[..., NotedRun]:
 
 def test_a_step_costs_what_the_mean_step_sends(noted: Callable[..., NotedRun], monkeypatch: pytest.MonkeyPatch) -> None:
     """An exchange of 30 bytes takes 6 s, a mean step sends 1. Delayed by a step of 2 s, a third of it is hidden."""
-    monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 6.0)
-    monkeypatch.setattr("suite.studies.today.curve.computing_seconds", lambda run, passes: 2.0)
+    monkeypatch.setattr("papers.today.curve.exchange_seconds", lambda run, gbit: 6.0)
+    monkeypatch.setattr("papers.today.curve.computing_seconds", lambda run, passes: 2.0)
     plain = pace(noted(0, 30.0), 1.0, 0.0)
     assert plain is not None and plain == pytest.approx((2.0, 0.2, 0.0, 0.2)) and plain.seconds == pytest.approx(2.2)
     assert pace(noted(1, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.2 * 2 / 3, 0.2 / 3, 0.2 * 2 / 3))
@@ -258,7 +258,7 @@ def test_dense_training_in_larger_batches_counts_once_it_is_over_and_better(
     What takes 2 % longer takes no longer.
     """
     seconds = {DENSE: 10.0, HALF: 5.0, LARGER[0]: 7.0, "topk": took}
-    monkeypatch.setattr("suite.studies.today.times.run_seconds", lambda method, *_: seconds[method.label])
+    monkeypatch.setattr("papers.today.times.run_seconds", lambda method, *_: seconds[method.label])
     for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
         for label, loss in ((DENSE, 2.0), (HALF, 2.3), ("topk", 2.2), (LARGER[0], 2.05)):
             if label != LARGER[0] or seed < seeds:
@@ -273,7 +273,7 @@ def test_dense_training_in_larger_batches_counts_once_it_is_over_and_better(
 def test_a_method_that_clips_before_it_sends_has_no_exchange_beside_its_backward_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 0.002)
+    monkeypatch.setattr("papers.today.curve.exchange_seconds", lambda run, gbit: 0.002)
     note = {"curve": [[60, 2.0, 6e6]], "last_bytes": 1e5, "rounds": 60}
     for name, clip, hides in (("dion", 1.0, False), ("dion", 0.0, True), ("topk", 1.0, True)):
         made = record(2.0, 6.0, compressor={"name": name}, optimizer={"lr": 0.1, "clip": clip})
@@ -318,7 +318,7 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The four bytes with which ranks agree are no round, and say nothing of what one costs."""
-    monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 6.0)
+    monkeypatch.setattr("papers.today.curve.exchange_seconds", lambda run, gbit: 6.0)
     run = NotedRun(tmp_path, {"curve": [[40, 2.0, 4e6]], "last_bytes": 4.0, "rounds": 20}, record(2.0, 4.0))
     assert pace(run, 1.0, 0.0) is None
 

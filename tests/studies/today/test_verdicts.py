@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from compressors.common.intervals import Intervals
-from suite.studies.today import verdicts
-from suite.studies.today.rates import tried_beside
-from suite.studies.today.report import methods_of
-from suite.studies.today.run import Traced
-from suite.studies.today.tasks import GPT, HALF, LARGER, compositions
-from suite.studies.today.zero_one import rounds_of
+from papers.today import verdicts
+from papers.today.rates import tried_beside
+from papers.today.report import methods_of
+from papers.today.run import Traced
+from papers.today.tasks import GPT, HALF, LARGER, compositions
+from papers.today.zero_one import rounds_of
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
+from wirebench.compressors.common.intervals import Intervals
 from wirebench.errors import UserError
 
 pytestmark = pytest.mark.sampled(3)

@@ -1,0 +1,113 @@
+"""The rules of trust for a file of `wirebench bench`: commit, machines, load, enough turns, numbers that agree."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from papers import trust
+from papers.failures.rules import faults
+from papers.repository import Repository
+from papers.trust import TURNS, Broken
+from wirebench.chaos import trials_file
+from wirebench.errors import UserError
+from wirebench.record import collective_results, compressor_results, overhead_results
+from wirebench.utils.parsing import json_of
+
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What reading a file raises that has other keys and values than its writer's."""
+Lines = Sequence[Mapping[str, Any]]
+"""The objects of a file: the header, then the results; one alone where all is one object."""
+
+
+def broken(path: Path, repository: Repository) -> list[Broken]:
+    """The rules that the file breaks; ValueError, KeyError, TypeError or AttributeError for no file of a benchmark."""
+    lines = _lines(path)
+    of_kind = RULES[lines[0].get("kind", overhead_results.KIND)]  # older files of overhead do not say it
+    of_calls = (mistake for call in calls(lines[0]) for mistake in trust.broken_header(call, repository))
+    return [*of_calls, *of_kind(lines)]
+
+
+def rules(path: Path) -> tuple[str, ...]:
+    """The names of the rules that the file breaks; whether its commits are known is no matter. UserError."""
+    try:
+        return tuple(dict.fromkeys(each.rule for each in broken(path, Repository(None))))
+    except DAMAGED as error:
+        raise UserError(f"{path}: is no file of a benchmark: {error!r}") from error
+
+
+def calls(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a header says of the calls that made its results, each with its environment and load: mostly of itself."""
+    several: list[Mapping[str, Any]] = header.get("calls") or [header]
+    return several
+
+
+def header(path: Path) -> Mapping[str, Any]:
+    """What the file says of itself; raises as `broken` does."""
+    return _lines(path)[0]
+
+
+def _lines(path: Path) -> Lines:
+    text = path.read_text(encoding="utf-8")
+    return [json_of(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json_of(text)]
+
+
+def _all_reduces(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench bench collectives: a line for each collective at each size."""
+    header, cells = lines[0], lines[1:]
+    yield from trust.machines(header, cells[0]["ranks"])
+    yield from _turns([len(cell["seconds"]) for cell in cells])
+    for cell in cells:
+        if not cell["identical"] or cell["max_error"] > collective_results.MAX_ERROR:
+            yield Broken("numbers", f"{cell['collective']} of {cell['items']} floats gave a wrong sum")
+
+
+def _compressors(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench bench compressors: one process on one machine; a line for each method and size."""
+    yield from _turns([len(cell["copy_seconds"]) for cell in lines[1:] if not cell["error"]])
+
+
+def _two_sides(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench bench overhead and checkpoint: one object."""
+    result = lines[0]
+    yield from trust.machines(result, result["processes"])
+    turns = result.get("turns")
+    if turns is None:
+        yield Broken("turns unknown", "the file has medians alone")
+        return
+    yield from _turns([len(seconds) for seconds in turns.values()])
+    if result.get("kind") == overhead_results.CHECKPOINT:
+        yield from _stalls(result)
+    for name, expected in overhead_results.summary(turns).items():
+        for key, value in expected.items():
+            if not math.isclose(result[name][key], value, rel_tol=trust.NEAR):
+                yield Broken("numbers", f"{name}.{key} is {result[name][key]:.4g}, and the turns say {value:.4g}")
+
+
+def _stalls(result: Mapping[str, Any]) -> Iterator[Broken]:
+    """Of wirebench bench checkpoint: what follows from how long each turn stood still."""
+    expected = overhead_results.stalls(result["stalls"], result["every"], result["not saving"]["median"])
+    for key, value in expected.items():
+        if not math.isclose(result[key], value, rel_tol=trust.NEAR):
+            yield Broken("numbers", f"{key} is {result[key]:.4g}, and the stalls say {value:.4g}")
+
+
+def _turns(counts: Sequence[int]) -> Iterator[Broken]:
+    few = [count for count in counts if count < TURNS]
+    if few:
+        which = "all" if len(few) == len(counts) else f"{len(few)} of {len(counts)}"
+        yield Broken("turns", f"{which} results have {_range(few)}, and a claim about speed needs {TURNS}")
+
+
+def _range(counts: Sequence[int]) -> str:
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
+RULES: Mapping[str, Callable[[Lines], Iterator[Broken]]] = {
+    collective_results.KIND: _all_reduces,
+    compressor_results.KIND: _compressors,
+    overhead_results.KIND: _two_sides,
+    overhead_results.CHECKPOINT: _two_sides,
+    trials_file.KIND: faults,
+}
+"""By the kind that the file says it is."""

@@ -1,0 +1,168 @@
+"""The trainings of a method, one for each seed: how accurate they became, and what all methods of a table share."""
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from papers import notes
+from papers.notes import NotedRun
+from papers.rows import Row, by_label
+from wirebench.errors import UserError
+
+DENSE = "dense"
+"""The label of what all methods are compared with."""
+SHARED = {
+    "model": ("model", "name"), "depth": ("model", "depth"), "width": ("model", "width"), "data": ("data", "name"),
+    "pixels": ("data", "size"), "batch size": ("data", "batch_size"), "workers": ("engine", "workers"),
+    "precision": ("train", "precision"), "learning rate": ("optimizer", "lr"), "epochs": ("train", "epochs"),
+    "steps": ("train", "max_steps"),
+}  # fmt: skip
+"""Where a config has what all runs of a table share."""
+
+NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "density": float | None}
+"""Of method.json. Older ones have neither of the last two; the run's config does."""
+
+
+@dataclass(frozen=True)
+class Method(Row):
+    """One method's runs, one for each seed."""
+
+    def each(self, of: Callable[[NotedRun], float | None]) -> list[float]:
+        """The number of every run that has one."""
+        values = [of(run) for run in self.runs]
+        return [value for value in values if value is not None]
+
+    def health(self, name: str) -> list[float]:
+        """Of every run that has readings of this name, their mean."""
+        return self.each(lambda run: run.has("health", name, "mean"))
+
+    @property
+    def ends(self) -> list[str]:
+        """How runs ended that did not reach their end."""
+        return [run.record["status"] for run in self.runs if run.record["status"] != "finished"]
+
+    @property
+    def judged(self) -> list[float]:
+        """Accuracies that may be compared with another method's: none where a seed diverged, whatever others became."""
+        return [] if self.ends else [100 * value for value in self.top1]
+
+    @property
+    def title(self) -> str:
+        """The label, and how runs ended that did not reach their end."""
+        ends = self.ends
+        if not ends:
+            return self.label
+        count = f"{len(ends)} of {len(self.runs)} " if len(self.runs) > 1 else ""
+        return f"{self.label} ({count}{', '.join(dict.fromkeys(ends))})"
+
+    @property
+    def top1(self) -> list[float]:
+        """Final accuracies; a run that diverged has none."""
+        return self.each(lambda run: run.has("final", "top1"))
+
+    @property
+    def best(self) -> list[float]:
+        """The best accuracy after any epoch, of each run."""
+        tested = [[entry["top1"] for entry in history(run) if entry["top1"] is not None] for run in self.runs]
+        return [max(accuracies) for accuracies in tested if accuracies]
+
+    @property
+    def wire_bytes(self) -> list[float]:
+        """Bytes that a worker sent in a whole run; one that diverged sent less, which is no merit."""
+        return self.each(lambda run: wire_bytes(history(run)[-1]) if history(run) and not run.diverged else None)
+
+    @property
+    def owns_momentum(self) -> bool:
+        """Whether the method applied the momentum, so that the optimizer had none."""
+        return any((run.has("config", "compressor", "momentum") or 0) > 0 for run in self.runs)
+
+
+def read(folder: Path) -> list[NotedRun]:
+    """All runs in `folder`; UserError for one that is damaged."""
+    return notes.read(folder, NEEDS)
+
+
+def load(folder: Path, own: Collection[str] = ()) -> list[Method]:
+    """All methods, dense first, then by accuracy.
+
+    UserError where the runs are not of one setting, a method's runs not of the same options, or a seed was used twice.
+    own  settings, by their names in SHARED, that may differ between methods
+    """
+    runs = read(folder)
+    shared_by_all = settings(runs).items()
+    notes.refuse_mixed(
+        folder, {name: {key: v for key, v in each.items() if key not in own} for name, each in shared_by_all}
+    )
+    methods = [Method(label, seeds) for label, seeds in by_label(runs).items()]
+    for method in methods:
+        notes.refuse_mixed(folder, {run.folder.name: options_of(run.record["config"]) for run in method.runs})
+        _refuse_seeds(folder, method)
+    return sorted(methods, key=lambda method: (method.label != DENSE, -statistics.mean(method.top1 or [0.0])))
+
+
+def _refuse_seeds(folder: Path, method: Method) -> None:
+    """UserError where a note names another seed than its record, or two runs have the same."""
+    used: dict[int, str] = {}
+    for run in method.runs:
+        noted, seed, name = run.note["seed"], run.has("config", "train", "seed"), run.folder.name
+        if seed not in (noted, None):
+            raise UserError(f"{folder / name}: its note says seed {noted}, its record {seed}")
+        if noted in used:
+            raise UserError(f"{folder}: {used[noted]} and {name} have the same seed, {noted}")
+        used[noted] = name
+
+
+def options_of(config: Mapping[str, Any]) -> dict[str, object]:
+    """What makes the method: the compressor's options and the optimizer's, of a run's config."""
+    sections = ("compressor", "optimizer")
+    return {f"{name}.{key}": value for name in sections for key, value in config.get(name, {}).items()}
+
+
+def settings(runs: Sequence[NotedRun]) -> dict[str, dict[str, object]]:
+    """What all runs of a table share, by the name of their folder; None for what a method does not have."""
+    return {run.folder.name: _settings(run) for run in runs}
+
+
+def shared(methods: Sequence[Method]) -> dict[str, object]:
+    """The settings of them all; one that no method has is missing."""
+    each = [_settings(run) for method in methods for run in method.runs]
+    return {key: value for values in each for key, value in values.items() if value is not None}
+
+
+def _settings(run: NotedRun) -> dict[str, object]:
+    # A method that was given k reads the density in its warm-up at most.
+    density = None if run.has("config", "compressor", "k") else run.has("config", "compressor", "density")
+    noted = {"epochs": run.note.get("epochs"), "density": run.note.get("density", density)}
+    ran = {"workers": run.record["world_size"]}
+    return {**settings_of(run.record["config"]), **{key: value for key, value in (noted | ran).items() if value}}
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, object]:
+    """What all runs of a table share, of a run's config; None for what it does not say."""
+    return {name: config.get(section, {}).get(key) for name, (section, key) in SHARED.items()}
+
+
+def history(run: NotedRun) -> list[dict[str, Any]]:
+    """What was measured after each epoch."""
+    return run.record["history"]
+
+
+def wire_bytes(entry: Mapping[str, Any]) -> float | None:
+    """Bytes that a worker had sent after this epoch."""
+    return entry.get("wire_bytes_total")
+
+
+def target(methods: Sequence[Method]) -> float | None:
+    """Where times and bytes are read: 95 % of the dense runs' mean accuracy, in whole percent; None without them."""
+    dense = next((method.top1 for method in methods if method.label == DENSE), [])
+    return math.floor(95 * statistics.mean(dense)) / 100 if dense else None
+
+
+def first_reaching(run: NotedRun, accuracy: float | None) -> dict[str, Any] | None:
+    """The history's first entry whose accuracy is at least that; None where no run is asked for one."""
+    if accuracy is None:
+        return None
+    return next((e for e in history(run) if e["top1"] is not None and e["top1"] >= accuracy), None)

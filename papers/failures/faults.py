@@ -1,0 +1,112 @@
+"""The trials of `wirebench chaos`: of an elastic job, and of one with checkpoints in its place."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from papers import benchmarks
+from papers.claim import Claim, Verdict, shown
+from papers.estimate import Estimate, exact, mean, most_of_none, quantile
+from papers.findings import Finding
+from wirebench.chaos import bounds, figures, report, trials_file
+from wirebench.chaos.bounds import Bound
+from wirebench.chaos.faults import FAULTS
+from wirebench.chaos.figures import UNDISTURBED
+from wirebench.chaos.job import Setting
+from wirebench.chaos.trials_file import Line
+
+ELASTIC, PLAIN = "elastic.jsonl", "plain.jsonl"
+EACH = 30
+"""Faults of each kind before a bound counts as held."""
+BESIDE = 5
+"""Faults of each kind of the job beside, which holds no bound."""
+
+
+class Trials(NamedTuple):
+    """A file of them: the header, a line for each, and the rules of trust that it breaks."""
+
+    path: Path
+    header: Line
+    lines: Sequence[Line]
+    rules: tuple[str, ...]
+
+    @property
+    def lacking(self) -> str:
+        """What is not as the claims have it, in words: the job's setting, or too few faults of a kind."""
+        usual = {**Setting(elastic=self.path.name == ELASTIC)._asdict(), "kinds": list(FAULTS)}
+        others = [
+            f"{name} {self.header[name]}, not {value}" for name, value in usual.items() if self.header[name] != value
+        ]
+        if others:
+            return f"another setting: {'; '.join(others)}"
+        counts = [len(self.of_kind(kind)) for kind in FAULTS if kind != UNDISTURBED]
+        few = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        return f"{few} faults of each kind, not {EACH}" if min(counts) < EACH else ""
+
+    @property
+    def faults(self) -> list[Line]:
+        """All trials but the undisturbed ones."""
+        return [line for line in self.lines if line["kind"] != UNDISTURBED]
+
+    def of_kind(self, kind: str) -> list[Line]:
+        """The trials of a kind."""
+        return [line for line in self.lines if line["kind"] == kind]
+
+    def findings(self, claims: Mapping[str, Claim]) -> list[Finding]:
+        """Of each bound its claim. One fault is enough to break what holds for all; a mean and a percentile have
+        intervals, and nothing is held by few faults.
+        """
+        rate = figures.calm_rate(self.lines)
+        found = []
+        for bound in bounds.bounds_of(self.lines, self.header, rate):
+            claim, measured = claims[bound.id], self._measured(bound, rate)
+            here = bound.seen
+            if measured.ends != (measured.value, measured.value):
+                here += f" [{shown(measured.ends, claim.unit)}]"
+            elif bound.id in NEVER and measured.value >= 1:
+                most = most_of_none(len(NEVER[bound.id](self)))
+                here += f"; at 95 % it fails in at most {100 * most:.2g} % of all cases"
+            verdict = self._judged(claim, bound, measured)
+            found.append(Finding(claim, here, verdict, records=(self.path,), rules=self.rules))
+        return found
+
+    def _judged(self, claim: Claim, bound: Bound, measured: Estimate) -> Verdict:
+        verdict = claim.judge(measured)
+        if verdict.good and not bound.held:  # less than its number shows
+            return Verdict("not reproduced", bound.value, bound.seen)
+        if self.lacking and (verdict.good or self.lacking.startswith("another")):
+            return Verdict("not decidable", bound.value, self.lacking)
+        return verdict
+
+    def _measured(self, bound: Bound, rate: float) -> Estimate:
+        """A mean and a percentile with their intervals; exact is what one fault decides."""
+        if bound.id == "recovery":
+            pauses = [math.inf if line["hang"] else line["pause_seconds"] for line in self.faults]
+            return quantile(pauses, 0.95)
+        if bound.id == "goodput" and len(self.faults) > 1:
+            costs = [figures.cost(line, rate) for line in self.faults]
+            return Estimate(bound.value, mean(costs).mapped(lambda cost: 1 - cost / bounds.EVERY_SECONDS).between)
+        return exact(bound.value)
+
+    def table(self) -> list[str]:
+        """The report's lines without its bounds, which are claims here."""
+        told = report.report_of(self.lines, self.header).lines
+        return told[: told.index("Bounds:")]
+
+
+NEVER: Mapping[str, Callable[[Trials], Sequence[Line]]] = {
+    "hangs": lambda trials: trials.lines,
+    "named": lambda trials: [line for line in trials.faults if line["due_to_name"]],
+    "residual": lambda trials: trials.faults,
+}
+"""Of bounds that one trial breaks: in which trials it did not happen, so that it is rarer than one in so many."""
+
+
+def load(folder: Path, name: str) -> Trials | None:
+    """The file, None where there is none yet; UserError for a damaged one."""
+    path = folder / name
+    if not path.exists():
+        return None
+    header, lines = trials_file.load(path)
+    return Trials(path, header, lines, benchmarks.rules(path)) if lines else None

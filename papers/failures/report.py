@@ -1,0 +1,149 @@
+"""What failures cost: table.md and a figure, from the trials, the runs that lost a host, and the checkpoints.
+
+wirebench study failures report                          of results/failures
+wirebench study failures report results/runs/failures    of another folder
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from papers import benchmarks, published
+from papers.failures import checkpoints, faults, worlds
+from papers.failures.checkpoints import Cost
+from papers.failures.faults import ELASTIC, PLAIN, Trials
+from papers.failures.worlds import Compared
+from papers.findings import Finding, claims_table, with_unrun
+from papers.notes import processor
+from papers.page import Page
+from papers.runner import RESULTS
+from wirebench.chaos.faults import FAULTS
+from wirebench.chaos.figures import UNDISTURBED, percentile
+from wirebench.errors import UserError
+from wirebench.figures import colours
+from wirebench.figures.bars import Bar, Look, stacked
+from wirebench.figures.provenance import provenance
+from wirebench.figures.style import Figure, around, finished
+
+FIGURE = "pauses.png"
+CLAIMS = published.load(Path(__file__).parent).claims
+TITLES = {
+    ELASTIC: ("An elastic job", "`train.elastic`, `train.mirror=1`: ranks go on with what is in their memory."),
+    PLAIN: ("A job with checkpoints in its place", "The baseline: a checkpoint every ten steps, and the world waits."),
+}
+
+
+class Measured:
+    """All that is below a folder; UserError where nothing is, or a file is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trials: list[Trials] = [found for name in TITLES if (found := faults.load(folder, name))]
+        self.worlds: list[Compared] = [worlds.load(folder / worlds.FOLDER.name, name) for name in worlds.ENGINES]
+        self.costs: list[Cost] = checkpoints.load(folder)
+        if not (self.trials or self.costs or any(each.broken or each.unbroken for each in self.worlds)):
+            raise UserError(f"{folder}: has no trials and no runs; measure first (wirebench study failures run)")
+
+    def findings(self) -> Iterator[Finding]:
+        """Of the elastic job, of both engines' runs, and of checkpoints."""
+        for trials in self.trials:
+            if trials.path.name == ELASTIC:
+                yield from trials.findings(CLAIMS)
+        for compared in self.worlds:
+            found = compared.finding(CLAIMS[f"worlds_{compared.engine}"])
+            if found is not None:
+                yield found
+        yield from (cost.finding(CLAIMS["stall"]) for cost in self.costs)
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Whose report."""
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=RESULTS / "failures", metavar="FOLDER",
+        help="where `run --out` put the results (results/failures)",
+    )  # fmt: skip
+
+
+def committed() -> list[list[str]]:
+    """The one, once something was measured."""
+    return [[]] if any((RESULTS / "failures").rglob("*.json*")) else []
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """Of every claim about which something was measured."""
+    return list(Measured(options.folder).findings())
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One."""
+    measured = Measured(options.folder)
+    shown = figure(measured.trials) if measured.trials else None
+    return [Page(options.folder, document(measured), {FIGURE: shown})]
+
+
+def document(measured: Measured) -> str:
+    """table.md."""
+    lines = ["# What failures cost", "", "Made by `wirebench study failures run`.", ""]
+    lines += claims_table(with_unrun(list(measured.findings()), CLAIMS.values()))
+    for trials in measured.trials:
+        title, about = TITLES[trials.path.name]
+        lines += [f"## {title}", "", f"{about} {_made_by(trials)} `docs/chaos.md` says what each is.", ""]
+        lines += trials.table()
+        lines += [f"Broken rules (docs/studies.md): {', '.join(trials.rules)}.", ""] if trials.rules else []
+    if measured.trials:
+        lines += [f"![longest pause by fault]({FIGURE})", ""]
+    if rows := worlds.lines(measured.worlds):
+        lines += ["## A host is lost, and another comes", "", "By `python scripts/worlds.py`.", "", *rows]
+    if rows := checkpoints.lines(measured.costs):
+        lines += ["## Checkpoints", "", "By `wirebench bench checkpoint`: VGG-16, 4 processes, 16 images each.", ""]
+        lines += rows
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _made_by(trials: Trials) -> str:
+    """On which machines, and by which commits."""
+    begun: dict[int, str] = {}
+    for call in trials.header["calls"]:
+        cpu, git = call["environment"]["cpu"], call["environment"]["git"]
+        commit = "an unknown commit" if git is None else f"commit {git['commit'][:10]}{' and changes' * git['dirty']}"
+        where = f"on {processor(cpu)} with {cpu['cores']} cores, {commit}"
+        if where != next(reversed(begun.values()), None):
+            begun[call["first"]] = where
+    ends = [first - 1 for first in [*begun, len(trials.lines)][1:]]
+    told = [f"trials {first} to {end} {where}" for (first, where), end in zip(begun.items(), ends, strict=True)]
+    return f"Faults {trials.header['mtbf_seconds']:g} s apart, or as soon as the job is whole again: {'; '.join(told)}."
+
+
+def figure(all_of: Sequence[Trials]) -> Figure:
+    """A bar for each kind of fault and job: the median of the longest pause, up to 95 % of them."""
+    bars = [bar for kind in FAULTS for trials in all_of if (bar := _bar(trials, kind)) is not None]
+    across = around("longest pause, s", [0.0, *(bar.end for bar in bars)])
+    jobs = {_job(trials): colours.BLUE if trials.header["elastic"] else colours.GREY for trials in all_of}
+    look = Look(jobs, spread="5 % to 95 % of trials", width=300)
+    counts = sorted({len(_pauses(trials, kind)) for trials in all_of for kind in trials.header["kinds"]})
+    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    hung = sum(line["hang"] for trials in all_of for line in trials.lines)
+    many += f" trials of a kind{f', without {hung} that hung' if hung else ''}"
+    calls = [call["environment"] for trials in all_of for call in benchmarks.calls(trials.header)]
+    note = f"Bars: medians of {many}; thin lines: 5 % to 95 % of them. {provenance(calls)}."
+    return finished(stacked(bars, across, look, "How long a job pauses after a fault", note))
+
+
+def _pauses(trials: Trials, kind: str) -> list[float]:
+    """Seconds, of the trials that did not hang."""
+    return [line["pause_seconds"] for line in trials.of_kind(kind) if not line["hang"]]
+
+
+def _job(trials: Trials) -> str:
+    return "elastic" if trials.header["elastic"] else "with checkpoints"
+
+
+def _bar(trials: Trials, kind: str) -> Bar | None:
+    pauses = _pauses(trials, kind)
+    if not pauses:
+        return None
+    job = _job(trials)
+    middle, ends = statistics.median(pauses), (percentile(pauses, 0.05), percentile(pauses, 0.95))
+    name = kind if kind != UNDISTURBED else "no fault"
+    return Bar(f"{name}, {job}", {job: middle}, ends, words=f"{middle:.1f}")

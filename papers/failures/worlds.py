@@ -1,0 +1,128 @@
+"""Runs that lost a host and gained another, and runs without, as scripts/worlds.py made them: where both end."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from papers import notes
+from papers.claim import Claim, Verdict
+from papers.estimate import difference
+from papers.findings import Finding
+from papers.notes import NotedRun
+from papers.rows import flat
+from papers.runner import RESULTS
+from papers.significance import LEAST_RUNS, Comparison, compare
+from papers.trust import rules_of
+from wirebench.errors import UserError
+from wirebench.record import schema
+from wirebench.utils.markdown import table
+
+FOLDER = RESULTS / "failures/worlds"
+ENGINES = ("torch", "horovod")
+SIDES = {False: "unbroken", True: "broken"}
+CHANGES = {False: [], True: [(4, 3), (3, 4)]}
+"""Of the number of workers, by the side."""
+MARGIN = 0.5
+"""Points that do not matter, as in the study convergence."""
+HEAD = ("engine", "hosts", "seeds", "top-1 % of each", "mean", "seconds a run", "steps done again", "residual lost")
+
+
+def label(engine: str, broken: bool) -> str:
+    """Of a run's folder, which ends with its seed."""
+    return f"{engine}_{SIDES[broken]}"
+
+
+class Compared(NamedTuple):
+    """The runs of an engine: those that were broken, and those that were not."""
+
+    engine: str
+    broken: Sequence[NotedRun]
+    unbroken: Sequence[NotedRun]
+
+    @property
+    def said(self) -> str:
+        """Whether the broken ones end worse: as significance.Comparison says it; "" where one side has no run."""
+        return "" if (found := self._compared) is None else found.said
+
+    @property
+    def _compared(self) -> Comparison | None:
+        return compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        told = [
+            f"{label(self.engine, broken)}: {', '.join(f'{each:.2f}' for each in _top1(runs))} %"
+            for broken, runs in ((False, self.unbroken), (True, self.broken))
+        ]
+        if found := self._compared:
+            told.append(f"{self.engine}: broken {found.difference:+.2f} points, {found.words}")
+        return told
+
+    def finding(self, claim: Claim) -> Finding | None:
+        """Of the claim about this engine; None where one side has no run."""
+        ours, others = _top1(self.broken), _top1(self.unbroken)
+        if not ours or not others:
+            return None
+        loss = difference(others, ours)
+        here, verdict = f"{loss.value:.2f} points", Verdict("not decidable", loss.value, "too few seeds")
+        if min(len(ours), len(others)) >= LEAST_RUNS:
+            here, verdict = loss.words("{:.2f} points", "{:.2f}"), claim.judge(loss)
+        here += f" ({len(ours)} and {len(others)} seeds)"
+        records = tuple(run.folder for run in (*self.broken, *self.unbroken))
+        return Finding(claim, here, verdict, records=records, rules=rules_of((self.broken, self.unbroken), "seeds"))
+
+
+def load(folder: Path, engine: str) -> Compared:
+    """An engine's runs below `folder`; UserError for a record that cannot be read, or of another run than its place."""
+    sides: dict[bool, list[NotedRun]] = {}
+    for broken in SIDES:
+        paths = sorted(folder.glob(f"{label(engine, broken)}-*/record.json"))
+        sides[broken] = [NotedRun(path.parent, {}, schema.read(path.parent)) for path in paths]
+        for run in sides[broken]:
+            _check(run, engine, broken)
+    settings = {run.folder.name: _settings(run) for runs in sides.values() for run in runs}
+    notes.refuse_mixed(folder, settings)
+    return Compared(engine, sides[True], sides[False])
+
+
+def _check(run: NotedRun, engine: str, broken: bool) -> None:
+    changes = [(each["workers_before"], each["workers"]) for each in run.record["worlds"] or ()]
+    if changes != CHANGES[broken] or run.record["engine"] != engine:
+        told = " and ".join(f"{before} -> {after}" for before, after in changes) or "no change"
+        raise UserError(f"{run.folder}: is a run on {run.record['engine']} with {told} of its world")
+
+
+def _settings(run: NotedRun) -> dict[str, object]:
+    """What runs have in common: all but the seed, and where they lay."""
+    return {key: value for key, value in flat(run.record["config"]) if not key.startswith(("train.seed", "output."))}
+
+
+def lines(all_of: Sequence[Compared]) -> list[str]:
+    """A Markdown table of both sides of each engine; nothing where there is no run."""
+    rows = [
+        _cells(each.engine, broken, runs)
+        for each in all_of
+        for broken, runs in ((False, each.unbroken), (True, each.broken))
+        if runs
+    ]
+    return table(HEAD, rows) if rows else []
+
+
+def _cells(engine: str, broken: bool, runs: Sequence[NotedRun]) -> list[str]:
+    accuracies, changes = _top1(runs), [change for run in runs for change in run.record["worlds"] or ()]
+    lost = [change["lost_residual"] for change in changes]
+    return [
+        engine,
+        "4, then 3, then 4" if broken else "4",
+        str(len(runs)),
+        ", ".join(f"{each:.2f}" for each in accuracies),
+        f"{statistics.mean(accuracies):.2f}",
+        f"{statistics.mean(run.record['seconds_total'] for run in runs):.0f}",
+        f"{max(change['steps_lost'] for change in changes)} at most" if changes else "-",
+        "-" if not lost else "unknown" if None in lost else f"{100 * max(lost):.2g} % at most",
+    ]
+
+
+def _top1(runs: Sequence[NotedRun]) -> list[float]:
+    return [100 * run.record["final"]["top1"] for run in runs]

@@ -1,0 +1,149 @@
+"""Measure what the FlexReduce paper measures, on emulated clusters of 2 and 3 machines.
+
+wirebench study flexreduce run                       all-reduce latency on the paper's nine layouts
+wirebench study flexreduce run --full --layouts 2+3  120 million floats too: minutes per layout
+wirebench study flexreduce run --end-to-end          training of ResNet-18 on each, the collectives taking turns
+wirebench study flexreduce report                    afterwards: table.md and the figures
+
+The machine should have nothing else to do. A layout that fails is reported and the others go on; exit code 1 then.
+"""
+
+import argparse
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+from papers import notes
+from papers.flexreduce.measured import LAYOUTS, PUBLISHED
+from papers.flexreduce.report import CLUSTER
+from papers.launched import FEW, Timed, Trained
+from papers.runner import RESULTS, Launch, Part, measure, shown
+from papers.timings import Timing, refuse_other_links
+from papers.trainings import Cluster, Training
+from papers.trust import TURNS
+from wirebench.errors import UserError
+from wirebench.utils.files import write_atomically
+
+CONFIG = Path("configs/tables/flexreduce_resnet18.toml")
+TIMED = ("ring", "flexreduce", "blueconnect", "native")
+TRAINED = ("ring", "blueconnect", "flexreduce", "native")
+SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), f"{PUBLISHED.tables['sizes']['large'] // 10**6}mf"
+PAPERS = "configs/papers/imagenet_resnet18_flexreduce.toml"
+ON_CLUSTER = {
+    "cells": Timed("Fig. 4 (a) to (e), NCCL's as `native` with --device cuda", TIMED, (*SIZES, FULL_SIZE), LAYOUTS),
+    "end_to_end": Trained(
+        "Fig. 4 (f)",
+        {name: (PAPERS, (f"collective.name={name}",)) for name in TRAINED},
+        FEW,
+        layouts=LAYOUTS,
+        needs="images",
+    ),
+}
+QUICK = ("2+2", "2+3", "3+3+3", "3+3+4")
+LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn(Training):
+    """A training with one collective on a layout. What all of a layout share stands once, beside them."""
+
+    place: Cluster
+
+    def is_there(self, out: Path) -> bool:
+        """Whether it left a record; UserError where the layout's links were others."""
+        path = (out / self.folder).parent / CLUSTER
+        there = (out / self.folder / "record.json").exists()
+        if there and path.exists():
+            refuse_other_links(path, notes.note(path, {}), self.place.link)
+        return there
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Train; whether that left a result. Runs on other links go: they are none of this measurement's."""
+        folder = (out / self.folder).parent
+        path = folder / CLUSTER
+        if path.exists() and notes.note(path, {}).get("link") != self.place.link:
+            shutil.rmtree(folder)
+        well = super().make(out, launch)
+        turns = {record.parent.name.rpartition("-")[2] for record in folder.glob("[!.]*-*/record.json")}
+        if turns:
+            example = dataclasses.replace(
+                self, folder=str(Path(self.folder).with_name("NAME-TURN")), overrides=("collective.name=NAME",)
+            ).command(out)
+            note = {"link": self.place.link, "turns": len(turns), "launch": shown(example)}
+            write_atomically(path, json.dumps(note, indent=1) + "\n")
+        return well
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What is measured, on which layouts, for how long."""
+    add = parser.add_argument
+    add("--link", default="100mbit", help="rate of every machine's link (%(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=RESULTS / "flexreduce",
+        metavar="FOLDER",
+        help="where the results go (results/flexreduce)",
+    )
+    add("--layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help=f"ranks per machine ({' '.join(LAYOUTS)})")
+    add("--sizes", nargs="+", metavar="SIZE", help=f"sums; 60kf is 60,000 floats ({' '.join(SIZES)})")
+    add("--full", action="store_true", default=None, help=f"{FULL_SIZE} too: a minute per call at 100mbit")
+    add("--seconds", type=float, help="time for a size (25)")
+    add("--end-to-end", action="store_true", help=f"train {CONFIG} instead")
+    add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (all)")
+    add("--turns", type=int, help=f"trainings of each collective ({TURNS})")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """Time the collectives on every layout, or train with each of them in turn (A B C D A B C D)."""
+    _refuse_unused(options)
+    planned = trainings(options) if options.end_to_end else timings(options)
+    return measure({options.out.resolve(): planned}, launch, options.again)
+
+
+def series(quick: bool) -> list[Part]:
+    """All layouts, one of them with the large size, and training on all; quick: a few, and training on one."""
+    training = ["--end-to-end", "--link", "400mbit"]
+    if not quick:
+        return [Part(40, []), Part(25, ["--full", "--layouts", "2+3"]), Part(180, training)]
+    few = ["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "4"]
+    return [Part(4, few), Part(3, [*training, "--end-to-end-layouts", "2+3", "--turns", "1"])]
+
+
+def timings(options: argparse.Namespace) -> list[Timing]:
+    """A file of cells for every layout."""
+    sizes = tuple(options.sizes or SIZES) + ((FULL_SIZE,) if options.full else ())
+    seconds = 25.0 if options.seconds is None else options.seconds
+    if seconds <= 0:
+        raise UserError(f"--seconds: must be positive, got {seconds:g}")
+    layouts = dict.fromkeys(options.layouts or LAYOUTS)
+    return [Timing(layout, Cluster(options.link, layout=layout), TIMED, sizes, seconds) for layout in layouts]
+
+
+def trainings(options: argparse.Namespace) -> list[Turn]:
+    """Every collective once, then every one again, layout by layout."""
+    turns = TURNS if options.turns is None else options.turns
+    if turns < 1:
+        raise UserError(f"--turns: must be positive, got {turns}")
+    return [
+        Turn(
+            f"end_to_end/{layout}/{name}-{turn}",
+            f"{layout}: {name} in turn {turn}",
+            Cluster(options.link, layout=layout),
+            CONFIG,
+            (f"collective.name={name}",),
+            may_diverge=False,
+        )
+        for layout in dict.fromkeys(options.end_to_end_layouts or LAYOUTS)
+        for turn in range(turns)
+        for name in TRAINED
+    ]
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """UserError for a flag that has no part in what is asked for."""
+    for name in LATENCY_ONLY if options.end_to_end else TRAINING_ONLY:
+        if getattr(options, name) is not None:
+            where = "is about all-reduces alone" if options.end_to_end else "needs --end-to-end"
+            raise UserError(f"--{name.replace('_', '-')}: {where}")

@@ -1,0 +1,85 @@
+"""What `wirebench study gs_sgd run --launch` made: runs told apart by what their own configs say.
+
+Steps that were timed are rows, whole trainings are methods; only those of the paper's four workers say something.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from papers import launched, notes
+from papers.alike import alike, machines, refuse_twice
+from papers.claim import Verdict
+from papers.convergence.rows import Method
+from papers.findings import Finding
+from papers.gs_sgd.claims import model_of
+from papers.gs_sgd.run import ON_CLUSTER
+from papers.notes import NotedRun
+from papers.rows import Row
+from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
+
+WORKERS, LINK = 4, "1gbit"
+"""The paper's."""
+LOCAL = "local"
+
+
+class Measured(NamedTuple):
+    """Rows by the paper's name of their model, and the methods of trainings, by the same."""
+
+    rows: Mapping[str, Sequence[Row]]
+    methods: Mapping[str, Sequence[Method]]
+
+
+def load(folder: Path | None) -> Measured:
+    """All of the paper's compositions below `folder`, none for None; UserError where there is none."""
+    if folder is None:
+        return Measured({}, {})
+    timed, trained = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
+    for run in notes.finished(folder):
+        model = model_of(run.record["config"]["model"])
+        if model and label_of(run) and run.record["world_size"] == WORKERS and run.record["engine"] != LOCAL:
+            (trained if run.is_whole else timed)[model].append(run)
+    if not timed and not trained:
+        raise UserError(f"--cluster: {folder}: has no finished run of the paper's methods with {WORKERS} workers")
+    return Measured(
+        {model: [Row(label, those) for label, those in _labelled(runs)] for model, runs in timed.items()},
+        {model: [Method(label, those) for label, those in _labelled(runs)] for model, runs in trained.items()},
+    )
+
+
+def _labelled(runs: Sequence[NotedRun]) -> Iterator[tuple[str, tuple[NotedRun, ...]]]:
+    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
+    for run in alike(runs):
+        by[label_of(run) or ""].append(run)
+    for label, those in by.items():
+        refuse_twice(label, those)
+        yield label, tuple(those)
+
+
+def label_of(run: NotedRun) -> str | None:
+    """The row whose model and compressor the run has; None for none."""
+    for part in ON_CLUSTER.values():
+        for label, composition in part.rows.items():
+            if launched.matches(run, composition):
+                return label.partition(" ")[2]  # after the model
+    return None
+
+
+def in_its_setting(found: Finding, rows: Mapping[str, Sequence[Row]]) -> Finding:
+    """A finding about time, judged only where its rows ran on the paper's four machines and links of its rate."""
+    if "bytes_over" in found.claim.about:
+        return found  # bytes are those of any network
+    runs = [run for those in rows.values() for row in those for run in row.runs if run.folder in found.records]
+    counts, links = {machines(run) for run in runs}, {str(run.note.get("link", "")) for run in runs}
+    why = ""
+    if counts != {WORKERS}:
+        why = f"measured on {' and '.join(map(str, sorted(counts)))} machines, the claim is of {WORKERS}"
+    elif not all(links):
+        unknown = Verdict("not run here", why="the rate of the links is not noted: run --link")
+        return replace(found, verdict=unknown)
+    elif {parse_rate(link) for link in links} != {parse_rate(LINK)}:
+        why = f"measured on links of {' and '.join(sorted(links))}, the claim is of {LINK}"
+    return replace(found, verdict=Verdict("other setting", found.verdict.measured, why)) if why else found

@@ -1,0 +1,254 @@
+"""The IWP paper's Fig. 2 to 8 from trainings: distributions of importance, accuracy, loss, network I/O over time.
+
+Runs come by model and method, whoever made them. What needs steps.jsonl is drawn of runs that kept it.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from papers.convergence import course
+from papers.convergence.course import LOSS, TOP1, Measure
+from papers.convergence.rows import Method
+from papers.drawn import Drawn
+from papers.iwp import dispersion, steps
+from papers.iwp.claims import CLAIMED
+from papers.iwp.imagenet import ABOVE, BASELINE, Trained
+from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, TERNGRAD, kind, unlabelled
+from papers.notes import NotedRun
+from papers.rows import Row
+from wirebench.compressors.sparse.importance import LOWS
+from wirebench.figures import colours
+from wirebench.figures.curves import Curve, curves
+from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.style import WIDTH, Axis, Figure, Panel, around, finished, grid
+from wirebench.topology.rates import parse_rate
+
+TONES = {
+    DENSE: colours.INK, BASELINE: colours.INK, FIXED: colours.BLUE, LAYERWISE: colours.VERMILLION,
+    TERNGRAD: colours.GREEN, DGC: colours.PINK, "iwp": colours.BLUE,
+}  # fmt: skip
+MODELS = {"resnet50": "ResNet-50", "alexnet": "AlexNet"}
+"""The one of Fig. 2 to 8 first."""
+MOST_LAYERS, MOST_EPOCHS = 4, 3
+"""What is shown of histograms."""
+BROAD = 2 * (course.WIDTH + 170)
+
+
+class Group(NamedTuple):
+    """Methods of one setting, and what they are called together."""
+
+    title: str
+    methods: Sequence[Method]
+
+
+def of_trainings(trainings: Mapping[str, Sequence[Method]], network: Sequence[Row] = ()) -> Drawn:
+    """Fig. 5 and 6 of the study convergence, whose tasks stand in for ImageNet: dense and all of IWP's rows.
+
+    trainings  methods by their task
+    network    rows of the part network: Fig. 7 and 8, where these runs kept their steps.jsonl
+    """
+    drawn, groups = Drawn(), []
+    for task, methods in trainings.items():
+        shown = [method for method in methods if method.label == DENSE or kind(method.label) == "iwp"]
+        if any(kind(method.label) == "iwp" for method in shown):
+            groups.append(Group(task, shown))
+    reason = "no training with iwp"
+    stands_in = "CIFAR-10 and its networks stand in for ResNet-50 on ImageNet."
+    for name, measure, caption in (("fig5.png", TOP1, "accuracy"), ("fig6.png", LOSS, "training loss")):
+        drawn.add(name, f"IWP's {caption} by epochs", _courses(name, groups, measure, stands_in) or reason)
+    needs = "`wirebench study iwp report --cluster FOLDER` draws it of trainings on ImageNet that kept steps.jsonl"
+    emulated = {
+        (str(row.runs[0].record["config"]["model"]["name"]), unlabelled(row.label)): row.runs for row in network
+    }
+    io = io_over_time(emulated)
+    for name, caption in _FROM_STEPS.items():
+        drawn.add(name, caption, needs if isinstance(io, str) or name != "fig7_8.png" else io)
+    return drawn
+
+
+_FROM_STEPS = {
+    "fig2_3.png": "Fig. 2 and 3, distributions of importance",
+    "fig4.png": "Fig. 4, variance over mean of the importance by epochs",
+    "fig7_8.png": "Fig. 7 and 8, network I/O over time",
+}
+
+
+def of_imagenet(trained: Trained, prefix: str = "imagenet_") -> Drawn:
+    """Fig. 2 to 8 of trainings on ImageNet, and what is missing for those that they have no data for."""
+    drawn = Drawn()
+    groups = [
+        Group(title, [Method(method, tuple(runs)) for (name, method), runs in trained.items() if name == model])
+        for model, title in MODELS.items()
+    ]
+    groups = [group for group in groups if group.methods]
+    drawn.add(f"{prefix}fig2_3.png", _FROM_STEPS["fig2_3.png"], distributions(trained))
+    drawn.add(f"{prefix}fig4.png", _FROM_STEPS["fig4.png"], ratios_by_epoch(trained))
+    for name, measure, caption in (("fig5.png", TOP1, "accuracy"), ("fig6.png", LOSS, "training loss")):
+        figure = _courses(name, groups, measure, "", _papers_top1 if measure is TOP1 else None)
+        drawn.add(f"{prefix}{name}", f"IWP's {caption} by epochs", figure or "no run tells it of an epoch")
+    drawn.add(f"{prefix}fig7_8.png", _FROM_STEPS["fig7_8.png"], io_over_time(trained))
+    return drawn
+
+
+def _courses(
+    name: str, groups: Sequence[Group], measure: Measure, said: str,
+    beside: Callable[[Group], Sequence[Curve]] | None = None,
+) -> Figure | None:  # fmt: skip
+    """A panel for each group; None where none has the measure."""
+    panels, notes = [], [said] if said else []
+    for group in groups:
+        made = course.panel(group.methods, measure, group.title, beside(group) if beside else (), _tones(group))
+        if made is not None:
+            panels.append(made)
+            notes.append(f"{group.title}: {course.setting(group.methods)}")
+    if not panels:
+        return None
+    if measure is TOP1:
+        known = ", ".join(f"{words} {top1:.2f} %" for words, top1 in papers_top1("resnet50").items())
+        notes.append(f"The paper's, in the end, of ResNet-50 on ImageNet (Table I): {known}.")
+    number = name.removeprefix("fig").removesuffix(".png")
+    what = "accuracy" if measure is TOP1 else "loss"
+    return grid(panels, f"IWP, Fig. {number}: {what} by epochs", "\n".join(notes), 2, BROAD)
+
+
+def _tones(group: Group) -> dict[str, str]:
+    return {method.label: TONES[kind(method.label)] for method in group.methods if kind(method.label) in TONES}
+
+
+def papers_top1(model: str) -> dict[str, float]:
+    """Table I's accuracies of a model in percent, by method; claims have all but the baseline's as differences."""
+    base = next(each.number[0] for each in CLAIMED.values() if _is_of(each.about, model, BASELINE))
+    others = {
+        claim.about["trained"]: base + (1 if claim.about["side"] == ABOVE else -1) * claim.number[0]
+        for claim in CLAIMED.values()
+        if claim.about.get("model") == model and "side" in claim.about
+    }
+    return {BASELINE: base, **others}
+
+
+def _is_of(about: Mapping[str, object], model: str, method: str) -> bool:
+    return (about.get("model"), about.get("trained")) == (model, method)
+
+
+def _papers_top1(group: Group) -> list[Curve]:
+    """Level lines at the paper's accuracies of the methods that are shown."""
+    model = next(name for name, title in MODELS.items() if title == group.title)
+    shown = {kind(method.label) for method in group.methods}
+    last = max(len(run.record["history"]) for method in group.methods for run in method.runs)
+    return [
+        Curve(f"the paper's {method}, {top1:.2f} %", TONES[method], [1, last], [top1, top1], dash=(2, 3), points=False)
+        for method, top1 in papers_top1(model).items() if method in shown
+    ]  # fmt: skip
+
+
+def distributions(trained: Trained) -> Figure | str:
+    """Fig. 2 and 3: shares of a layer's coordinates by their importance, in the first, a middle and the last epoch.
+
+    Of the first run that has readings; without one, the reason.
+    """
+    runs = [run for model in MODELS for method in (LAYERWISE, FIXED) for run in trained.get((model, method), ())]
+    found = next(((run, known) for run in runs if (known := steps.distributions(run))), None)
+    if found is None:
+        return "no steps.jsonl has compressor/importance_share (compressor.histograms=[LAYER] output.health_every=500)"
+    run, layers = found
+    panels = [_distribution(layer, by_epoch) for layer, by_epoch in list(layers.items())[:MOST_LAYERS]]
+    voters = run.has("config", "compressor", "voters")
+    note = (
+        f"{run.record['config']['model']['name']}. Importance: accumulated gradient over weight, as the {voters} "
+        "voters of a step find it; means of an epoch's readings. The paper's figures have no numbers. "
+        f"{provenance([run.has('environment') or {}])}."
+    )
+    title = "IWP, Fig. 2 and 3: distribution of the gradient's importance"
+    return grid(panels, title, note, 2, min(len(panels), 2) * (course.WIDTH + 170))
+
+
+def _distribution(layer: str, by_epoch: Mapping[int, steps.Shares]) -> Panel:
+    epochs = list(by_epoch)
+    chosen = dict.fromkeys(epochs[round(part * (len(epochs) - 1))] for part in (0, 0.5, 1))
+    tones = (colours.SKY, colours.BLUE, colours.VERMILLION)[-len(chosen) :]
+    known = [100 * share for epoch in chosen for share in by_epoch[epoch]]
+    seen = [place for epoch in chosen for place, share in enumerate(by_epoch[epoch]) if share]
+    # The first bin begins at 0, which has no place on a logarithmic axis: it is drawn a bin's width before the second.
+    places = [LOWS[1] ** 2 / LOWS[2], *LOWS[1:]]
+    part = slice(max(min(seen, default=0) - 1, 0), max(seen, default=0) + 2)
+    lines = [
+        Curve(f"epoch {epoch}", tone, places[part], [100 * share for share in by_epoch[epoch][part]], points=False)
+        for (epoch, tone) in zip(chosen, tones, strict=True)
+    ]
+    across = around("importance, |v| / |w|", places[part], log=True, format="~g")
+    up = around("coordinates in a quarter of a decade, %", [0.0, *known])
+    return curves(lines, across, up, layer, width=course.WIDTH, height=course.HEIGHT)
+
+
+def ratios_by_epoch(trained: Trained) -> Figure | str:
+    """Fig. 4: variance over mean of the importance of ResNet-50's first downsampling layer; without readings, why."""
+    lines, used = [], []
+    for method in (FIXED, LAYERWISE):
+        runs = list(trained.get(("resnet50", method), ()))
+        told = [(run, known) for run in runs if (known := dispersion.by_epoch(run.folder / steps.FILE))]
+        if told:
+            epochs = sorted(set.intersection(*(set(known) for _, known in told)))
+            values = [[known[epoch] for _, known in told] for epoch in epochs]
+            low, high = ([of(each) for each in values] if len(told) > 1 else [] for of in (min, max))
+            lines.append(Curve(method, TONES[method], epochs, list(map(statistics.mean, values)), low, high))
+            used.append([run for run, _ in told])
+    if not lines:
+        return f"no steps.jsonl of ResNet-50 has compressor/importance_var/{dispersion.LAYER} (output.health_every=500)"
+    claim = CLAIMED["dispersion"]
+    amounts = [value for line in lines for value in (*line.up, *line.low, *line.high)]
+    name, drastic = f"the paper's drastic change: {claim.figure()}", [claim.number[0]] * 2
+    lines.append(Curve(name, colours.GREY, drastic, [0.0, max(amounts)], dash=(2, 3), points=False))
+    across = around("epochs", [float(at) for line in lines for at in line.across])
+    up = around("variance over mean of the importance", [0.0, *amounts])
+    seeds = counted(map(len, used), "seed")
+    note = f"Means over {seeds}, bands from the least to the largest; of an epoch the mean of its readings. "
+    note += f"{provenance(run.has('environment') or {} for runs in used for run in runs)}."
+    title = f"IWP, Fig. 4: {dispersion.LAYER} of ResNet-50"
+    return finished(curves(lines, across, up, title, note))
+
+
+def io_over_time(trained: Trained) -> Figure | str:
+    """Fig. 7 and 8: KB/s that rank 0 sent, over the time of a training, a line for each method; without steps, why.
+
+    Of each method the first run that kept its steps.jsonl.
+    """
+    found: defaultdict[str, dict[str, tuple[NotedRun, list[steps.Rate]]]] = defaultdict(dict)
+    for (model, method), runs in trained.items():
+        for run in runs:
+            if method not in found[model] and (rates := steps.rates(run)):
+                found[model][method] = run, rates
+    panels, used = [], []
+    for model in sorted((name for name in found if found[name]), key=lambda name: (name != "resnet50", name)):
+        runs = [run for run, _ in found[model].values()]
+        link = str(runs[0].note.get("link", ""))
+        panels.append(_io(MODELS.get(model, model), {label: rates for label, (_, rates) in found[model].items()}, link))
+        used += runs
+    if not panels:
+        return "no run kept its steps.jsonl"
+    note = (
+        "One run of each method. What rank 0 sent in windows of steps, one hundredth of the run each, over their time; "
+        "without headers, evaluation and checkpoints. The paper's figures have no numbers that can be read. "
+        f"{provenance(run.has('environment') or {} for run in used)}."
+    )
+    title = "IWP, Fig. 7 and 8: network I/O over time"
+    return grid(panels, title, note, 2, min(len(panels), 2) * (WIDTH + 170))
+
+
+def _io(title: str, by_method: Mapping[str, Sequence[steps.Rate]], link: str) -> Panel:
+    """A panel of a model; `link`: the rate of its links, "" where the runs do not say it: then the paper's."""
+    lines = []
+    for method, rates in sorted(by_method.items(), key=lambda pair: pair[0] not in (BASELINE, DENSE)):
+        tone = TONES.get(kind(method)) or colours.method(method)
+        ups = [rate.bytes_a_second / 1e3 for rate in rates]
+        lines.append(Curve(method, tone, [rate.minutes for rate in rates], ups, points=len(rates) == 1))
+    last = max(rate.minutes for rates in by_method.values() for rate in rates)
+    rate = parse_rate(link or CLAIMED["baseline_io"].about["link"])
+    full, whose = rate / 8e3, "the link" if link else "the paper's link"
+    lines.append(
+        Curve(f"{whose}, {rate / 1e9:g} Gbit/s", colours.GREY, [0.0, last], [full] * 2, dash=(2, 3), points=False)
+    )
+    across: Axis = around("time of training steps, minutes", [0.0, last])
+    up = around("KB/s sent", [0.0, *(value for line in lines for value in line.up)])
+    return curves(lines, across, up, title)

@@ -1,0 +1,304 @@
+r"""A paper's experiments on a cluster of one's own: what `wirebench study NAME run --launch WORDS` runs.
+
+WORDS start the ranks: horovodrun, torchrun, srun, mpirun, ... with their options. In them {ranks}, {hosts} (h1:2,h2:3)
+and {nodes} are filled in for each layout of ranks on machines that the paper has, by --machines.
+
+  wirebench study gs_sgd run --launch "horovodrun -np 4 -H h1:1,h2:1,h3:1,h4:1" --data FOLDER --out FOLDER --dry-run
+  wirebench study flexreduce run --launch "horovodrun -np {ranks} -H {hosts}" --machines h1 h2 h3 --images FOLDER \
+      --out FOLDER
+  wirebench study gs_sgd report --cluster FOLDER
+
+Runs that are there are not made again, and a training that was interrupted goes on from its last epoch. Checkout and
+Python are at the same path on every machine, and FOLDER of --out is one that this machine and rank 0's share.
+"""
+
+import argparse
+import functools
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from papers.notes import NotedRun
+from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
+from papers.timings import Timing
+from papers.trainings import RESUMING, TRAIN, Training
+from papers.trust import TURNS
+from wirebench.compose.resolve import resolve
+from wirebench.config import loader
+from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
+from wirebench.topology.tree import Topology
+from wirebench.utils.names import suggest
+
+Composition = tuple[str, Sequence[str]]
+"""A config, and what is laid over it."""
+FILLED = ("{ranks}", "{hosts}", "{nodes}")
+INPUTS = {"data": "folder that has cifar-10-batches-bin", "images": "folder that has train/CLASS and val/CLASS"}
+RESERVED = (
+    "train.seed", "data.root", "output.dir", "model.name", "compressor.name", "scheduler.name", "collective.name",
+    *(word.partition("=")[0] for word in RESUMING),
+)  # fmt: skip
+FEW = ("train.max_steps=200", "train.warmup_steps=50", "train.eval_every=0")
+"""Of runs whose steps are timed."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Trainings of a paper's experiment.
+
+    about    tables and figures of the paper
+    rows     config and overrides, by label
+    shared   overrides of all; repeats: runs of each row
+    seeds    whether a repeat is another seed, a whole training that resumes; else the rows take turns
+    layouts  ranks on each machine, of every world that the paper has; none: whatever the launch has
+    needs    which of INPUTS the data lies in; "": none
+    keeps    files beside record and config that stay
+    """
+
+    about: str
+    rows: Mapping[str, Composition]
+    shared: tuple[str, ...] = ()
+    repeats: int = TURNS
+    seeds: bool = False
+    layouts: tuple[str, ...] = ()
+    needs: str = ""
+    keeps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """All-reduces of a paper's experiment, on each of its layouts; about: its tables and figures."""
+
+    about: str
+    collectives: tuple[str, ...]
+    sizes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    seconds: float = 25.0
+    needs: str = ""
+
+
+Parts = Mapping[str, Trained | Timed]
+"""A study's ON_CLUSTER, in its run.py: what a cluster runs, by name."""
+
+
+class Launched(NamedTuple):
+    """Ranks that a launcher of the user's starts: its words, the layout that they give, the links' rate if known."""
+
+    words: tuple[str, ...]
+    layout: str = ""
+    link: str = ""
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """See Place."""
+        return {key: value for key, value in (("layout", self.layout), ("link", self.link)) if value}
+
+    def check(self) -> None:
+        """See Place."""
+        if self.link:
+            parse_rate(self.link)
+        if self.layout:
+            Topology.parse(self.layout)
+
+    def otherwise(self, record: Mapping[str, Any]) -> str:
+        """See Place: where the ranks were on other machines than the layout says."""
+        hosts = record["environment"].get("hosts") or []
+        there = "+".join(str(len(host["ranks"])) for host in hosts)
+        return f"ran on {there or 'unknown machines'}, not on {self.layout}" if self.layout not in ("", there) else ""
+
+    def on(self, tool: Sequence[str]) -> Command:
+        """See Place. torchrun starts Python itself; others start this one, at the same path everywhere."""
+        by_itself = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in self.words)
+        begin = [] if by_itself else [sys.executable]
+        return [*self.words, *begin, *(tool if tool[0] == TRAIN else ["-m", "wirebench", *tool[1:]])]
+
+
+def flags(parser: argparse.ArgumentParser, parts: Parts) -> None:
+    """Where and what is run."""
+    add = parser.add_argument
+    add("--launch", required=True, metavar="WORDS", help="what starts the ranks: 'horovodrun -np 4 -H h1:2,h2:2'")
+    add("--machines", nargs="+", default=[], metavar="HOST", help="names that {hosts} is filled in with")
+    add("--layouts", nargs="+", metavar="LAYOUT", help="ranks on each machine, such as 2+3 (the paper's)")
+    add(
+        "--parts", nargs="+", choices=list(parts), default=list(parts), metavar="NAME", help=f"{', '.join(parts)} (all)"
+    )
+    add("--rows", nargs="+", metavar="LABEL", help="of trainings: 'resnet20 dense', ... (all of a part)")
+    for name, about in INPUTS.items():
+        if any(part.needs == name for part in parts.values()):
+            add(f"--{name}", metavar="FOLDER", help=about)
+    add("--link", default="", metavar="RATE", help="rate of every machine's link, for claims that depend on it: 1gbit")
+    add("--repeats", type=int, metavar="N", help="turns or seeds of each row (the part's own)")
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="further settings, of all trainings")
+    add("--sizes", nargs="+", metavar="SIZE", help="of all-reduces; 60kf is 60,000 floats (the part's own)")
+    add("--seconds", type=float, help="time for a size of all-reduces (the part's own)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where all-reduces have their numbers (%(default)s)")
+    add("--out", type=Path, required=True, metavar="FOLDER", help="where the results go")
+    add("--dry-run", action="store_true", help="print every command, run none")
+
+
+def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
+    """Make the runs that are not there yet, or print their commands; the labels of those that failed."""
+    out, program = options.out.resolve(), words_of(options.launch)[:1]
+    chosen = {name: part for name, part in parts.items() if name in options.parts}
+    _refuse_unusable(chosen, options)
+    if out.is_relative_to(RESULTS):
+        raise UserError(f"--out: {out} lies in the study's own results; name another folder")
+    labels = list(dict.fromkeys(row for part in chosen.values() if isinstance(part, Trained) for row in part.rows))
+    for label in options.rows or ():
+        if label not in labels:
+            raise UserError(
+                f"--rows: no {label!r}; {suggest(label, labels) if labels else 'these parts train nothing'}"
+            )
+    runs = [each for name, part in chosen.items() for each in planned(name, part, options)]
+    if options.again and not options.dry_run:
+        for each in runs:
+            if isinstance(each, Training):  # what is made anew goes on with nothing
+                folder = out / each.folder
+                shutil.rmtree(folder.with_name(f".{folder.name}.part"), ignore_errors=True)
+    if not runs:
+        raise UserError(f"--parts: nothing is left of {', '.join(chosen)}")
+    if not options.dry_run:
+        if shutil.which(program[0]) is None:
+            raise UserError(f"--launch: {program[0]}: is no command here")
+        return measure({out: runs}, launch, options.again)
+    for each in runs:
+        each.check()
+        print(shown(each.command(out)))
+    return []
+
+
+def planned(name: str, part: Trained | Timed, options: argparse.Namespace) -> Iterator[Training | Timing]:
+    """The runs of a part, in their order; none where it lacks its data or its machines, which is told."""
+    folder = getattr(options, part.needs) if part.needs else None
+    if part.needs and folder is None and not options.dry_run:
+        print(f"left out without --{part.needs}: {name}", file=sys.stderr)
+        return
+    for place in places(name, part.layouts, options):
+        if isinstance(part, Timed):
+            seconds = part.seconds if options.seconds is None else options.seconds
+            sizes = tuple(options.sizes or part.sizes)
+            yield Timing(place.layout or name, place, part.collectives, sizes, seconds, options.device)
+        else:
+            yield from _trainings(name, part, place, folder or "FOLDER", options)
+
+
+def _trainings(
+    name: str, part: Trained, place: Launched, folder: str, options: argparse.Namespace
+) -> Iterator[Training]:
+    where = f"{name}/{place.layout}" if len(part.layouts) > 1 else name
+    data = (f"data.root={_absolute(folder)}",) if part.needs else ()
+    repeats = range(part.repeats if options.repeats is None else options.repeats)
+    rows = [row for row in part.rows.items() if options.rows is None or row[0] in options.rows]
+    # What is timed takes turns; the seeds of a row follow each other, so that its row is whole before the next begins.
+    order = [(row, each) for row in rows for each in repeats] if part.seeds else [(r, e) for e in repeats for r in rows]
+    for (label, (config, overrides)), repeat in order:
+        seed = (f"train.seed={repeat}",) if part.seeds else ()
+        words = {word.partition("=")[0]: word for word in (*overrides, *part.shared, *seed, *data, *options.set)}
+        yield Training(
+            f"{where}/{_named(label)}-{repeat}", label, place, Path(config), tuple(words.values()), part.keeps,
+            resumes=part.seeds,
+        )  # fmt: skip
+
+
+def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> Iterator[Launched]:
+    """Where a part runs: once with the words as they are, or on each layout; UserError where words cannot do it."""
+    wanted = list(dict.fromkeys(options.layouts or layouts))
+    words = words_of(options.launch)
+    if not any(each in options.launch for each in FILLED):
+        if options.machines:
+            raise UserError(f"--machines: --launch has none of {', '.join(FILLED)} to be filled in")
+        if len(wanted) > 1:
+            raise UserError(
+                f"--launch: {name} has {len(wanted)} layouts, {', '.join(wanted)}: write {{ranks}} and {{hosts}} and "
+                "name --machines, or say by --layouts which one this is"
+            )
+        yield Launched(words, next(iter(wanted), ""), options.link)
+        return
+    if not options.machines:
+        raise UserError("--machines: --launch has something to fill in: which machines are there?")
+    for layout in wanted or ["+".join("1" for _ in options.machines)]:
+        ranks = [len(machine) for machine in Topology.parse(layout).machines]
+        if len(ranks) > len(options.machines):
+            print(f"left out, needs {len(ranks)} machines: {name} on {layout}", file=sys.stderr)
+            continue
+        hosts = ",".join(f"{host}:{count}" for host, count in zip(options.machines, ranks, strict=False))
+        filled = dict(zip(FILLED, (str(sum(ranks)), hosts, str(len(ranks))), strict=True))
+        yield Launched(tuple(_filled(word, filled) for word in words), layout, options.link)
+
+
+def words_of(launch: str) -> tuple[str, ...]:
+    """The words of --launch; UserError for none, or for quotes that are not closed."""
+    try:
+        words = tuple(shlex.split(launch))
+    except ValueError as error:
+        raise UserError(f"--launch: {launch!r}: {error}") from error
+    if not words:
+        raise UserError("--launch: has no words")
+    for name in re.findall(r"\{\w*\}", launch):
+        if name not in FILLED:
+            raise UserError(f"--launch: {name}: is none of {', '.join(FILLED)}")
+    return words
+
+
+def _refuse_unusable(parts: Parts, options: argparse.Namespace) -> None:
+    """UserError for what nothing would read, and for settings that the rows themselves have."""
+    if options.repeats is not None and options.repeats < 1:
+        raise UserError(f"--repeats: must be positive, got {options.repeats}")
+    if options.seconds is not None and options.seconds <= 0:
+        raise UserError(f"--seconds: must be positive, got {options.seconds:g}")
+    timed = [part for part in parts.values() if isinstance(part, Timed)]
+    for name in ("sizes", "seconds", "device"):
+        if not timed and getattr(options, name) not in (None, "cpu"):
+            raise UserError(f"--{name}: {', '.join(parts)} times no all-reduces")
+    for host in options.machines:
+        if ":" in host or "," in host:
+            raise UserError(f"--machines: {host!r}: names alone; their ranks are the layout's")
+    if len(set(options.machines)) < len(options.machines):
+        raise UserError(f"--machines: one is named twice: {' '.join(options.machines)}")
+    given = [word.partition("=")[0] for word in options.set]
+    for key in given:
+        if given.count(key) > 1:
+            raise UserError(f"--set: {key}: is given twice")
+        if key in RESERVED or key in _rows_keys(parts):
+            raise UserError(f"--set: {key}: is what the runs of {', '.join(parts)} differ in, or where they lie")
+
+
+def _rows_keys(parts: Parts) -> set[str]:
+    """Keys that a row has of its own."""
+    trained = [part for part in parts.values() if isinstance(part, Trained)]
+    return {word.partition("=")[0] for part in trained for _, words in part.rows.values() for word in words}
+
+
+def matches(run: NotedRun, composition: Composition) -> bool:
+    """Whether the run's own config has the model and the compressor of a row, warm-up or not."""
+    config, overrides = composition
+    return _told(run.record["config"]) == _wanted(config, tuple(overrides))
+
+
+@functools.cache
+def _wanted(config: str, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
+    return _told(loader.to_dict(resolve(loader.load(ROOT / config, overrides))))
+
+
+def _told(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Few steps are timed without a warm-up, whose density they would have."""
+    return [{key: each for key, each in config[name].items() if key != "warmup"} for name in ("model", "compressor")]
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _absolute(folder: str) -> str:
+    return folder if folder == "FOLDER" else within(Path(folder).resolve())
+
+
+def _named(label: str) -> str:
+    return label.replace(" ", "_").replace("%", "percent")

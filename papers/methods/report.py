@@ -1,0 +1,89 @@
+"""The table and the figure of what was measured of compressors: table.md and steps.png in their runs' folder.
+
+wirebench study methods report results/methods/vgg16
+wirebench study methods report results/methods/vgg16-*gbit results/methods/vgg16-*mbit     with by_link beside them
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from papers.findings import Finding
+from papers.methods import by_link
+from papers.methods.table import document
+from papers.page import Page, tables_below
+from papers.rows import DENSE, Row, cluster, fastest, load
+from papers.runner import RESULTS
+from wirebench.figures import colours
+from wirebench.figures.bars import Bar, Look, stacked
+from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.style import Figure, around, finished
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Whose report."""
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of the runs of a config")
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One for each folder, and one for several that differ in the rate of their links."""
+    rows = {folder: load(folder) for folder in options.folders}
+    own = [Page(folder, document(those), {"steps.png": figure(those)}) for folder, those in rows.items()]
+    return [*own, *map(by_link.page, by_link.groups(list(rows)))]
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """None: the gs-SGD paper's claims are those of the study gs_sgd."""
+    return []
+
+
+def committed() -> list[list[str]]:
+    """Every model's, all at once: some belong together."""
+    folders = [folder for [folder] in tables_below(RESULTS / "methods") if Path(folder).name != by_link.FOLDER]
+    return [folders] if folders else []
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """A bar for every method: what computes, what compresses, and the communication that is left."""
+    timed = [row for row in rows if row.step_seconds is not None]
+    computing = min(map(_computing, timed), default=0.0)
+    bars = [
+        Bar(
+            row.title, dict(zip(colours.STEP, (1e3 * part for part in _parts(row, computing)), strict=True)),
+            _spread(row), words=f"{1e3 * (row.step_seconds or 0.0):.0f}",
+        )
+        for row in timed
+    ]  # fmt: skip
+    dense = fastest(timed, DENSE)
+    line = None if dense is None else (1e3 * (dense.step_seconds or 0.0), dense.label)
+    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
+    look = Look(colours.STEP, line=line, spread="steps, 10 % to 90 %", legend_columns=1)
+    return finished(stacked(bars, across, look, f"Compressors, time per step: {cluster(rows)}", _note(rows)))
+
+
+def _spread(row: Row) -> tuple[float, float] | None:
+    between = row.steps_between
+    return None if between is None else (1e3 * between[0], 1e3 * between[1])
+
+
+def _note(rows: Sequence[Row]) -> str:
+    runs = [run for row in rows for run in row.runs]
+    turns = counted((len(row.runs) for row in rows), "turn")
+    where = provenance(run.has("environment") or {} for run in runs)
+    return f"Bars: medians of {turns}; lines: 10 % to 90 % of all steps. {where}."
+
+
+def _computing(row: Row) -> float:
+    """Seconds of a step that are neither compression nor the wait for other ranks."""
+    return sum(row.median("phases", name) or 0.0 for name in ("data", "forward", "backward", "update"))
+
+
+def _parts(row: Row, least: float) -> tuple[float, float, float]:
+    """Seconds of a step: computing, compressing that was not hidden, and all else.
+
+    least  computing of the methods that show it; DDP waits within the backward pass, so that its own cannot be told
+    """
+    compress = row.median("phases", "compress")
+    computing = least if compress is None else _computing(row)
+    compress = min(compress or 0.0, row.median("phases", "exchange_exposed") or 0.0)
+    return computing, compress, max((row.step_seconds or 0.0) - computing - compress, 0.0)

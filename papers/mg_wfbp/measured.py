@@ -1,0 +1,206 @@
+"""Schedules on emulated hosts beside their predictions and the MG-WFBP paper's measured rates: a table and a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from papers import trust
+from papers.energy import with_energy
+from papers.findings import Finding
+from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
+from papers.notes import NotedRun
+from papers.page import Page
+from papers.rows import Row, cluster, load, times_faster
+from wirebench.exchange.reduce_scatter import WAIT
+from wirebench.figures import colours
+from wirebench.figures.bars import Bar, Look, stacked
+from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.style import Figure, around, finished
+from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, timeline_spans
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.markdown import table
+
+Interval = tuple[float, float]
+
+HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
+PAIRS_HEAD = ("faster", "than", "here [95 % interval]", "MG-WFBP paper, with 10GbE")
+ONE_NETWORK = "on GoogLeNet alone: the times of ResNet-50's layers were not published"
+"""What the paper's sentence is about as well, and nobody can run."""
+PAIRS = (
+    ("mg_wfbp", "wfbp"),
+    ("mg_wfbp", "sync_easgd"),
+    ("optimal", "mg_wfbp"),
+    ("optimal", "wfbp"),
+    ("dear", "wfbp"),
+    ("dear bucket_cap_mb=4", "wfbp"),
+    ("dear bucket_cap_mb=1", "wfbp"),
+    ("optimal", "fused"),
+    ("optimal", "native"),
+)
+
+
+def page(folder: Path) -> Page:
+    """The report of a folder of runs."""
+    rows = load(folder)
+    return Page(folder, document(rows), {"steps.png": figure(rows)})
+
+
+def findings(folder: Path) -> list[Finding]:
+    """The paper's measured factors beside those of a folder of runs of the same setting; none of another setting."""
+    rows = load(folder)
+    known = {row.label: row for row in rows if not row.diverged}
+    found = []
+    for claim in PUBLISHED.claims.values():
+        rival, run = claim.about.get("emulated_over"), rows[0].runs[0]
+        figure = None if rival is None else _papers(run, "mg_wfbp", rival)
+        if not _is_the_claims(run) or rival is None or figure is None or not {rival, "mg_wfbp"} <= known.keys():
+            continue
+        pair = known["mg_wfbp"], known[rival]
+        ratio = times_faster(*pair)
+        if ratio:
+            rules = trust.rules_of((row.runs for row in pair), "turns")
+            records = tuple(each.folder for row in pair for each in row.runs)
+            verdict = claim.judge(ratio, expected=figure)
+            verdict = verdict._replace(why="; ".join(filter(None, (verdict.why, ONE_NETWORK))))
+            about = f"{folder.name}: {PAPERS_LINKS[_link(run)]}"
+            found.append(Finding(claim, ratio.words(), verdict, about, f"{figure:.2f}x", records, rules))
+    return found
+
+
+def _is_the_claims(run: NotedRun) -> bool:
+    """Whether it is of as many nodes as the claims, with layer times that were measured."""
+    model = _model(run)
+    return model is not None and model.measured and run.record["world_size"] == model.nodes[-1]
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The whole file."""
+    first = rows[0].runs[0]
+    model, dilation = first.record["config"]["model"], first.has("config", "network", "dilation") or 1
+    git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for row in rows for run in row.runs})
+    slowed = f" Computation is slowed down {dilation:g} times, as the links are." if dilation != 1 else ""
+    lines = [
+        f"# Schedules on {model.get('trace', model.get('name', '?'))}",
+        "",
+        f"{first.record['world_size']} workers on {first.note['hosts']} emulated hosts with links of "
+        f"{first.note['link']}, all on one {first.machine}; turns of each: {len(rows[0].runs)}.{slowed} "
+        "Exposed: what a step waits for messages when its backward pass is over. A prediction is a simulation of the "
+        "schedule, with messages and computation timed apart in the run's own uncounted steps (docs/record.md).",
+        "",
+        f"Commits: {', '.join(git)}. Made by `wirebench study mg_wfbp run`, which runs `{first.note['launch']}` and "
+        "the like.",
+        "",
+        *table(*with_energy(HEAD, [_cells(row) for row in rows], rows)),
+        *trust.note({row.label: row.runs for row in rows}, "turns"),
+        *table(PAIRS_HEAD, _pairs(rows)),
+        *_all_gathers(rows),
+        "![time per step](steps.png)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """A bar for every schedule, with the prediction of each."""
+    bars = [_bar(row) for row in rows if row.step_seconds]
+    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
+    look = Look(
+        {bar.name: colours.schedule(bar.name) for bar in bars}, legend=False, spread="steps, 10 % to 90 %",
+        mark="predicted", width=250,
+    )  # fmt: skip
+    runs = [run for row in rows for run in row.runs]
+    note = (
+        f"Bars: medians of {counted((len(row.runs) for row in rows), 'turn')}; thin lines: 10 % to 90 % of all steps; "
+        f"thick marks: predictions. {provenance(run.has('environment') or {} for run in runs)}."
+    )
+    return finished(stacked(bars, across, look, f"Schedules, time per step: {cluster(rows)}", note))
+
+
+def _bar(row: Row) -> Bar:
+    between, predicted = row.steps_between, row.median("prediction", "step_seconds")
+    seconds = row.step_seconds or 0.0
+    words = f"{_ms(seconds):.0f}"
+    if predicted is not None:
+        words += f", predicted {_ms(predicted):.0f} ({100 * (predicted / seconds - 1):+.1f} %)"
+    spread = None if between is None else (_ms(between[0]), _ms(between[1]))
+    return Bar(row.title, {row.title: _ms(seconds)}, spread, None if predicted is None else _ms(predicted), words)
+
+
+def _cells(row: Row) -> list[str]:
+    seconds, between = row.step_seconds, row.steps_between
+    exposed, predicted = row.median("phases", "exchange_exposed"), row.median("prediction", "step_seconds")
+    messages = row.median("prediction", "messages")
+    return [
+        row.title,
+        "-" if messages is None else f"{messages:g}",
+        "-" if seconds is None or between is None
+        else f"{_ms(seconds):.1f} [{_ms(between[0]):.1f} - {_ms(between[1]):.1f}]",
+        "-" if exposed is None else f"{_ms(exposed):.1f}",
+        "-" if predicted is None else f"{_ms(predicted):.1f}",
+        "-" if predicted is None or not seconds else f"{100 * (predicted / seconds - 1):+.1f} %",
+    ]  # fmt: skip
+
+
+def _pairs(rows: Sequence[Row]) -> list[list[str]]:
+    known = {row.label: row for row in rows if not row.diverged}
+    pairs = []
+    for name, other in PAIRS:
+        ratio = times_faster(known[name], known[other]) if {name, other} <= known.keys() else None
+        if ratio:
+            papers = _papers(rows[0].runs[0], name, other)
+            cells = [name, other, ratio.words()]
+            pairs.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
+    return pairs
+
+
+def _all_gathers(rows: Sequence[Row]) -> list[str]:
+    """How much of the all-gathers of split schedules forward passes hide, by the timelines of their first turns."""
+    lines = []
+    for row in rows:
+        folder = row.runs[0].folder
+        spans = timeline_spans(folder / "trace.json") if (folder / "trace.json").is_file() else []
+        gathers = [(begin, end) for name, begin, end in spans if name.endswith((ALL_GATHER, FORMERLY_ALL_GATHER))]
+        if gathers:
+            forward = [(begin, end) for name, begin, end in spans if name == "forward"]
+            waits = [(begin, end) for name, begin, end in spans if name.startswith(WAIT)]
+            hidden = together(gathers, forward) - together(gathers, waits)
+            total = sum(end - begin for begin, end in gathers)
+            lines += [
+                f"`{row.label}`: a forward pass hides {_ms(hidden):.0f} of the {_ms(total):.0f} ms of all-gathers in "
+                f"the steps that {folder.name}/trace.json shows (ui.perfetto.dev); during the rest the forward pass "
+                "waits for them or has not begun.",
+                "",
+            ]
+    return lines
+
+
+def together(some: Sequence[Interval], others: Sequence[Interval]) -> float:
+    """Seconds in which both are under way; neither overlaps itself."""
+    pairs = ((min(e, end) - max(b, begin)) for b, e in others for begin, end in some)
+    return sum(max(0.0, both) for both in pairs)
+
+
+def _papers(run: NotedRun, name: str, other: str) -> float | None:
+    """The paper's ratio for as many nodes; None of another model or network, or of schedules that it has not."""
+    nodes, model = run.record["world_size"], _model(run)
+    if model is None or nodes not in model.nodes:
+        return None
+    if _link(run) not in PAPERS_LINKS:
+        return None
+    if not {name, other} <= model.rates.keys():
+        return None
+    return model.seconds(nodes, other) / model.seconds(nodes, name)
+
+
+def _model(run: NotedRun) -> Model | None:
+    """The paper's network that it replays."""
+    trace = run.record["config"]["model"].get("trace")
+    return next((model for model in MODELS if model.trace == trace), None)
+
+
+def _link(run: NotedRun) -> float:
+    """Bits per second of a link at full speed."""
+    return parse_rate(run.note["link"]) * (run.has("config", "network", "dilation") or 1)
+
+
+def _ms(seconds: float | None) -> float:
+    return 1e3 * (seconds or 0.0)

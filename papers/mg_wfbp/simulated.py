@@ -1,0 +1,244 @@
+"""The MG-WFBP paper's claims beside the simulator: its Fig. 5 to 9 and a table.
+
+Nothing of it is measured but the all-reduces beside Fig. 5 (b).
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from papers.findings import Finding, claims_table
+from papers.mg_wfbp import figures, origin, paper
+from papers.mg_wfbp.all_reduces import Measured, times
+from papers.mg_wfbp.claims import claims, network_claims
+from papers.mg_wfbp.figures import SHOWN
+from papers.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, Model, Step
+from papers.page import Page
+from papers.rows import load
+from papers.runner import RESULTS
+from wirebench import collectives, schedulers
+from wirebench.costmodel.formulas import Line, ring
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.figures.provenance import computed, counted, provenance
+from wirebench.figures.style import Figure
+from wirebench.planner.compositions import DENSE, sizes_of
+from wirebench.simulation import trace
+from wirebench.simulation.simulator import Simulator, free
+from wirebench.simulation.trace import Trace
+from wirebench.topology import presets
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.markdown import table
+
+RING = "ring"
+EMULATED = RESULTS / "schedules/googlenet_8x10gbit"
+"""Runs on emulated hosts whose all-reduces stand beside Fig. 5 (b): of the paper's three schedules."""
+CAPTIONS = {
+    "fig5a.png": "sizes of layers", "fig5b.png": "time of an all-reduce",
+    "fig6.png": "GoogLeNet, measured and predicted", "fig7.png": "ResNet-50, measured and predicted",
+    "fig8.png": "computation and communication", "fig9a.png": "GoogLeNet, simulated",
+    "fig9b.png": "ResNet-50, simulated",
+}  # fmt: skip
+
+
+class Results(NamedTuple):
+    """What a message costs beside the network, by the fit; measured and predicted steps, and efficiencies, by model.
+
+    starred  predicted seconds of a step of WFBP on a star, by model and nodes
+    """
+
+    call_seconds: float
+    predicted: dict[str, list[Step]]
+    starred: dict[str, dict[int, float]]
+    simulated: dict[str, Efficiencies]
+
+
+@functools.cache
+def results() -> Results:
+    """The same code gives the same."""
+    predict = {model.label: predictor(model) for model in MODELS}
+    call_seconds = paper.fit(GOOGLENET, predict[GOOGLENET.label])
+    predicted = {model.label: paper.steps(model, predict[model.label], call_seconds) for model in MODELS}
+    starred = {
+        model.label: {nodes: predict[model.label](nodes, STAR, call_seconds) for nodes in model.nodes}
+        for model in MODELS
+    }
+    return Results(call_seconds, predicted, starred, {model.label: efficiencies(model) for model in MODELS})
+
+
+def findings() -> list[Finding]:
+    """The paper's claims beside the simulator."""
+    _, predicted, _, simulated = results()
+    found = [(model, claims(model, simulated[model.label], predicted[model.label])) for model in MODELS]
+    of_models = [replace(each, about=model.label) for model, those in found for each in those]
+    return [*of_models, *network_claims(all_reduce)]
+
+
+def all_reduce(nodes: int) -> Line:
+    """What a ring costs on the network of the authors' simulator."""
+    network = presets.find(paper.NETWORK)
+    return ring(nodes, network.latency_seconds, 1 / network.bytes_per_second, network.reduce_seconds_per_byte)
+
+
+def page(folder: Path) -> Page:
+    """The report."""
+    found = results()
+    known = origin.of(folder, *found)
+    constants = "the network constants of the authors' simulator"
+    where = {model.label: computed(known.git, _trace(model), constants) for model in MODELS}
+    both = computed(known.git, *map(_trace, MODELS), constants)
+    drawn: dict[str, Figure | None] = {
+        "fig5a.png": figures.layer_sizes(MODELS),
+        "fig5b.png": figures.all_reduces(all_reduce, computed(known.git, constants), _measured()),
+        "fig8.png": figures.step_parts(MODELS, found.predicted, found.starred, both),
+    }
+    for model, real, simulated in ((GOOGLENET, "fig6", "fig9a"), (RESNET, "fig7", "fig9b")):
+        label = model.label
+        drawn[f"{real}.png"] = figures.real_figure(model, found.predicted[label], found.starred[label], where[label])
+        drawn[f"{simulated}.png"] = figures.simulated_figure(model, found.simulated[label], where[label])
+    in_order = {name: drawn[name] for name in CAPTIONS}
+    return Page(folder, document(found), in_order, files={origin.FILE: known.text})
+
+
+def _measured() -> list[Measured]:
+    """The all-reduces of the emulated hosts; none where these runs are not there."""
+    if not EMULATED.is_dir():
+        return []
+    rows = [row for row in load(EMULATED) if row.label in SCHEDULES and not row.diverged]
+    runs = [run for row in rows for run in row.runs]
+    by_nodes = times({run.note["hosts"]: runs for run in runs[:1]})
+    turns = counted((len(row.runs) for row in rows), "turn")
+    note = (
+        f"Points: medians over {turns} of {len(rows)} schedules, bars from the shortest to the longest; rings of the "
+        f"last step of each. {provenance(run.has('environment') or {} for run in runs)}."
+    )
+    title = f"on emulated hosts with links of {parse_rate(runs[0].note['link']) / 1e9:g} Gbit/s" if runs else ""
+    return [Measured(title, note, by_nodes)] if by_nodes else []
+
+
+def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0, collective: str = RING) -> Simulator:
+    """Dense messages on the network of the authors' simulator, by the collective's formula."""
+    topology = presets.cluster(presets.find(paper.NETWORK), sizes.size)
+    pricer = Pricer(collectives.build(collective), collective, topology, call_seconds, formulas=True)
+    return Simulator(model, sizes, free, pricer)
+
+
+def predictor(model: Model) -> paper.Predict:
+    """Steps of a model whose trace takes as long as the authors' measured step of one node."""
+    original = trace.load(trace.find(model.trace))
+    scaled = original.faster((original.forward_seconds + original.backward_seconds) / model.alone)
+
+    @functools.cache
+    def sizes(nodes: int) -> Sizes:
+        return sizes_of(DENSE, None, scaled, nodes)  # it remembers those of every bucket
+
+    @functools.cache
+    def predict(nodes: int, schedule: str, call_seconds: float) -> float:
+        name, _, collective = schedule.partition(" on ")
+        at = simulator(scaled, sizes(nodes), call_seconds, collective or RING)
+        return at.step(schedulers.build(name)).step.seconds
+
+    return predict
+
+
+def efficiencies(model: Model) -> Efficiencies:
+    """By nodes and schedule, of the trace as it is."""
+    original = trace.load(trace.find(model.trace))
+    nodewise = {}
+    for nodes in paper.SIMULATED_NODES:
+        sizes = sizes_of(DENSE, None, original, nodes)
+        at = {collective: simulator(original, sizes, collective=collective) for collective in (RING, "star")}
+        pairs = {name: name.partition(" on ") for name in SHOWN}
+        nodewise[nodes] = {
+            label: at[collective or RING].step(schedulers.build(name)).efficiency
+            for label, (name, _, collective) in pairs.items()
+        }
+    return nodewise
+
+
+def _trace(model: Model) -> str:
+    kind = "the authors' log" if model.measured else "reconstructed"
+    return f"the trace {model.trace} ({kind}, {trace.load(trace.find(model.trace)).hardware})"
+
+
+def document(found: Results) -> str:
+    """table.md."""
+    call_seconds, predicted, starred, simulated = found
+    lines = [
+        "# The MG-WFBP paper, simulated",
+        "",
+        "Made by `wirebench study mg_wfbp report`. Nothing here was measured by us: steps are simulated with the",
+        "constants of the authors' own simulator (ring, alpha 45.25 us, beta 0.993 ns/B, gamma 2.5 ns/B), and what",
+        "they measured stands beside. How a step is simulated: [docs/simulation.md](../../docs/simulation.md).",
+        "",
+        "TensorFlow with parameter servers, a measured baseline of Fig. 6 and 7, was not run, and the paper prints no",
+        "number of it. WFBP on a star, which has one server, is simulated in its place. The paper does not state",
+        "TensorFlow's number of servers.",
+        "",
+        *(f"![{caption}]({name})" for name, caption in CAPTIONS.items()),
+        "",
+    ]
+    for model in MODELS:
+        lines += [f"## {model.label}", "", *_about(model)]
+        lines += claims_table(claims(model, simulated[model.label], predicted[model.label]))
+        lines += _simulated(simulated[model.label])
+        lines += _predicted(model, predicted[model.label], starred[model.label], call_seconds)
+    lines += ["## The network", "", *claims_table(network_claims(all_reduce))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _about(model: Model) -> list[str]:
+    if model.measured:
+        return [f"The trace `{model.trace}` is the authors' log; forward times are half of the backward times.", ""]
+    source = trace.load(trace.find(model.trace)).source
+    return [
+        f"The trace `{model.trace}` is reconstructed, as the log was not published ({source}),",
+        "so that the efficiency of SyncEASGD comes out as in the paper. What follows from it is no more than that.",
+        "",
+    ]
+
+
+def _simulated(nodewise: Efficiencies) -> list[str]:
+    head = (
+        "nodes",
+        *(f"{LABELS[name]}: speed-up" for name in SHOWN),
+        "MG-WFBP over WFBP",
+        "over SyncEASGD",
+        "optimal over MG-WFBP",
+    )
+    rows = [
+        (
+            str(nodes),
+            *(f"{nodes * each[name]:.1f} ({100 * each[name]:.0f} %)" for name in SHOWN),
+            *(f"{each['mg_wfbp'] / each[rival]:.2f}x" for rival in ("wfbp", "sync_easgd")),
+            f"{each['optimal'] / each['mg_wfbp']:.2f}x",
+        )
+        for nodes, each in nodewise.items()
+    ]
+    return ["Simulated speed-ups over one node, and efficiencies:", "", *table(head, rows)]
+
+
+def _predicted(model: Model, steps: Sequence[Step], starred: Mapping[int, float], call_seconds: float) -> list[str]:
+    rows = [
+        (
+            str(step.nodes), LABELS[step.schedule], f"{step.measured:.3f} s", f"{step.predicted:.3f} s",
+            f"{100 * step.error:+.2f} %", "yes" if step.fitted and model is paper.GOOGLENET else "",
+        )
+        for step in steps
+    ]  # fmt: skip
+    rows += [(str(nodes), LABELS[STAR], "-", f"{seconds:.3f} s", "-", "") for nodes, seconds in starred.items()]
+    worst = max(abs(step.error) for step in steps)
+    said = [f"The trace is made as fast as the measured step of one node, {model.alone:.3f} s. Every message costs"]
+    if model is paper.GOOGLENET:
+        said += [
+            f"{1e3 * call_seconds:.2f} ms more than the network's formula says: the one number that is fitted, to the",
+            f"two steps that are marked. Largest error: {100 * worst:.2f} %.",
+        ]
+    else:
+        said += [
+            f"what GoogLeNet's do. Largest error: {100 * worst:.2f} %. Layer times that nobody measured, and constants",
+            "that were fitted to another job, do not bear predictions of steps.",
+        ]
+    return [*said, "", *table(("nodes", "schedule", "measured", "predicted", "error", "fitted"), rows)]

@@ -1,0 +1,130 @@
+"""A row of a table: the runs of one composition, what was measured over their turns, and what all rows share."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from papers import estimate, notes
+from papers.estimate import Estimate
+from papers.notes import NotedRun
+from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
+
+DENSE = ("dense", "dense, one message")
+DDP = "DDP"
+NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
+"""Of method.json, of a run on an emulated cluster."""
+
+MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
+              "optimizer.nesterov")  # fmt: skip
+"""Begins of the keys that are a method's own; one that applies the momentum itself takes the optimizer's away."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One composition: its label, and its runs, one for each turn or seed."""
+
+    label: str
+    runs: tuple[NotedRun, ...]
+
+    def median(self, *path: str) -> float | None:
+        """Median over turns of the number at `path` of the record; None where one has none."""
+        values = [run.has(*path) for run in self.runs]
+        return None if any(value is None for value in values) else statistics.median(values)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a turn did."""
+        return any(run.diverged for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """The label, and whether it diverged."""
+        return f"{self.label} (diverged)" if self.diverged else self.label
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median over turns of the median step; None without a counted step."""
+        return self.median("step_seconds", "median")
+
+    @property
+    def steps_between(self) -> tuple[float, float] | None:
+        """The lowest 10th and the highest 90th percentile of the steps of any turn."""
+        lows = [run.has("step_seconds", "p10") for run in self.runs]
+        highs = [run.has("step_seconds", "p90") for run in self.runs]
+        return None if None in lows or None in highs else (min(lows), max(highs))
+
+    @property
+    def turns(self) -> dict[str, float]:
+        """The median step of each turn that has one, by the turn's number."""
+        medians = {run.folder.name.rpartition("-")[2]: run.has("step_seconds", "median") for run in self.runs}
+        return {turn: seconds for turn, seconds in medians.items() if seconds is not None}
+
+
+def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
+    """All rows of the runs below `folder`, the fastest first; UserError where there is none, or of several settings.
+
+    needs  the keys of every note, and their types
+    """
+    measured = notes.read(folder, needs)
+    if not measured:
+        raise UserError(f"{folder}: has no METHOD-TURN/method.json of a run; measure first")
+    notes.refuse_mixed(folder, {run.folder.name: settings(run) for run in measured})
+    rows = [Row(label, turns) for label, turns in by_label(measured).items()]
+    return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
+
+
+def cluster(rows: Sequence[Row]) -> str:
+    """What was trained on which emulated cluster, for a figure's title."""
+    run = rows[0].runs[0]
+    model, dilation = run.record["config"]["model"], run.has("config", "network", "dilation") or 1
+    slowed = f", slowed down {dilation:g} times" if dilation != 1 else ""
+    rate = parse_rate(run.note["link"])
+    link = f"{rate / 1e9:g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:g} Mbit/s"
+    return f"{model.get('trace', model.get('name', '?'))} on {run.note['hosts']} hosts, links of {link}{slowed}"
+
+
+def by_label(measured: Sequence[NotedRun]) -> dict[str, tuple[NotedRun, ...]]:
+    """The runs of each composition, by the label in their notes."""
+    runs: dict[str, list[NotedRun]] = {}
+    for run in measured:
+        runs.setdefault(run.note["label"], []).append(run)
+    return {label: tuple(those) for label, those in runs.items()}
+
+
+def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
+    """The fastest of the rows with these labels; none that diverged or that has no counted step."""
+    timed = [row for row in rows if row.label in labels and row.step_seconds and not row.diverged]
+    return min(timed, key=lambda row: row.step_seconds or math.inf, default=None)
+
+
+def times_faster(row: Row, rival: Row) -> Estimate | None:
+    """How many times as fast as `rival` the row is, by the median steps of turns; None for one without a time."""
+    return estimate.ratio_of_turns(rival.turns, row.turns)
+
+
+def settings(run: NotedRun) -> dict[str, object]:
+    """What all runs of a table share: the cluster, and the config but for what is a method's own."""
+    shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
+    # The engine that ran; older configs only have what was asked for.
+    ran = {"engine.name": run.record["engine"]}
+    return {**shared, **ran, "hosts": run.note.get("hosts"), "link": run.note.get("link")}
+
+
+def flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of nested tables, by section.key."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{within}{key}.")
+        else:
+            yield within + key, value
+
+
+def size(count: float | None) -> str:
+    """Bytes as reports write them, in kB or MB."""
+    if count is None:
+        return "-"
+    return f"{count / 1e6:.3g} MB" if abs(count) >= 1e6 else f"{count / 1e3:.3g} kB"

@@ -1,0 +1,93 @@
+"""All studies' runs, one study after the other: those of the committed reports, or a short version of them."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from papers.runner import IN_ALL, Launch, Part, in_words
+from papers.study import Study, available
+from wirebench.errors import UserError
+
+INPUTS = {"data": "the folder of CIFAR-10", "images": "an image folder with train and val"}
+"""What stands for {data} and {images} in a study's series."""
+
+
+def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, names: Sequence[str] = ()) -> list[str]:
+    """Make the runs of these studies, else of all, that are not there; labels of failed ones after their study's name.
+
+    inputs  folders by the names of INPUTS; runs that need one that is None are left out, and told. UserError for one
+            that is none: its runs may be hours away
+    """
+    for key, folder in inputs.items():
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"--{key}: {folder}: is no folder; expected {INPUTS[key]}")
+    failed: list[str] = []
+    names = names or available()
+    parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}
+    left = _Left(sum(part.minutes for those in parts.values() for part in those))
+    said = IN_ALL.set(left.words)
+    for number, name in enumerate(names, 1):
+        for part in parts[name]:
+            left.begin(part.minutes)
+            print(f"study {number} of {len(names)}: {name}, about {left.words()} left in all", file=sys.stderr)
+            try:
+                failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, part.words), launch)]
+            except UserError as error:
+                # Runs of other settings lie there, or a config is wrong: the other studies can be made all the same.
+                print(f"{name}: {error}", file=sys.stderr)
+                failed.append(name)
+            left.done()
+    IN_ALL.reset(said)
+    return failed
+
+
+def _given(name: str, parts: Iterable[Part], inputs: Mapping[str, Path | None]) -> Iterator[Part]:
+    """The parts whose inputs are there, with these in place of their names; others are told."""
+    for part in parts:
+        missing = [key for key in INPUTS if f"{{{key}}}" in part.words and inputs.get(key) is None]
+        if missing:
+            print(f"{name}: left out: needs --{missing[0]} FOLDER, {INPUTS[missing[0]]}", file=sys.stderr)
+        else:
+            words = [str(inputs[word.strip("{}")]) if word.strip("{}") in INPUTS else word for word in part.words]
+            yield part._replace(words=words)
+
+
+class _Left:
+    """How long all that is not done will take, if it is as much slower than expected as what is done."""
+
+    THERE = 0.05
+    """A part that took a smaller share of its minutes had its runs already, and says nothing of the machine."""
+
+    def __init__(self, minutes: float) -> None:
+        self._later, self._part, self._began = minutes, 0.0, 0.0
+        self._done, self._took = 0.0, 0.0
+
+    def begin(self, minutes: float) -> None:
+        """A part of so many minutes."""
+        self._later -= minutes
+        self._part, self._began = minutes, time.monotonic()
+
+    def done(self) -> None:
+        """The part is."""
+        took = self._since
+        if took > self.THERE * self._part:
+            self._done, self._took = self._done + self._part, self._took + took
+
+    def words(self, cells: float = 0.0) -> str:
+        """As progress says it; `cells`: minutes that the part's cells still take at least, by those that are made."""
+        slower = self._took / self._done if self._done else 1.0
+        return in_words(slower * self._later + max(cells, slower * self._part - self._since))
+
+    @property
+    def _since(self) -> float:
+        return (time.monotonic() - self._began) / 60
+
+
+def options_of(name: str, words: list[str]) -> argparse.Namespace:
+    """What `wirebench study NAME run` reads from these words."""
+    parser = argparse.ArgumentParser(prog=f"wirebench study {name} run")
+    Study(name).runs.flags(parser)
+    parser.add_argument("--again", action="store_true")
+    return parser.parse_args(words)

@@ -1,0 +1,183 @@
+"""The measured part's table and verdicts: steps per second, and how much of an exchange a delay hides."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from papers import notes, trust
+from papers.claim import Claim
+from papers.energy import with_energy
+from papers.estimate import mean, ratio_of_turns
+from papers.findings import Finding, claims_table, with_unrun
+from papers.mg_wfbp.measured import together
+from papers.notes import NotedRun
+from papers.page import Page
+from papers.rows import NEEDS, Row, by_label, size
+from papers.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
+from papers.today.tasks import DENSE
+from papers.today.verdicts import claims_of
+from wirebench.telemetry.timeline import timeline_spans
+from wirebench.utils.markdown import table
+
+HEAD = (
+    "method", "turns", "links", "times slower than life", "counted steps", "ms of a step [95 % interval]",
+    "computing ms", "waiting for exchanges ms", "compressing ms", "bytes of a step",
+)  # fmt: skip
+COMPUTING = ("data", "forward", "backward", "update")
+EXCHANGES = ("Sum", "Gather")
+"""Kinds of requests that the part's methods make, as a timeline names them."""
+
+
+def load(folder: Path) -> dict[str, Row]:
+    """The rows by label, empty where there is no run; UserError where two that are compared have different settings."""
+    runs = notes.read(folder, NEEDS)
+    for pair in PAIRS:
+        notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs if run.note["label"] in pair})
+    return {label: Row(label, those) for label, those in by_label(runs).items()}
+
+
+def page(folder: Path) -> Page:
+    """Table and verdicts."""
+    rows = load(folder)
+    return Page(folder, document(rows, with_unrun(findings(rows), claims_of(SPEED))))
+
+
+def findings(rows: Mapping[str, Row]) -> list[Finding]:
+    """The claims about methods that have runs, by the turns that both have."""
+    found = []
+    for claim in claims_of(SPEED):
+        [label], [rival] = claim.about["methods"], claim.about["rivals"]
+        if label in rows and rival in rows:
+            measured = _measured(claim, rows[label], rows[rival])
+            if measured is not None:
+                found.append(measured)
+    return found
+
+
+def _measured(claim: Claim, row: Row, rival: Row) -> Finding | None:
+    speed = claim.about["measure"] == "speed"
+    ours, theirs = ((step_seconds if speed else waiting)(each) for each in (row, rival))
+    shared = [turn for turn in ours if theirs.get(turn)]
+    if not shared:
+        return None
+    if speed:
+        measured = ratio_of_turns(*({turn: times[turn] for turn in shared} for times in (theirs, ours)))
+        assert measured is not None
+        most = bound(rival)
+        here = measured.words("{:.1f}x", "{:.1f}") + ("" if most is None else f", at most {most:.1f}x")
+    else:  # of the wait, all of which may be gone
+        measured = mean([1 - ours[turn] / theirs[turn] for turn in shared])
+        here = measured.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
+    rules = trust.rules_of((row.runs, rival.runs), "turns")
+    records = tuple(run.folder for each in (row, rival) for run in each.runs)
+    return Finding(claim, here, claim.judge(measured), records=records, rules=rules)
+
+
+def step_seconds(row: Row) -> dict[str, float]:
+    """The mean of the counted steps of each turn, by its number: a median would be of a step without an exchange."""
+    images = {_turn(run): run.has("images_per_second", "mean") for run in row.runs}
+    batch = row.runs[0].record["world_size"] * row.runs[0].record["config"]["data"]["batch_size"]
+    return {turn: batch / rate for turn, rate in images.items() if rate}
+
+
+def waiting(row: Row) -> dict[str, float]:
+    """Seconds of a mean step in which a worker waits for an exchange, of each turn."""
+    phases = {_turn(run): run.has("phases", "exchange_exposed") for run in row.runs}
+    return {turn: seconds for turn, seconds in phases.items() if seconds is not None}
+
+
+def bound(dense: Row) -> float | None:
+    """How much faster a step would be without any exchange: 1 + exchange / computing; None without a counted step."""
+    steps, waits = step_seconds(dense), waiting(dense)
+    values = [steps[turn] / (steps[turn] - waits[turn]) for turn in steps if turn in waits]
+    return statistics.median(values) if values else None
+
+
+def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
+    """The whole file."""
+    run = next(iter(rows.values())).runs[0]
+    known = [rows[label] for label in (DENSE, SPARSELOCO, STREAMED, WAITING) if label in rows]
+    commits = sorted({each.commit for row in known for each in row.runs})
+    lines = [
+        "# The methods of today: steps per second",
+        "",
+        f"{run.record['config']['model']['trace']} on {run.note['hosts']} emulated hosts of one worker each, all on "
+        f"one {run.machine}. Links and the trace are as much slower than life as the table says, and so are the "
+        "milliseconds. What the workers compute themselves, on cores that they share, is not slowed down, and small "
+        "beside it. Counted steps are whole rounds of 30, of dense training single ones, and means are of them all; "
+        "waiting is what of an exchange nothing hides. Commits: "
+        f"{', '.join(commits)}. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
+        "",
+        *table(*with_energy(HEAD, [_cells(row) for row in known], known)),
+        *trust.note({row.label: row.runs for row in known}, "turns"),
+        *claims_table(found),
+        *(_limit(rows[DENSE]) if DENSE in rows else []),
+        *(line for label in (STREAMED, WAITING) if label in rows for line in _drawn(rows[label])),
+    ]
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> list[str]:
+    seconds, run = list(step_seconds(row).values()), row.runs[0]
+    parts = [row.median("phases", name) for name in COMPUTING]
+    computing = None if None in parts else sum(part or 0.0 for part in parts)
+    return [
+        row.title,
+        str(len(row.runs)),
+        run.note["link"],
+        f"{run.has('config', 'network', 'dilation') or 1:g}",
+        str(run.record["images_per_second"]["steps"]),
+        mean(seconds).mapped(lambda each: 1e3 * each).words("{:.1f}", "{:.1f}") if seconds else "-",
+        ms(computing),
+        ms(row.median("phases", "exchange_exposed")),
+        ms(row.median("phases", "compress")),
+        size(row.median("bytes_per_step", "wire_mean")),
+    ]
+
+
+def _limit(dense: Row) -> list[str]:
+    """What bounds the speed-up, whatever the method."""
+    most = bound(dense)
+    if most is None:
+        return []
+    return [
+        f"Without any exchange a step would be {most:.1f} times as fast as that of dense training: 1 + exchange / "
+        "computing. What SparseLoCo misses of it are its own exchanges and its top-k, once in 30 steps.",
+        "",
+    ]
+
+
+def _drawn(row: Row) -> list[str]:
+    """How much of its exchanges lies beside local steps, in the timeline of its first turn."""
+    path = row.runs[0].folder / "trace.json"
+    spans = timeline_spans(path) if path.is_file() else []
+    exchanges = [(begin, end) for name, begin, end in spans if name in EXCHANGES]
+    if not exchanges:
+        return []
+    waits = [(begin, end) for name, begin, end in spans if name == "exchange_exposed"]
+    total = sum(end - begin for begin, end in exchanges)
+    link = f"{path.parent.name}/{path.name}"
+    return [
+        f"`{row.label}`: in the steps that [{link}]({link}) shows (ui.perfetto.dev), "
+        f"{ms(total - together(exchanges, waits))} of the {ms(total)} ms of its exchanges lie beside local steps.",
+        "",
+    ]
+
+
+def _turn(run: NotedRun) -> str:
+    return run.folder.name.rpartition("-")[2]
+
+
+def setting_of(run: NotedRun) -> dict[str, object]:
+    """What runs on emulated hosts have to share to be compared."""
+    config = run.record["config"]
+    return {
+        "machine": run.machine, "hosts": run.note["hosts"], "link": run.note["link"],
+        "trace": config["model"].get("trace"),
+        "batch size": config["data"].get("batch_size"), "dilation": run.has("config", "network", "dilation"),
+    }  # fmt: skip
+
+
+def ms(seconds: float | None) -> str:
+    """Milliseconds in a cell; a dash for what a record does not have."""
+    return "-" if seconds is None else f"{1e3 * seconds:.1f}"

@@ -1,6 +1,0 @@
-"""The command `wirebench` by its module, for launchers and where it is not installed: python -m suite VERB ..."""
-
-from suite.cli.main import command
-
-if __name__ == "__main__":
-    command()

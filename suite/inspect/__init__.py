@@ -1,4 +1,0 @@
-"""What there is to look at without running anything long: results, what goes with what, topologies.
-
-May import wirebench, the plugins, suite.compose and the studies.
-"""

@@ -1,0 +1,217 @@
+"""Time and memory of every compressor's own work on one rank, in copies of the vector that it compresses.
+
+  wirebench bench compressors                                        all of them on four models (about 30 min)
+  wirebench bench compressors --sizes 14.7m --compressors topk dgc:momentum=0.9 none
+  wirebench bench compressors --sizes 14.7m --json cells.jsonl --figures figures
+
+There is no network: each request is answered at once from the rank's own messages, as if all P workers had sent the
+same, and the answer's time is not counted. A message is merged with those of earlier steps, whose entries lie at other
+places. The parts are those of wirebench/gradient/phases.py: recover selects entries again in a later round, merge is
+the ceil(log2 P) merges of a tree's root, other is all the rest. The whole model is one bucket; methods send dense what
+their papers send dense (dense_below). The one step in 32 in which oktopk finds exact thresholds is not timed.
+
+All methods take turns, and beside each turn the vector is copied: that is the unit. With one thread of a CPU the clock
+is the processor's, so what other processes do is not counted. The first steps (--warmup) are left out. Parts and copies
+are means of the middle half of the turns over the median copy; [p10 - p90] are turns over the copies beside them; least
+is the quickest turn over the quickest copy. Where the memories of all do not fit, methods take turns in groups.
+
+Memory is measured in steps of its own, as multiples of the vector (d), without gradient, parameters and what other
+ranks sent: state is what a checkpoint holds, peak all that is allocated at the height of a step, state included.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wirebench import compressors
+from wirebench.bench import plot_compressors
+from wirebench.bench.baselines import DDP_POWERSGD, rivals
+from wirebench.bench.compressor_table import show
+from wirebench.bench.inputs import GRADIENTS, REAL, parse_size
+from wirebench.bench.turns import Bench, Contender
+from wirebench.errors import UserError
+from wirebench.figures.provenance import provenance
+from wirebench.record import compressor_results
+from wirebench.record.compressor_results import PARTS, Budget, Part
+from wirebench.telemetry.environment import capture
+from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
+from wirebench.utils.parsing import plugin_of
+
+NAME = "wirebench bench compressors"
+RIVALS_DENSITY = 0.001
+"""What `torch.topk` and the like choose where --density does not say."""
+LOCAL: tuple[Part, ...] = tuple(part for part in PARTS if part != "update")
+"""Finding, coding and reading what is sent. Not `update`: it is the sum of vectors, or with a momentum the two sums,
+that error feedback is defined as, however it finds and codes. The totals have it, and stand beside."""
+_SKETCH = (Budget(("select",), 5.0), Budget(("recover",), 15.0))
+BUDGETS = {
+    "topk": (Budget(LOCAL, 4.0),),
+    "dgc": (Budget(LOCAL, 4.0),),
+    # Quantised and packed; each of four messages unpacked and added.
+    "chunk_topk": (Budget(("encode",), 3.0), Budget(("decode",), 8.0)),
+    "iwp": (Budget(LOCAL, 6.0),),
+    "terngrad": (Budget(LOCAL, 6.0),),
+    "gs_sgd": _SKETCH,
+    # Ten columns for each entry in place of four, and twice as many candidates.
+    "sketched_sgd": (Budget(("select",), 7.0), Budget(("recover",), 25.0)),
+    "fetch_sgd": _SKETCH,
+}
+"""What they may take on one thread of a CPU."""
+NO_SLOWER = {"powersgd": DDP_POWERSGD}
+"""With its defaults, than this rival in all, in the same run."""
+USUAL = {"iwp": "threshold=3"}
+REMARKS = {
+    "iwp threshold=3": "these weights are as initialised and these gradients noise, of which the default threshold, "
+    "0.05, lets 10 to 25 % through; 3 lets 1 to 2 % through, as the paper's threshold of a model in training"
+}
+"""Options for these gradients in place of a method's own defaults, and why."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line names: 1 where a method failed."""
+    options = _parser().parse_args(arguments)
+    _check(options)
+    check_outputs(json=options.json, figures=options.figures / "figure.png" if options.figures else None)
+    return measure(options)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure, show, write; what was measured before Ctrl-C too."""
+    torch.set_num_threads(options.threads)
+    sizes = [parse_size(text) for text in options.sizes]
+    contenders = choose(options.compressors, options.density, options.rivals)
+    bench = Bench(
+        torch.device(options.device),
+        options.workers,
+        options.warmup,
+        options.repeats,
+        _silent if options.quiet else _say,
+    )
+    code = 0
+    try:
+        for size in sizes:
+            bench.measure(size, contenders)
+            _write(options, bench)
+    except KeyboardInterrupt:
+        print(f"{NAME}: interrupted; what was measured stays", file=sys.stderr)
+        code = INTERRUPTED
+    note = plot_compressors.note_of(header(options, bench))
+    show(bench.cells, note, REMARKS)
+    _write(options, bench)
+    where = provenance([header(options, bench)["environment"]])
+    for path in plot_compressors.draw(bench.cells, options.figures, note, where) if options.figures else []:
+        print(path)
+    over = [f"{cell.method} on {cell.model}" for cell in bench.cells if cell.over_budget]
+    if over:  # no failure: on a machine with other work, times scatter
+        print(f"{NAME}: over budget: {', '.join(over)}", file=sys.stderr)
+    failed = [cell for cell in bench.cells if cell.error]
+    for cell in failed:
+        print(f"{NAME}: {cell.method} failed on {cell.model}: {cell.error}", file=sys.stderr)
+    return code or (1 if failed else 0)
+
+
+def choose(texts: Sequence[str] | None, density: float | None, with_rivals: bool) -> list[Contender]:
+    """The contenders: compressors by what was typed, all of them where nothing was, and the rivals.
+
+    Raises UserError for a compressor that was typed and does not exist, or does not take its options. What else goes
+    wrong with it is told where it is measured.
+    """
+    usual = [f"{name}:{USUAL[name]}" if name in USUAL else name for name in compressors.available()]
+    contenders = [parse_compressor(text, density) for text in texts or usual]
+    for contender in contenders if texts else []:
+        try:
+            contender.make()
+        except Exception as error:
+            if isinstance(error, UserError):
+                raise
+    if with_rivals:
+        contenders += [Contender(name, make, rival=True) for name, make in rivals(density or RIVALS_DENSITY).items()]
+    names = [contender.name for contender in contenders]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"--compressors: named twice: {', '.join(twice)}")
+    return contenders
+
+
+def parse_compressor(text: str, density: float | None) -> Contender:
+    """`name:key=value:key=value`: options as in the section [compressor] of a config, dense_below and warmup too.
+
+    Without dense_below, what the method's paper sends dense is.
+    """
+    try:
+        name, given = plugin_of(text)
+    except ValueError as error:
+        raise UserError(f"--compressors: {error}") from error
+
+    def make() -> Any:
+        options: dict[str, Any] = {"dense_below": compressors.dense_below_of(name)}
+        if density is not None and "density" in compressors.PLUGINS.options(name) and not given.get("k"):
+            options["density"] = density
+        return compressors.build(name, **options | given)
+
+    no_slower = "" if given else NO_SLOWER.get(name, "")
+    return Contender(text.replace(":", " "), make, budget=BUDGETS.get(name, ()), no_slower_than=no_slower)
+
+
+def header(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
+    """How and where it was measured."""
+    return {
+        "workers": options.workers,
+        "density": options.density,
+        "warmup": options.warmup,
+        "repeats": options.repeats,
+        "threads": options.threads,
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "",
+        "clock": bench.watch.clock,
+        "gradients": GRADIENTS,
+        "environment": capture(bench.device),
+        "load": bench.load.load(),
+    }
+
+
+def _write(options: argparse.Namespace, bench: Bench) -> None:
+    """The file, anew: what was measured so far."""
+    if options.json is not None:
+        compressor_results.save(options.json, header(options, bench), bench.cells)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    """--quiet."""
+
+
+def _check(options: argparse.Namespace) -> None:
+    least = {"workers": 1, "threads": 1, "repeats": 1, "warmup": 1}
+    for name, limit in least.items():
+        if getattr(options, name) < limit:
+            raise UserError(f"--{name}: at least {limit}, got {getattr(options, name)}")
+    if options.density is not None and not 0 < options.density <= 1:
+        raise UserError(f"--density: lies in (0, 1], got {options.density}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device: there is no CUDA device here")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("bench compressors", __doc__)
+    add: Callable[..., Any] = parser.add_argument
+    add("--compressors", nargs="+", metavar="NAME[:KEY=VALUE...]", help="default: all, with their default options")
+    add("--density", type=float, help="of all methods that have one (each method's own default)")
+    sizes = ", ".join(f"{name} {entry[0]}" for name, entry in REAL.items())
+    add("--sizes", nargs="+", default=list(REAL), metavar="SIZE", help=f"floats: {sizes}; or any number (4k)")
+    add("--workers", type=int, default=4, help="ranks whose messages are decoded (%(default)s)")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
+    add("--warmup", type=int, default=3, help="steps of each method that are left out (%(default)s)")
+    add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
+    add("--rivals", action=argparse.BooleanOptionalAction, default=True, help="PyTorch's hooks and the obvious ways")
+    add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
+    add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (bench plot-compressors)")
+    add("--quiet", action="store_true", help="no progress")
+    return parser

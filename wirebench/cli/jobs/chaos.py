@@ -1,0 +1,73 @@
+"""Inject faults into an elastic job on an emulated cluster, and say what they cost.
+
+  wirebench chaos --trials 30
+  wirebench chaos --trials 300 --mtbf 60 --out results/runs/chaos
+  wirebench chaos --trials 12 --kinds sigkill nan none --mtbf 10
+  wirebench chaos --trials 30 --plain
+  wirebench chaos --report
+
+Goes on where an earlier call with the same --out ended. docs/chaos.md says what each fault is, what is measured,
+and which bounds are to hold: the exit code is 1 where one does not.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wirebench.chaos import campaign, report, trials_file
+from wirebench.chaos.campaign import Campaign
+from wirebench.chaos.faults import FAULTS
+from wirebench.chaos.job import Setting
+from wirebench.cluster.signals import Relay
+from wirebench.utils.cli import parser_of
+
+OUT = Path("results/runs/chaos")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the trials and print what they show; 1 where a bound is not held, else 0."""
+    options = _parse(arguments)
+    path = options.out.resolve() / ("plain.jsonl" if options.plain else "elastic.jsonl")
+    if options.report:
+        return _show(*trials_file.load(path))
+    setting = Setting(options.hosts, options.link, not options.plain, bool(options.mirror), options.timeout)
+    planned = Campaign(setting, campaign.parse_kinds(options.kinds), options.mtbf, options.seed)
+    planned.done(path)
+    with Relay():
+        lines = campaign.run(planned, path, options.trials)
+    return _show(planned.header(), lines)
+
+
+def _show(header: dict[str, Any], lines: list[dict[str, Any]]) -> int:
+    """Print the report; 1 where a bound is not held, else 0."""
+    told = report.report_of(lines, header)
+    print("\n".join(told.lines))
+    return int(not told.held)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser, usual = parser_of("chaos", __doc__), Setting()
+    parser.add_argument("--trials", type=int, default=len(FAULTS), metavar="N", help="faults in all (%(default)s)")
+    parser.add_argument("--kinds", nargs="+", default=list(FAULTS), metavar="KIND", help="of: " + ", ".join(FAULTS))
+    parser.add_argument("--mtbf", type=float, default=60.0, metavar="S", help="mean seconds between faults (60)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of faults, victims and waits (0)")
+    parser.add_argument("--hosts", type=int, default=usual.hosts, metavar="N", help="hosts of one rank (%(default)s)")
+    parser.add_argument("--link", default=usual.link, metavar="RATE", help="rate of the links (%(default)s)")
+    parser.add_argument("--mirror", type=int, choices=(0, 1), default=1, help="train.mirror (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=usual.timeout_seconds, metavar="S", help="engine.timeout_seconds (%(default)s)"
+    )
+    parser.add_argument("--plain", action="store_true", help="checkpoints in place of train.elastic, as a baseline")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help="results and logs (%(default)s)")
+    parser.add_argument("--report", action="store_true", help="make no trials: print what those in --out show")
+    options = parser.parse_args(arguments)
+    if not 2 <= options.hosts <= 250:
+        parser.error(f"--hosts: must be 2 to 250, got {options.hosts}")
+    if options.trials < 1:
+        parser.error(f"--trials: must be at least 1, got {options.trials}")
+    if not 0 < options.mtbf < float("inf"):
+        parser.error(f"--mtbf: must be above 0, got {options.mtbf:g}")
+    if not 1 <= options.timeout < float("inf"):
+        parser.error(f"--timeout: must be at least 1, got {options.timeout:g}")
+    return options

@@ -1,0 +1,75 @@
+"""Say why a run is not faster: where its step goes, what is wrong, and what would help most.
+
+wirebench diagnose results/runs/A
+wirebench diagnose --link 1gbit results/runs/A
+wirebench diagnose --try results/runs/A
+wirebench cluster run --hosts 4 --link 1gbit -- wirebench diagnose results/runs/A --measure
+
+A run that is under way is told from what it has logged so far. --measure is started as the run was, on every rank.
+--try makes three short runs: one as it was, and one with each of the two changes that save most.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from papers.today.known import measured as measured_accuracies
+from wirebench.comm.launch import launched
+from wirebench.diagnose import causes, evidence, measure, render, trial
+from wirebench.topology.presets import NETWORKS
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.cli import parser_of
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look into the run that the command line names; 0 whatever is found."""
+    options = _parse(arguments)
+    known, nominal = evidence.read(options.run), None
+    if options.link in NETWORKS:
+        nominal = NETWORKS[options.link].bytes_per_second
+        known = dataclasses.replace(known, nominal_start=NETWORKS[options.link].latency_seconds)
+    elif options.link:
+        nominal = parse_rate(options.link) / 8
+    measured = None
+    if options.measure:
+        measured = measure.alone(known.record)
+        if measured is None:
+            return 0  # rank 0 tells
+        nominal = nominal or measured.nominal
+        known = dataclasses.replace(known, alone=measured.link)
+    nominal = nominal or known.nominal
+    found = causes.findings(known, nominal, measured_accuracies.load)
+    told = render.as_json(known, found, nominal)
+    if not options.json:
+        lines = render.measured_lines(measured, known, nominal) if measured else []
+        print("\n".join([*lines, *render.lines(known, found, nominal)]), flush=True)
+    if options.try_it:
+        folder = options.run if options.run.is_dir() else options.run.parent
+        tried = trial.attempt(known, found, folder, options.steps)
+        told["trial"] = None if tried is None else render.trial_json(tried)
+        if not options.json:
+            print("\n".join(render.trial_lines(tried, known) if tried else ["", render.NOTHING_TO_TRY]))
+    if options.json:
+        print(json.dumps(told, indent=1))
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of("diagnose", __doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or a record.json")
+    parser.add_argument("--link", metavar="RATE", help="what the network should carry, e.g. 1gbit, or its name: 10gbe")
+    more = parser.add_mutually_exclusive_group()
+    more.add_argument("--measure", action="store_true", help="measure the network alone, on every rank of a job")
+    more.add_argument(
+        "--try", dest="try_it", action="store_true", help="make short runs: as it was, with the two best changes"
+    )
+    parser.add_argument("--steps", type=int, default=30, metavar="N", help="counted steps of a short run (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args(arguments)
+    if options.steps < 1:
+        parser.error(f"--steps: must be at least 1, got {options.steps}")
+    if options.try_it and not launched().alone:
+        parser.error("--try: launches runs itself, so start it alone")
+    return options

@@ -1,0 +1,123 @@
+"""Does compression pay on your network? Ranks compositions by simulation, before anything is rented.
+
+  wirebench advise --model resnet50 --batch 32 --gpu v100 --network 10gbe --workers 32
+  wirebench advise --trace googlenet_k80 --network 1gbe --workers 8
+  wirebench advise --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
+  wirebench advise --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
+  wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
+  wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
+
+Three lines answer: what is free (dense gradients, in 16 bits or better merged), what is nearly free (its worst seed
+lost at most --tolerance), what is fastest at a cost. Then a table: first what loses no more than that, by speed; then
+what costs more, a language model's methods by their loss in as much time; then what diverged or was never trained so.
+Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
+machine (--probe). Compressors take the seconds that they took on an H200 where a GPU compresses, else as many copies of
+the gradient as they took on a CPU, at the memory's bandwidth: an estimate too. Plugins of your own go by their
+dotted paths, as in train.py; a compressor that is named and whose speed was not measured is timed here first.
+A compressor pays below the rate between machines at which it beats the best dense composition by 1 % or more. See
+docs/simulation.md.
+"""
+
+import argparse
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+
+from papers.today.known import measured as accuracies
+from wirebench.errors import UserError
+from wirebench.planner.accuracy import TOLERANCE
+from wirebench.planner.advise import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
+from wirebench.planner.compositions import check_positive
+from wirebench.planner.networks import add_network
+from wirebench.planner.progress import Progress
+from wirebench.planner.rank import SCHEDULERS
+from wirebench.planner.schedules import built
+from wirebench.planner.timing import time_unknown
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.roofline import GPUS, PRECISIONS
+from wirebench.traces.inputs import CLASSES, IMAGE_SIZE
+from wirebench.utils.cli import check_outputs, parser_of
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rank what the command line names."""
+    # The garbage collector need not look through what imports have made, again and again: a tenth of the time.
+    gc.freeze()
+    try:
+        return _rank(_parser().parse_args(arguments))
+    finally:
+        gc.unfreeze()
+
+
+def _rank(options: argparse.Namespace) -> int:
+    # Mistakes first, and then a look at the machine that may take half a minute.
+    names, given = chosen(options.compressors, options.density), Rates(options.rates) if options.rates else None
+    built(options.schedulers or ())
+    check_outputs(options.figure, json=options.json)
+    check_positive("--speed", [options.speed])
+    check_tolerance(options.tolerance)
+    check_positive("--gbit", [] if options.gbit is None else [options.gbit])
+    _check_device(options.rates, given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
+    asked = given_by(options)
+    setting = asked.setting
+    _check_device(options.rates, given, setting.on_gpu)
+    rates = given or Rates.shipped(on_gpu=setting.on_gpu)
+    measured = accuracies.load(setting.trace.unit == "images", setting.trace.numel)
+    timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
+    with Progress() as progress:
+        ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
+    write(options, setting, ranking)
+    return 0
+
+
+def _check_device(path: Path, given: Rates | None, on_gpu: bool) -> None:
+    if given is not None and given.device and not on_gpu:
+        raise UserError(f"--rates: {path}: was measured on a GPU, {given.device}, and here a CPU compresses")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("advise", __doc__)
+    add = parser.add_argument
+    add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
+    add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
+    add(
+        "--batch", type=int, metavar="N", help="images, or what else the model takes, per worker and step (the trace's)"
+    )
+    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
+    add("--classes", type=int, metavar="N", help=f"classes of the model ({CLASSES})")
+    add(
+        "--data",
+        metavar="NAME[:KEY=VALUE...]",
+        help="a data set whose samples the model takes, in place of images, with its options",
+    )
+    add(
+        "--gpu",
+        metavar="NAME",
+        help=f"{', '.join(GPUS)}; with --trace: the GPU that compresses (the trace's; else this machine)",
+    )
+    add("--precision", choices=PRECISIONS, help="what the GPU computes in (fp32)")
+    add("--probe", action="store_true", help="measure the model on this machine")
+    add("--probe-seconds", type=float, metavar="S", help=f"how long --probe measures ({PROBE_SECONDS:g})")
+    add("--speed", type=float, default=1.0, metavar="X", help="simulate hardware that is X times as fast (%(default)s)")
+    add_network(parser)
+    add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
+    add("--workers", type=int, required=True, metavar="N")
+    add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")
+    add(
+        "--schedulers",
+        nargs="+",
+        metavar="NAME[:KEY=VALUE...]",
+        help=f"({' '.join(SCHEDULERS)}, and local steps that were trained)",
+    )
+    add("--density", type=float, help="density of all compressors that have one (what each was trained with)")
+    add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured (ours)")
+    add(
+        "--tolerance", type=float, default=TOLERANCE, metavar="X",
+        help="points of accuracy, or percent of loss, that the worst seed may lose (%(default)s)",
+    )  # fmt: skip
+    add("--wide", action="store_true", help="rates, bytes, milliseconds, and where all numbers come from")
+    add("--all", action="store_true", help="every composition, not each compressor's best")
+    add("--json", type=Path, metavar="FILE", help="write the numbers")
+    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
+    return parser

@@ -1,0 +1,195 @@
+"""Join the workers of a run: schedule, compressor, server and driver of their exchanges, and a calibration."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from wirebench import collectives
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import agree_on
+from wirebench.compose.resolve import compressor_of, refuse_cut
+from wirebench.compose.virtual_profile import virtual_cost
+from wirebench.config import loader
+from wirebench.config.loader import Config
+from wirebench.costmodel.piecewise import Piecewise, Points
+from wirebench.data.base import Dataset, unit_of
+from wirebench.dropin.assembly import driver_of, first_cut, lane_of
+from wirebench.exchange.driver import Synchroniser
+from wirebench.exchange.easgd import Elastic
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.lockstep import Lockstep
+from wirebench.exchange.native import native_sync
+from wirebench.exchange.outer import OuterSteps
+from wirebench.exchange.overlapped import Threaded
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.schedule import LayerCost
+from wirebench.gradient.weight_decay import Decay
+from wirebench.profiling import profile_files
+from wirebench.profiling.calibration import Calibration
+from wirebench.profiling.exchange_timer import measure_exchange, measure_native
+from wirebench.profiling.layer_timer import LayerTimer, Profile
+from wirebench.telemetry.clock import Clock
+from wirebench.telemetry.environment import hardware
+from wirebench.telemetry.timeline import Timeline
+from wirebench.topology import topology_file
+from wirebench.topology.tree import Topology
+from wirebench.training.replica import Replica
+
+
+class Connected(NamedTuple):
+    """From local to averaged gradients. No lanes where the engine synchronises; no calibration of local runs."""
+
+    lanes: list[Lane]
+    synchroniser: Synchroniser
+    calibration: Calibration | None
+
+
+def connect(
+    settings: Config,
+    engine: Engine,
+    scheduler: Scheduler,
+    workers: list[Replica],
+    virtual_seconds: Sequence[float],
+    clock: Clock,
+    timeline: Timeline,
+) -> Connected:
+    """Lanes and driver of this process's workers.
+
+    virtual_seconds  backward seconds of the layers, for virtual workers, whose own times say nothing of a cluster
+    """
+    layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
+    if scheduler.mode == "native":
+        synchroniser = _native(settings, engine, scheduler, workers[0])
+        groups = scheduler.partition(layers, lambda numel: 0.0)
+        numels = [sum(layers[i].numel for i in group) for group in groups]
+        costs = functools.partial(measure_native, engine, numels)
+        return Connected([], synchroniser, _calibration(settings, engine, scheduler, workers[0], groups, None, costs))
+    groups, known = _first_cut(settings, engine, scheduler, layers, virtual_seconds)
+    refuse_cut(settings, groups)
+    lanes = _lanes(settings, engine, workers, clock)
+    for lane in lanes:
+        lane.set_buckets(groups)
+    models, optimizers = [worker.model for worker in workers], [worker.optimizer for worker in workers]
+    driver = driver_of(engine, scheduler, lanes, models, optimizers, clock, timeline)
+    if isinstance(driver, Lockstep | OuterSteps) or not engine.distributed:
+        return Connected(lanes, driver, None)
+    costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
+    calibration = _calibration(settings, engine, scheduler, workers[0], groups, driver, costs)
+    calibration.set_buckets = lanes[0].set_buckets
+    calibration.learns = not known
+    return Connected(lanes, driver, calibration)
+
+
+def _first_cut(
+    settings: Config,
+    engine: Engine,
+    scheduler: Scheduler,
+    layers: Sequence[LayerCost],
+    virtual_seconds: Sequence[float],
+) -> tuple[list[range], bool]:
+    """The groups to begin with, and whether they are those to stay with."""
+    if scheduler.needs_profile and settings.scheduler.profile:
+        timed, points = profile_files.load(Path(settings.scheduler.profile), layers, _exchange(settings, engine))
+        return scheduler.partition(timed, Piecewise(points)), True
+    if scheduler.needs_profile and not engine.distributed:
+        timed = [layer._replace(backward_seconds=s) for layer, s in zip(layers, virtual_seconds, strict=True)]
+        return scheduler.partition(timed, virtual_cost(compressor_of(settings), engine.size)), True
+    return first_cut(scheduler, layers)
+
+
+def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Clock) -> list[Lane]:
+    collective = collectives.build(settings.collective.name, **settings.collective.options)
+    topology = _topology(settings, engine)
+    collective.plan(topology, 0)  # what does not fit the cluster is said before anything is trained
+    lanes = []
+    for worker, communicator in zip(workers, engine.communicators, strict=True):
+        compressor, seed = compressor_of(settings), settings.train.seed
+        lane = lane_of(worker.rank, worker.flat, compressor, communicator, collective, topology, seed, clock)
+        if compressor.owns_momentum and not compressor.makes_update:
+            lane.decay = Decay(settings.optimizer)
+        lane.measure_every = settings.output.health_every
+        lanes.append(lane)
+    return lanes
+
+
+def _calibration(
+    settings: Config,
+    engine: Engine,
+    scheduler: Scheduler,
+    worker: Replica,
+    groups: Sequence[range],
+    driver: Threaded | Elastic | None,
+    costs: Any,
+) -> Calibration:
+    layers, accumulation = worker.flat.layers, settings.train.accumulation
+    about = {
+        "name": settings.name,
+        "model": _model(settings, worker.shard.dataset),
+        "hardware": hardware(engine.device),
+        "batch_size": settings.data.batch_size // accumulation,
+        "source": f"train.py, {settings.train.precision}: medians of steps whose messages waited, then of ranks",
+        "torch": torch.__version__.partition("+")[0],
+        "unit": unit_of(worker.shard.dataset),
+        "exchange": _exchange(settings, engine),
+    }
+    shapes = [(layer, tuple(p.shape)) for layer, p in zip(layers, worker.flat.parameters, strict=True)]
+
+    def save(directory: Path, profile: Profile, points: Points) -> None:
+        profile_files.save(directory, about, shapes, profile, points)
+
+    return Calibration(
+        engine=engine,
+        scheduler=scheduler,
+        driver=driver,
+        timer=LayerTimer(worker.model, [layer.name for layer in layers], engine.device),
+        layers=[LayerCost(layer.name, layer.numel) for layer in layers],
+        groups=groups,
+        set_buckets=lambda groups: None,
+        costs=costs,
+        warmup_steps=settings.train.warmup_steps,
+        accumulation=accumulation,
+        learns=False,
+        identity={"scheduler": loader.to_dict(settings)["scheduler"], "world": engine.size},
+        save=save,
+    )
+
+
+def _exchange(settings: Config, engine: Engine) -> dict[str, Any]:
+    """What is exchanged, and how: the costs of messages belong to it."""
+    tables = loader.to_dict(settings)
+    of_engine = {"engine": engine.name, "backend": engine.backend, "workers": engine.size}
+    return {key: tables[key] for key in ("compressor", "collective")} | of_engine
+
+
+def _model(settings: Config, dataset: Dataset) -> str:
+    """As a trace words it: the model, its options, what it looks at and how many classes it tells apart."""
+    words = " ".join([settings.model.name, *(f"{key}={value}" for key, value in settings.model.options.items())])
+    shape = "x".join(map(str, dataset.image_shape)) or settings.data.name
+    return f"{words}, {shape}, {dataset.num_classes} classes"
+
+
+def _topology(settings: Config, engine: Engine) -> Topology:
+    """Where the ranks are: as network.topology says, else by the hosts they run on."""
+    hosts = [peer.host for peer in engine.peers]
+    topology = topology_file.of_job(settings.network.topology, hosts, "network.topology")
+    if engine.distributed and settings.network.topology.endswith(".toml"):
+        # A file of the same name may say something else on another host.
+        content = {"topology": f"{topology.layout}, ranks {topology.ranks}, {topology.root!r}"}
+        agree_on(engine.communicators[0], f"{settings.network.topology} differs", content)
+    return topology
+
+
+def _native(settings: Config, engine: Engine, scheduler: Any, worker: Replica) -> Synchroniser:
+    synchroniser = native_sync(
+        engine,
+        worker.model,
+        worker.optimizer,
+        bucket_cap_mb=scheduler.bucket_cap_mb,
+        accumulation=settings.train.accumulation,
+        unused=worker.unused,
+    )
+    worker.module, worker.optimizer = synchroniser.module, synchroniser.optimizer
+    return synchroniser

@@ -1,0 +1,232 @@
+"""A rule for each thing that makes a run slow: what it costs in a step, how that is known, and what to change."""
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from wirebench.diagnose.evidence import Evidence
+from wirebench.diagnose.finding import Change, Finding
+from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
+from wirebench.diagnose.words import gbit, ms
+
+SLOWER = 1.2
+"""A rank that computes so many times as long as the others do is slow; ranks of one machine differ by less."""
+MERGING = ("asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal")
+"""Schedulers that merge messages by their costs already."""
+
+Rule = Callable[[Evidence, float | None], Finding | None]
+
+
+def findings(evidence: Evidence, nominal: float | None, known: Known) -> list[Finding]:
+    """What the rules find, the most expensive first; `nominal` is the link's rate in bytes per second, if known."""
+    found = [rule(evidence, nominal) for rule in RULES]
+    found.append(full_link(evidence, nominal, known))
+    notable = [each for each in found if each is not None and each.gain > NOTABLE * evidence.step]
+    return sorted(notable, key=lambda each: -each.gain)
+
+
+def starving(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """The data loader is slower than the step."""
+    rank, seconds = max(
+        ((each["rank"], each["phases"]["data"]) for each in evidence.ranks), key=lambda pair: float(pair[1])
+    )
+    return Finding(
+        "data",
+        f"Rank {rank} waits {ms(seconds)} of a step for its data.",
+        f"phases.data of rank {rank}; a step takes {ms(evidence.step)}",
+        (Change("more workers in the data loader, a faster disk, or smaller images", seconds),),
+    )
+
+
+def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """One rank computes longer than the others, and they wait for it."""
+    if len(evidence.ranks) < 2:
+        return None
+    seconds = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
+    slowest = max(range(len(seconds)), key=seconds.__getitem__)
+    others = statistics.median(each for rank, each in enumerate(seconds) if rank != slowest)
+    if seconds[slowest] < SLOWER * others:
+        return None
+    host = evidence.ranks[slowest]["host"]
+    return Finding(
+        "slow rank",
+        f"Rank {slowest} on {host} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
+        "forward, backward and update by rank: " + ", ".join(ms(each) for each in seconds),
+        (Change(f"look what else runs on {host}, or leave rank {slowest} out", seconds[slowest] - others),),
+    )
+
+
+def slow_compressor(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """Compressing takes longer than what it saves on the wire."""
+    seconds = evidence.phase("compress")
+    rate = evidence.link.bytes_per_second or evidence.alone.bytes_per_second or nominal
+    saved_bytes = evidence.saved_bytes
+    if evidence.plugin("compressor") == "none" or rate is None or saved_bytes is None:
+        return None
+    saved = saved_bytes / rate
+    if seconds <= saved:
+        return None
+    limit = f"it would pay below {gbit(saved_bytes / seconds)} Gbit/s" if saved_bytes > 0 else "it saves no bytes"
+    return Finding(
+        "compressor",
+        f"Compressing takes {ms(seconds)} of a step and saves {ms(max(saved, 0.0))} of messages: {limit}.",
+        f"phases.compress; {saved_bytes / 1e6:.3g} MB fewer than dense at {gbit(rate)} Gbit/s",
+        (Change("a cheaper compressor, or none", seconds - max(saved, 0.0), ("compressor.name=none",)),),
+    )
+
+
+def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """The link carries much less than it should, or much less than other hosts' do."""
+    rate, alone = evidence.link.bytes_per_second, evidence.alone.bytes_per_second
+    if rate is None or nominal is None or rate > POOR * nominal:
+        return None
+    size = sum(each.wire_bytes for each in evidence.messages)
+    told = [f"{len(evidence.messages)} messages of a step, {size / 1e6:.3g} MB, at their fastest of the steps drawn"]
+    told += [f"alone the network carries {gbit(alone)} Gbit/s"] if alone else []
+    slower = [(host, name, rate) for host, name, rate in evidence.used_links() if rate < POOR * nominal]
+    told += [f"{host}'s {name} has {gbit(rate)} Gbit/s by its own account" for host, name, rate in slower]
+    look = "look at its duplex, its cable, its driver"
+    if alone is None:
+        change = f"measure the link alone (--measure), and {look}"
+    elif alone > POOR * nominal:
+        change = "the link is in order alone: look what else uses it, or the processors, while the run goes on"
+    else:
+        change = f"the link is poor alone, too: {look}"
+    return Finding(
+        "link",
+        f"Messages travel at {gbit(rate)} Gbit/s, where the link has {gbit(nominal)}.",
+        "; ".join(told),
+        (Change(change, min(size / rate - size / nominal, evidence.exposed)),),
+    )
+
+
+def small_messages(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """The time goes into starting messages, not into their bytes."""
+    start = evidence.link.start_seconds
+    if start is None or len(evidence.messages) < 2:
+        return None
+    rounds = sum(each.rounds for each in evidence.messages)
+    starting, whole = start * rounds, sum(each.seconds for each in evidence.messages)
+    if starting < MOSTLY * whole:
+        return None
+    scheduler = evidence.plugin("scheduler")
+    better = ("mg_wfbp", "a scheduler that merges by what a message costs")
+    if scheduler in MERGING:
+        better = ("sync_easgd", "one message of all layers")
+    # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
+    exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
+    change = f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds"
+    return Finding(
+        "small messages",
+        f"Starting {len(evidence.messages)} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}.",
+        f"{start * 1e3:.3g} ms a round, fitted to the step's messages; scheduler {scheduler}",
+        (Change(change, exposed * (1 - 1 / len(evidence.messages)), (f"scheduler.name={better[0]}",)),),
+    )
+
+
+def wrong_interface(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """Messages take an interface that is slower than another one of the host."""
+    for each in evidence.ranks:
+        rates, sent = each.get("link_mbit") or {}, each.get("sent") or {}
+        outside = {name: count for name, count in sent.items() if name != "lo"}
+        if not rates or not outside:
+            continue
+        used, best = max(outside, key=outside.__getitem__), max(rates, key=rates.__getitem__)
+        if used in rates and rates[used] < rates[best]:
+            return Finding(
+                "interface",
+                f"{each['host']} sends over {used} ({rates[used]:g} Mbit/s), though {best} has {rates[best]:g} Mbit/s.",
+                f"{outside[used] / 1e6:.4g} MB over {used}, {outside.get(best, 0) / 1e6:.4g} over {best} in this run",
+                (
+                    Change(
+                        f"network.interface={best}, GLOO_SOCKET_IFNAME={best}, NCCL_SOCKET_IFNAME={best}",
+                        evidence.exposed * (1 - rates[used] / rates[best]),
+                        variables={"GLOO_SOCKET_IFNAME": best, "NCCL_SOCKET_IFNAME": best},
+                    ),
+                ),
+            )
+    return None
+
+
+def too_many_threads(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """The ranks of a machine start more threads than it has cores."""
+    for rank, each in enumerate(evidence.ranks):
+        threads, cores, ranks = each.get("threads"), each.get("cores"), evidence.crowd(rank)
+        # One thread each is the least there is: then there are too many ranks (shared_processor).
+        if threads and cores and threads > 1 and threads * ranks > cores:
+            wanted = max(1, cores // ranks)
+            return Finding(
+                "threads",
+                f"{ranks} ranks of {threads} threads share the {cores} cores of {each['host']}.",
+                f"ranks[].threads and ranks[].cores of the record; {wanted} a rank would fit",
+                (
+                    Change(
+                        f"engine.threads={wanted} (OMP_NUM_THREADS={wanted} for other programs)",
+                        evidence.computing(rank) * (1 - cores / (threads * ranks)),
+                        (f"engine.threads={wanted}",),
+                    ),
+                ),
+            )
+    return None
+
+
+def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """More ranks than cores on a machine, and computing takes so much longer for it."""
+    crowded = [
+        rank for rank, each in enumerate(evidence.ranks) if each.get("cores") and evidence.crowd(rank) > each["cores"]
+    ]
+    if not crowded:
+        return None
+    growth, told = _growth(evidence, crowded)
+    first = evidence.ranks[crowded[0]]
+    ranks, cores = evidence.crowd(crowded[0]), first["cores"]
+    return Finding(
+        "shared processor",
+        f"{ranks} ranks share the {cores} cores of {first['host']}'s machine, and computing takes {ms(growth)} longer "
+        "for it.",
+        told,
+        (
+            Change(
+                f"at most {cores} ranks on this machine; on an emulated cluster replay a model (docs/clusters.md)",
+                growth,
+            ),
+        ),
+    )
+
+
+def _growth(evidence: Evidence, crowded: Sequence[int]) -> tuple[float, str]:
+    """By how many seconds of a step crowded ranks compute longer, the mean of them, and how that is known."""
+    waits = {rank: evidence.ranks[rank].get("core_wait") for rank in crowded}
+    known = {rank: wait for rank, wait in waits.items() if wait is not None}
+    if known:
+        # Of what a rank waits, no more than what it computes: it may have been about to copy a message.
+        growth = statistics.fmean(min(evidence.step * wait, evidence.computing(rank)) for rank, wait in known.items())
+        shares = ", ".join(f"{wait:.0%}" for wait in known.values())
+        return growth, f"ranks[].core_wait: the share of its time in which each was ready and had no core: {shares}"
+    apart = [evidence.computing(rank) for rank in range(len(evidence.ranks)) if rank not in crowded]
+    together = statistics.median(evidence.computing(rank) for rank in crowded)
+    alone = statistics.median(apart) if apart else together
+    return max(together - alone, 0.0), f"they compute {ms(together)} of a step, ranks with a core each {ms(alone)}"
+
+
+def staged(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """Gradients on a GPU travel through the host's memory."""
+    record = evidence.record
+    if record["device"] != "cuda" or record.get("backend") not in ("gloo", "mpi"):
+        return None
+    return Finding(
+        "staged",
+        f"Gradients are on a GPU, but {record.get('backend')} sends them: each message is copied to the host and back.",
+        "device and backend of the record",
+        (
+            Change(
+                "one GPU for each rank, so that NCCL can be used; for Horovod, a build with NCCL (docs/images.md)",
+                evidence.exposed,
+            ),
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    starving, slow_rank, slow_compressor, poor_link, small_messages, wrong_interface, too_many_threads,
+    shared_processor, staged,
+)  # fmt: skip

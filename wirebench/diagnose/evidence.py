@@ -1,0 +1,175 @@
+"""What a run's folder says of its time: the ranks' phases, the requests of the steps that were drawn, the link."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wirebench.comm.base import ring_reduce_bytes
+from wirebench.diagnose import drawn, live
+from wirebench.diagnose.drawn import NOTHING, Drawn
+from wirebench.diagnose.link import UNKNOWN, Link, Message, fitted
+from wirebench.diagnose.live import UnderWay
+from wirebench.errors import UserError
+from wirebench.profiling.profile_files import LAYERS
+from wirebench.record import schema
+from wirebench.simulation import trace
+from wirebench.simulation.trace import Trace
+from wirebench.topology import topology_file
+
+COMPUTING = ("forward", "backward", "update")
+LOCAL = "local"
+"""The engine of virtual workers: one process, and no network."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run, as far as its causes go.
+
+    ranks      the record's table of ranks, one at least
+    drawn      the steps of trace.json; nothing in it where that is missing, and of virtual workers
+    link       fitted to their messages
+    alone      the link as it was measured with nothing beside (measure.py)
+    under_way  how far the run has come; None where it has ended
+    nominal_start  seconds that starting a message should take; None where nobody says it
+    folder     of the run
+    layers     the run's own trace of its model; None where it has none
+    """
+
+    record: dict[str, Any]
+    ranks: Sequence[dict[str, Any]]
+    drawn: Drawn = NOTHING
+    link: Link = UNKNOWN
+    alone: Link = UNKNOWN
+    under_way: UnderWay | None = None
+    nominal_start: float | None = None
+    folder: Path = Path()
+    layers: Trace | None = None
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Of a step, in order; empty where they are not known."""
+        return self.drawn.messages
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the workers are virtual: what they exchange are copies in memory."""
+        return bool(self.record["engine"] == LOCAL)
+
+    @property
+    def ranks_seen(self) -> list[int]:
+        """The ranks whose phases are known: rank 0's alone while a run goes on, and by an older record."""
+        return [each["rank"] for each in self.ranks]
+
+    @property
+    def step(self) -> float:
+        """Median seconds of a step of rank 0."""
+        return float(self.record["step_seconds"]["median"])
+
+    @property
+    def whole(self) -> float:
+        """Seconds that shares are of: the median step, or the sum of the phases, whose means slow steps make longer."""
+        return max(self.step, sum(map(self.phase, (*COMPUTING, "data", "exchange_exposed"))))
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of a step that the fastest-waiting rank waits for the exchange: no rank's work, the network's."""
+        return min(float(each["phases"]["exchange_exposed"]) for each in self.ranks)
+
+    def phase(self, name: str) -> float:
+        """The mean of a phase over ranks."""
+        return statistics.fmean(each["phases"][name] for each in self.ranks)
+
+    def computing(self, rank: int) -> float:
+        """Seconds of a step in which a rank computes: the median, or in an older record the mean."""
+        told = self.ranks[rank].get("compute_seconds")
+        return float(told or sum(self.ranks[rank]["phases"][name] for name in COMPUTING))
+
+    def crowd(self, rank: int) -> int:
+        """Ranks of the run on the rank's machine, which emulated hosts share: all of them have its cores alone."""
+        machines = [each["ranks"] for each in self.record.get("load") or []]
+        here = next((len(ranks) for ranks in machines if rank in ranks), 1)
+        return max(here, int(self.ranks[rank].get("ranks_on_host", 1)))
+
+    def plugin(self, kind: str) -> str:
+        """The name of the run's compressor, scheduler, ..."""
+        return str(self.record["config"].get(kind, {}).get("name", "?"))
+
+    @property
+    def saved_bytes(self) -> float | None:
+        """Bytes that a rank sends less in a step than dense fp32 on a ring would; None while they are not known."""
+        told = self.record["bytes_per_step"]
+        sent = told.get("wire_mean") or told["wire"] or 0.0
+        return None if told["dense"] is None else ring_reduce_bytes(told["dense"], self.record["world_size"]) - sent
+
+    @property
+    def nominal(self) -> float | None:
+        """Bytes per second that a link of the run should carry, the best of its hosts; None where nobody says it."""
+        return max((rate for _, _, rate in self.used_links()), default=None)
+
+    def used_links(self) -> list[tuple[str, str, float]]:
+        """(host, interface, nominal bytes per second), by host, of the interface that carried most."""
+        links = {}
+        for each in self.ranks:
+            rates, sent = each.get("link_mbit") or {}, each.get("sent") or {}
+            used = max((name for name in sent if name in rates), key=sent.__getitem__, default=None)
+            if used is not None:
+                links[each["host"]] = (each["host"], used, rates[used] * 1e6 / 8)
+        return list(links.values())
+
+
+def read(folder: Path) -> Evidence:
+    """The evidence of a run's folder, or of a record.json; UserError where it has no counted step.
+
+    Of a run that is under way rank 0's phases so far are all there is.
+    """
+    if live.started(folder):
+        record, under_way = live.read(folder)
+        return Evidence(record, [_alone(record)], under_way=under_way, folder=folder)
+    if not folder.is_file() and not (folder / "record.json").is_file():
+        raise UserError(f"{folder}: has no record.json; `python train.py CONFIG output.dir={folder}` makes a run there")
+    record = schema.read(folder)
+    if record["step_seconds"]["median"] is None:
+        raise UserError(f"{folder}: no step of this run was counted, so there are no times to look into")
+    ranks = record.get("ranks") or [_alone(record)]
+    if any(each["phases"] is None for each in ranks):
+        raise UserError(f"{folder}: a rank of this run counted no step")
+    if record["engine"] == LOCAL:
+        return Evidence(record, ranks)
+    place = folder if folder.is_dir() else folder.parent
+    found = drawn.read(place / "trace.json", record)
+    return Evidence(
+        record, ranks, found, fitted(found.messages), nominal_start=_nominal_start(record), folder=place,
+        layers=_layers(place / LAYERS, record),
+    )  # fmt: skip
+
+
+def _layers(path: Path, record: dict[str, Any]) -> Trace | None:
+    """The trace that the run made of its model; None where it made none, and where the file is another model's."""
+    try:
+        found = trace.load(path) if path.exists() else None
+    except UserError:
+        return None
+    return found if found is not None and 4 * found.numel == record["bytes_per_step"]["dense"] else None
+
+
+def _nominal_start(record: dict[str, Any]) -> float | None:
+    """Of the links between machines, by the topology file of the run; None where it names none, or it is elsewhere."""
+    named = record["config"].get("network", {}).get("topology", "")
+    if not named.endswith(".toml") or not Path(named).is_file():
+        return None
+    links = topology_file.load(named).root.links
+    return links[0].latency_seconds if links else None
+
+
+def _alone(record: dict[str, Any]) -> dict[str, Any]:
+    """The table of ranks of a run that has none: rank 0's phases."""
+    environment = record["environment"]
+    phases = {name: value or 0.0 for name, value in record["phases"].items()}
+    cores = (environment.get("cpu") or {}).get("cores")
+    return {
+        "rank": 0, "host": environment.get("hostname", "?"), "threads": environment.get("threads_per_process"),
+        "cores": cores, "ranks_on_host": 1, "step_seconds": record["step_seconds"]["median"], "phases": phases,
+        "sent": {}, "link_mbit": {},
+    }  # fmt: skip

@@ -1,0 +1,78 @@
+"""Rows on the exchange: what the messages of a step are made of, hidden or not, beside what the network should give.
+
+All of them are what rank 0 saw. A row whose value cannot be told says why.
+"""
+
+from typing import NamedTuple
+
+from wirebench.diagnose.evidence import Evidence
+from wirebench.diagnose.words import gbit, ms
+
+SECONDS, RATE = "s", "B/s"
+
+
+class Row(NamedTuple):
+    """A name, a value in its unit (SECONDS or RATE; None: not known), and what it rests on or stands beside."""
+
+    name: str
+    value: float | None
+    unit: str
+    evidence: str
+
+
+def rows(evidence: Evidence) -> list[Row]:
+    """What the messages are made of, what they carry a second, a start-up, and what the launcher took."""
+    return [*_parts(evidence), _bus_bandwidth(evidence), _start_up(evidence), _launcher(evidence)]
+
+
+def _parts(evidence: Evidence) -> list[Row]:
+    """Rounds x start-up, bytes / rate, and what the fitted line leaves of all messages."""
+    link, messages = evidence.link, evidence.messages
+    rounds, size = sum(each.rounds for each in messages), sum(each.wire_bytes for each in messages)
+    starting: float | None = None
+    carrying: float | None = None
+    rest: float | None = None
+    of_rounds = of_bytes = "the messages do not tell it (docs/diagnose.md)" if messages else "no messages were drawn"
+    if link.start_seconds is not None:
+        starting, of_rounds = rounds * link.start_seconds, f"{rounds} x {ms(link.start_seconds)}"
+    if link.bytes_per_second is not None:
+        carrying = size / link.bytes_per_second
+        # Without a start-up the rate is the least that it can be.
+        least = "" if link.start_seconds is not None else " at least"
+        of_bytes = f"{size / 1e6:.4g} MB at {gbit(link.bytes_per_second)} Gbit/s{least}"
+    whole = sum(each.seconds for each in messages)
+    if starting is not None and carrying is not None:
+        rest = whole - starting - carrying
+    return [
+        Row("rounds x start-up", starting, SECONDS, of_rounds),
+        Row("bytes / rate", carrying, SECONDS, of_bytes),
+        Row("beside that line", rest, SECONDS, f"of {ms(whole)}, the {len(messages)} messages of a step"),
+    ]
+
+
+def _bus_bandwidth(evidence: Evidence) -> Row:
+    """As nccl-tests' busbw: what a rank sends over the seconds of its messages; beside what the network gives alone.
+
+    Alone: as many of the engine's own all-reduces, by the line that was fitted to those of --measure.
+    """
+    alone, size = evidence.alone, sum(each.wire_bytes for each in evidence.messages)
+    whole = sum(each.seconds for each in evidence.messages)
+    told = "the network alone is not measured (--measure)"
+    if alone.bytes_per_second is not None and evidence.messages:
+        expected = len(evidence.messages) * (alone.start_seconds or 0.0) + size / alone.bytes_per_second
+        told = f"by the fit of the network alone {gbit(size / expected)} Gbit/s"
+    return Row("busbw of the messages", size / whole if whole else None, RATE, told)
+
+
+def _start_up(evidence: Evidence) -> Row:
+    nominal = evidence.nominal_start
+    told = "nobody says a nominal one (--link 10gbe and the like do)" if nominal is None else f"nominal {ms(nominal)}"
+    return Row("start-up of a round", evidence.link.start_seconds, SECONDS, told)
+
+
+def _launcher(evidence: Evidence) -> Row:
+    seconds = evidence.record.get("startup_seconds")
+    whole = (seconds or 0.0) + (evidence.record.get("seconds_total") or 0.0)
+    share = f", {seconds / whole:.0%} of the run" if seconds and whole > seconds else ""
+    told = f"once, from the start of rank 0's process to the first step{share}"
+    return Row("launcher and start", seconds, SECONDS, told if seconds is not None else "the record does not have it")

@@ -1,0 +1,237 @@
+"""What a run would save with another compressor: its own step and the other one's, simulated on the link that it had.
+
+The simulation has the run's scheduler, its layers and how long it computed, and the link as its messages found it. What
+the backward pass hides stays hidden; what a compressor adds in work is counted (docs/simulation.md).
+"""
+
+import copy
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from wirebench import collectives, compressors
+from wirebench.bench.compressors import parse_compressor
+from wirebench.bench.inputs import parse_size
+from wirebench.bench.turns import Bench
+from wirebench.compose.resolve import refuse_workers, resolve, scheduler_of
+from wirebench.config.loader import Config, overridden
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.diagnose.evidence import Evidence
+from wirebench.diagnose.link import Link
+from wirebench.errors import UserError
+from wirebench.gradient.schedule import Mode
+from wirebench.planner import ranges
+from wirebench.planner.compositions import (
+    compressing,
+    decoding,
+    is_update,
+    lacks_shapes,
+    needs_whole,
+    sends_no_noise,
+    sizes_of,
+)
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.roofline import of_hardware
+from wirebench.simulation.simulator import Compressing, Simulated, Simulator
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.topology.presets import Network, cluster
+from wirebench.topology.processor import Processor
+from wirebench.topology.tree import Link as TreeLink
+from wirebench.topology.tree import Topology
+from wirebench.utils import this_machine
+
+MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
+"""Schedules that exchange the gradient of every step in messages of ours."""
+TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9
+"""Compressors are timed on a bucket of the run's largest size, up to so many elements, with so many repeats."""
+
+
+class Saving(NamedTuple):
+    """What a compressor would save: seconds of a step, and the bytes that a rank then sends in a step.
+
+    settings  what train.py is told
+    plain     it rounds each gradient by itself, and keeps nothing of it for later
+    """
+
+    compressor: str
+    settings: tuple[str, ...]
+    seconds: float
+    wire_bytes: float
+    plain: bool = False
+
+
+class Other:
+    """One run with other compressors.
+
+    link  seconds to start a round, and bytes per second that a rank sends, both known
+    Raises UserError where the run's config cannot be read here, or where its hardware's memory is not known.
+    """
+
+    def __init__(self, evidence: Evidence, link: Link) -> None:
+        self.evidence, self.link = evidence, link
+        self.config = resolve(overridden(copy.deepcopy(evidence.record["config"]), []))
+        self.workers = int(evidence.record["world_size"])
+        self.trace = _trace(evidence)
+        self.scheduler = scheduler_of(self.config)
+        self.rates, self.bytes_per_second = _memory(evidence)
+        self.processor = self._processor()
+
+    def savings(self, densities: Mapping[str, float | None]) -> Iterator[Saving]:
+        """Of those of these compressors that the run's config accepts and about which enough is known.
+
+        densities  by name; None for a compressor that has none
+        """
+        own, timed = self._own(), self._timed(densities)
+        # No more can be saved than was waited for.
+        share = min(1.0, self.evidence.exposed / own.step.exposed) if own.step.exposed else 0.0
+        for name, density in densities.items():
+            settings = [f"compressor.name={name}"]
+            settings += [] if density is None else [f"compressor.density={density:g}"]
+            sizes = sizes_of(name, density, self.trace, self.workers)
+            if name != self.config.compressor.name and self._tells(name, sizes):
+                config = self._accepted(settings)
+                if config is not None and not (needs_whole(name, density) and len(own.groups) > 1):
+                    found = self._with(name, sizes, config, timed.get(name))
+                    saved = (own.step.exposed - found.step.exposed) * share
+                    plain = compressors.class_of(name).keeps == "nothing"
+                    yield Saving(name, tuple(settings), saved, found.wire_bytes, plain)
+
+    def _tells(self, name: str, sizes: Sizes) -> bool:
+        """Whether the method's work and bytes are known, and its learning rate is the run's.
+
+        Methods that return updates need another one.
+        """
+        unknown = sizes.by_value or lacks_shapes(sizes, self.trace) or sends_no_noise(sizes, self.trace)
+        return self.rates.knows(name) and not is_update(name) and not unknown
+
+    def _accepted(self, settings: Sequence[str]) -> Config | None:
+        """The run's config with these settings; None where train.py refuses it."""
+        try:
+            config = resolve(overridden(copy.deepcopy(self.evidence.record["config"]), settings))
+            refuse_workers(replace(config, engine=replace(config.engine, workers=self.workers)))
+        except UserError:
+            return None
+        return config
+
+    def _own(self) -> Simulated:
+        """The step as it was: its compressor works as long as it was measured to."""
+        section = self.config.compressor
+        make = functools.partial(compressors.build, section.name, dense_below=0, warmup=(), **section.options)
+        below = max(section.dense_below, 0) if self.evidence.layers else 0
+        whole = self.evidence.phase("compress") / self.trace.numel / self.processor.crowded(self.workers)
+
+        def seconds(numel: int) -> float:
+            return whole * numel / self.processor.slower_by(numel)
+
+        return self._step(self.config, Sizes(make, self.workers, below), seconds)
+
+    def _with(
+        self, name: str, sizes: Sizes, config: Config, timed: tuple[Compressing, Compressing] | None
+    ) -> Simulated:
+        if timed is None:
+            method = self.rates, name, sizes, self.trace, self.bytes_per_second
+            timed = compressing(*method, self.processor), decoding(*method)
+        return self._step(config, sizes, *timed)
+
+    def _timed(self, densities: Mapping[str, float | None]) -> dict[str, tuple[Compressing, Compressing]]:
+        """Seconds of a bucket, and those after the last answer, by compressor: measured here and now, on one core.
+
+        Nothing where the run was on a GPU or on another kind of processor: then the shipped rates serve.
+        """
+        ran_on = (self.evidence.record["environment"].get("cpu") or {}).get("model")
+        sizes = self.evidence.drawn.buckets
+        if self._on_gpu or not sizes or ran_on != this_machine.cpu().model:
+            return {}
+        bucket = parse_size(str(min(max(sizes), TIMED)))
+        bench = Bench(torch.device("cpu"), self.workers, WARM_UP, REPEATS, lambda text: None)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            bench.measure(bucket, [parse_compressor(name, density) for name, density in densities.items()])
+        finally:
+            torch.set_num_threads(threads)
+        found: dict[str, tuple[Compressing, Compressing]] = {}
+        for cell in bench.cells:
+            if not cell.error:
+                each = cell.copy / bucket.numel
+                whole, last = each * sum(cell.copies.values()), each * cell.copies["decode"]
+                found[cell.method] = functools.partial(_in_proportion, whole), functools.partial(_in_proportion, last)
+        return found
+
+    def _step(
+        self, config: Config, sizes: Sizes, seconds: Compressing, decoded: Compressing | None = None
+    ) -> Simulated:
+        name = config.collective.name
+        pricer = Pricer(collectives.build(name), name, self._topology(config))
+        return Simulator(self.trace, sizes, seconds, pricer, decoded).step(self.scheduler)
+
+    def _topology(self, config: Config) -> Topology:
+        """The ranks on the run's link; `native` where the engine's own all-reduce serves sums, a round for each."""
+        start, rate = self.link
+        assert start is not None and rate is not None
+        native = config.collective.name == "native"
+        # An all-reduce of the engine's counts as one round, and is a ring.
+        each = start / (2 * (self.workers - 1)) if native and self.config.collective.name == "native" else start
+        here = max(int(rank.get("ranks_on_host", 1)) for rank in self.evidence.ranks)
+        made = cluster(Network(each, rate, "the run's messages"), self.workers, here)
+        return replace(made, native=(TreeLink(start, rate),) if native else (), processor=self.processor)
+
+    def _processor(self) -> Processor:
+        """What messages cost the cores of an emulated cluster, which all of its ranks share; nothing on hosts' own."""
+        rank = self.evidence.ranks[0]
+        cores, crowd = rank.get("cores"), self.evidence.crowd(0)
+        if not cores or self._on_gpu:
+            return Processor()
+        # All ranks share so many, as if all machines were one.
+        shared = self.workers * cores / crowd
+        emulated = crowd > int(rank.get("ranks_on_host", 1))
+        return replace(ranges.machine().processor, cores=shared) if emulated else Processor(cores=shared)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return bool(self.evidence.record["device"] == "cuda")
+
+
+def _in_proportion(each: float, numel: int) -> float:
+    return each * numel
+
+
+def _trace(evidence: Evidence) -> Trace:
+    """The run's model, computing as long as its slowest rank; without layers.json, each bucket is a layer.
+
+    A scheduler that closes messages by their size then closes the same ones.
+    """
+    phases = [each["phases"] for each in evidence.ranks]
+    forward, backward = (max(each[name] for each in phases) for name in ("forward", "backward"))
+    found = evidence.layers
+    if found is None:
+        # Their gradients come at even distances.
+        buckets = list(reversed(list(enumerate(evidence.drawn.buckets))))
+        count = len(buckets)
+        layers = tuple(TraceLayer(f"bucket {number}", numel, 1 / count, 1 / count) for number, numel in buckets)
+        found = Trace("buckets", "", "", 1, False, "the buckets that were drawn", "", layers)
+    # A layer takes the same share of a pass as in the trace.
+    ahead, back = forward / (found.forward_seconds or 1.0), backward / (found.backward_seconds or 1.0)
+    return replace(
+        found,
+        layers=tuple(
+            replace(each, forward_seconds=ahead * each.forward_seconds, backward_seconds=back * each.backward_seconds)
+            for each in found.layers
+        ),
+    )
+
+
+def _memory(evidence: Evidence) -> tuple[Rates, float]:
+    """How long compressors work, and the memory they work in: a GPU's by its data sheet, else this machine's."""
+    record: dict[str, Any] = evidence.record
+    if record["device"] != "cuda":
+        return Rates.shipped(on_gpu=False), this_machine.copy_bytes_per_second()
+    name = str(record["environment"].get("device"))
+    gpu = of_hardware(name)
+    if gpu is None:
+        raise UserError(f"{name}: how fast its memory is, is not known")
+    return Rates.shipped(on_gpu=True), gpu.memory_gbs * 1e9

@@ -1,0 +1,153 @@
+"""A rule of its own: the link is full. Its messages take long because of their bytes, and fewer bytes can be sent."""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+
+from wirebench.compose.resolve import resolve, scheduler_of
+from wirebench.config.loader import from_dict
+from wirebench.diagnose.evidence import Evidence
+from wirebench.diagnose.fewer_bytes import MODES, Other, Saving
+from wirebench.diagnose.finding import Change, Finding
+from wirebench.diagnose.link import UNKNOWN, Link
+from wirebench.diagnose.words import gbit, ms
+from wirebench.errors import UserError
+from wirebench.planner.accuracy import LOSS, TOLERANCE, Accuracies, Ended
+
+Known = Callable[[bool, int], Accuracies]
+"""known(images, numel): what compressors did to the accuracy of models that take images, or to the loss of others."""
+NOTABLE = 0.05
+"""Share of a step below which nothing is said: as much passes from one run to the next."""
+POOR = 0.5
+"""Share of the nominal rate below which a link is poor; headers, and a busy processor, cost less than that."""
+MOSTLY = 0.5
+"""Share of the messages' time from which on they are mostly bytes, or mostly start-up."""
+UNSURE_START = 0.001
+"""Seconds of start-up that a round may have where none can be fitted: Gloo's among four hosts on two cores."""
+MOST_CHANGES = 4
+LATE = "nccl"
+"""The back end whose calls return before they are done, so that its messages have no times."""
+
+
+def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Finding | None:
+    """Messages fill the link, and a compressor would send fewer bytes; `nominal`: its bytes per second, if known."""
+    link = carried(evidence)
+    rate = link.bytes_per_second
+    if rate is None or evidence.exposed < NOTABLE * evidence.step:
+        return None
+    if nominal is not None and rate < POOR * nominal:
+        return None  # causes.poor_link
+    size, seconds = _size(evidence), _seconds(evidence)
+    if size / rate < (1 - MOSTLY) * seconds:
+        return None  # causes.small_messages
+    changes = _changes(evidence, link, known)
+    if changes is None:
+        return None
+    of = "" if nominal is None else f" of {gbit(nominal)}"
+    waits = f"the exchange waits {ms(evidence.exposed)} of a step ({evidence.exposed / evidence.whole:.0%})"
+    return Finding(
+        "full link",
+        f"Your link is full: {waits}, at {gbit(size / seconds)}{of} Gbit/s.",
+        f"{size / 1e6:.4g} MB in {len(evidence.messages)} messages of a step, which take {ms(evidence.drawn.seconds)}",
+        changes[0],
+        (*changes[1], f"rank every method: {advise_line(evidence, nominal or rate)}"),
+    )
+
+
+def carried(evidence: Evidence) -> Link:
+    """The link as a usual step finds it: start-up of a round as fitted, and the rate at which the rest carries bytes.
+
+    Where no start-up can be fitted, it is UNSURE_START. Unknown where the messages have no times.
+    """
+    if evidence.is_virtual or not evidence.messages or evidence.record.get("backend") == LATE:
+        return UNKNOWN
+    start = UNSURE_START if evidence.link.start_seconds is None else evidence.link.start_seconds
+    seconds = _seconds(evidence) - start * sum(each.rounds for each in evidence.messages)
+    return Link(start, _size(evidence) / seconds) if seconds > 0 and _size(evidence) > 0 else UNKNOWN
+
+
+def _size(evidence: Evidence) -> float:
+    """Bytes that rank 0 sends in a step."""
+    return sum(each.wire_bytes for each in evidence.messages)
+
+
+def _seconds(evidence: Evidence) -> float:
+    """Of all messages of a usual step, without what rank 0 waits for a slower rank."""
+    computing = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
+    fastest = sum(each.seconds for each in evidence.messages)
+    return max(evidence.drawn.seconds - (max(computing) - computing[0]), fastest)
+
+
+def advise_line(evidence: Evidence, rate: float) -> str:
+    """The command that ranks every method for this run; in slow motion, at the real network's rate and speed."""
+    config = evidence.record["config"]
+    dilation = float(config.get("network", {}).get("dilation", 1.0))
+    each = max(int(rank.get("ranks_on_host", 1)) for rank in evidence.ranks)
+    model = [] if dilation == 1 else ["--speed", f"{dilation:g}"]
+    if evidence.layers is not None:
+        model = ["--trace", str(evidence.folder / "layers.json"), *model]
+    else:
+        # A replayed model has a trace already, at its own speed.
+        named = config["model"].get("trace")
+        model = ["--trace", named] if named else ["--model", config["model"]["name"], "--probe"]
+        model += [] if named else ["--batch", str(config["data"].get("batch_size", 32))]
+    words = [*model, "--gbit", f"{8e-9 * rate * dilation:.3g}", "--workers", str(evidence.record["world_size"])]
+    return shlex.join(["wirebench", "advise", *words, *(["--per-machine", str(each)] if each > 1 else [])])
+
+
+def _changes(evidence: Evidence, link: Link, known: Known) -> tuple[tuple[Change, ...], tuple[str, ...]] | None:
+    """What would help, and lines on it; None where nothing can be said of this run."""
+    images = evidence.record.get("samples", {}).get("unit", "images") == "images"
+    try:
+        config = resolve(from_dict(evidence.record["config"]))
+        if scheduler_of(config).mode not in MODES or not (evidence.layers or evidence.drawn.buckets):
+            return None
+        other = Other(evidence, link)
+        accuracies = known(images, other.trace.numel)
+        # Compressors that were trained, and lost no more than the planner accepts; at the density of their trainings.
+        fit = {
+            name: ended
+            for name, ended in accuracies.known.items()
+            if ended.points is not None and ended.points >= -accuracies.too_much
+        }
+        savings = list(other.savings({name: ended.density for name, ended in fit.items()}))
+    except UserError:
+        return None
+    found = front(savings, fit, NOTABLE * evidence.step)
+    if not found:
+        return None
+    models = dict.fromkeys(ended.model.words for ended in fit.values() if ended.model is not None)
+    trained = "; ".join(models) or accuracies.setting
+    return found, (f"accuracy: worst seed to best, beside dense training's mean, of {trained}",)
+
+
+def front(savings: Iterable[Saving], ended: Mapping[str, Ended], least: float) -> tuple[Change, ...]:
+    """Changes that each save more than all that lose less accuracy, the mildest first.
+
+    One line saves at least `least` seconds more than the one before. The first is the mildest of the plain compressors,
+    if one loses no more than is tolerated. Of too many the mildest and the fastest stay.
+    """
+
+    def mild(each: Saving) -> tuple[bool, float, float]:
+        lost = ended[each.compressor].lost
+        return not (each.plain and lost <= TOLERANCE), lost, -each.seconds
+
+    lines: list[Change] = []
+    for saving in sorted(savings, key=mild):
+        if saving.seconds > least + (lines[-1].gain if lines else 0.0):
+            its = ended[saving.compressor]
+            costs, words = its.lost > TOLERANCE, " ".join(saving.settings)
+            lines.append(Change(words, saving.seconds, saving.settings, {}, saving.wire_bytes, _accuracy(its), costs))
+    if len(lines) > MOST_CHANGES:
+        lines = [*lines[: MOST_CHANGES - 1], lines[-1]]
+    return tuple(lines)
+
+
+def _accuracy(ended: Ended) -> str:
+    """In words: with the options of the trainings where they are not the compressor's own."""
+    figures = _figures(ended) + (f" with {ended.options}" if ended.options else "")
+    free = ended.lost <= TOLERANCE and ended.between is not None and ended.between[1] >= 0
+    return f"free ({figures})" if free else figures
+
+
+def _figures(ended: Ended) -> str:
+    return f"{ended.cell} {'times the loss' if ended.measure is LOSS else 'points'}"

@@ -1,0 +1,224 @@
+"""The words of a diagnosis: where the step goes, the link, the break-even, the findings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from wirebench.bench.collectives import size_text
+from wirebench.diagnose.evidence import COMPUTING, Evidence
+from wirebench.diagnose.exchange import SECONDS, Row, rows
+from wirebench.diagnose.finding import Finding
+from wirebench.diagnose.full_link import NOTABLE
+from wirebench.diagnose.link import Link
+from wirebench.diagnose.measure import Measured
+from wirebench.diagnose.trial import Trial
+from wirebench.diagnose.words import gbit, ms
+
+VIRTUAL = "Virtual workers have no network: what they exchange are copies in memory."
+NOTHING_TO_TRY = "Nothing to try: no setting of a run makes a change that a finding suggests."
+
+
+def parts(evidence: Evidence) -> dict[str, float]:
+    """Seconds of a step, the mean over ranks: computing, data, and the exchange that nothing hides, in its parts."""
+    computing = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
+    exposed = evidence.phase("exchange_exposed")
+    waiting = min(max(computing) - sum(computing) / len(computing), exposed)
+    known = {name: evidence.phase(name) for name in COMPUTING}
+    told = sum(known.values()) + evidence.phase("data") + exposed
+    return {
+        **known,
+        "data": evidence.phase("data"),
+        "waiting for the slowest rank": waiting,
+        "exchange, not hidden": exposed - waiting,
+        "other": evidence.whole - told,
+    }
+
+
+def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> list[str]:
+    """The diagnosis."""
+    told = _under_way(evidence)
+    told += [f"A step takes {ms(evidence.step)}:"]
+    told += [_part(name, seconds, f"{seconds / evidence.whole:7.1%}") for name, seconds in parts(evidence).items()]
+    beside = "inside" if evidence.is_virtual else "beside"
+    told += [_part(f"compressing, {beside} them", evidence.phase("compress")), ""]
+    if evidence.is_virtual:
+        told += [VIRTUAL, ""]
+    else:
+        told += _rows(evidence)
+        network = _network(evidence, nominal)
+        told += [*network, ""] if network else []
+    if not found:
+        return [*told, f"Nothing stands out: no cause that a rule knows takes 5 % of the step.{_unexplained(evidence)}"]
+    for number, each in enumerate(found, 1):
+        told += [f"{number}. {each.sentence}", f"   known by: {each.evidence}"]
+        told += _changes(each, evidence)
+        told += [f"   {remark}" for remark in each.remarks]
+    return told
+
+
+def _changes(finding: Finding, evidence: Evidence) -> list[str]:
+    """A line, or a table where the changes are other compressors."""
+    if all(each.wire_bytes is None for each in finding.changes):
+        return [f"   change: {each.what}; it may save {_share(each.gain, evidence)}" for each in finding.changes]
+    now = sum(each.wire_bytes for each in evidence.messages)
+    table = [("change", "sent a step", "may save", "accuracy"), ("as it is", _bytes(now), "", "")]
+    table += [(each.what, _bytes(each.wire_bytes), _share(each.gain, evidence), each.accuracy)
+              for each in finding.changes]  # fmt: skip
+    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["   " + "  ".join(map(str.ljust, row, wide)).rstrip() for row in table]
+
+
+def _bytes(count: float | None) -> str:
+    return "" if count is None else f"{count / 1e6:.4g} MB" if count >= 1e6 else f"{count / 1e3:.4g} kB"
+
+
+def _share(seconds: float, evidence: Evidence) -> str:
+    return f"{ms(seconds)} a step ({seconds / evidence.step:.0%})"
+
+
+def _unexplained(evidence: Evidence) -> str:
+    """What the exchange adds where no rule says why, as far as it is worth a word."""
+    share = parts(evidence)["exchange, not hidden"] / evidence.whole
+    return (
+        ""
+        if share < NOTABLE or evidence.is_virtual
+        else f" The exchange adds {share:.0%}, and of that no rule knows the cause."
+    )
+
+
+def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None) -> list[str]:
+    """The network alone, beside what the run got and what the link should give."""
+    told = [f"The network alone, all-reduces of {measured.by}:"]
+    if measured.differs:
+        told.append(f"  (the run was {measured.differs})")
+    told += [f"  {size_text(size):>9} {ms(seconds):>10}" for size, seconds in measured.times]
+    rows = {
+        "nominal": Link(evidence.nominal_start, nominal),
+        "alone": measured.link,
+        "in the run": evidence.link,
+    }
+    return [*told, *(f"  {name:12} {_link(link)}" for name, link in rows.items()), ""]
+
+
+def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
+    """What changes were predicted to save, and what they saved."""
+    told = ["", f"Tried, {trial.steps} steps each:"]
+    if trial.passed_over:
+        told.append(f"  (no setting makes the change of: {', '.join(trial.passed_over)})")
+    told.append(f"  as it was    {ms(trial.before)} a step (the record has {ms(evidence.step)})")
+    for each in trial.tried:
+        told += [
+            f"  {each.shown}",
+            f"    with it    {ms(each.after)} a step",
+            f"    predicted  {_saved(each.change.gain, evidence.step)}",
+            f"    measured   {_saved(trial.saved(each), trial.before)}",
+        ]
+    return told
+
+
+def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "under_way": None if evidence.under_way is None else evidence.under_way._asdict(),
+        "step_seconds": evidence.step,
+        "ranks_seen": evidence.ranks_seen,
+        "parts": parts(evidence),
+        "exchange": [row._asdict() for row in rows(evidence)],
+        "link": {
+            **evidence.link._asdict(), "nominal_bytes_per_second": nominal,
+            "nominal_start_seconds": evidence.nominal_start,
+        },
+        "alone": evidence.alone._asdict(),
+        "break_even_bytes_per_second": break_even(evidence),
+        "findings": [_finding_json(each) for each in found],
+    }  # fmt: skip
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name, "sentence": finding.sentence, "evidence": finding.evidence, "gain": finding.gain,
+        "changes": [each._asdict() for each in finding.changes], "remarks": list(finding.remarks),
+    }  # fmt: skip
+
+
+def trial_json(trial: Trial) -> dict[str, Any]:
+    """The same of a trial."""
+    return {
+        "passed_over": list(trial.passed_over),
+        "steps": trial.steps,
+        "before_seconds": trial.before,
+        "tried": [
+            {
+                "finding": each.finding,
+                "command": each.shown,
+                "after_seconds": each.after,
+                "predicted_saving_seconds": each.change.gain,
+                "measured_saving_seconds": trial.saved(each),
+            }
+            for each in trial.tried
+        ],
+    }
+
+
+def break_even(evidence: Evidence) -> float | None:
+    """Bytes per second below which compressing takes less time than it saves; None without a compressor's work."""
+    seconds, saved = evidence.phase("compress"), evidence.saved_bytes
+    compresses = evidence.plugin("compressor") != "none" and not evidence.is_virtual
+    return saved / seconds if compresses and seconds > 0 and saved is not None and saved > 0 else None
+
+
+def _under_way(evidence: Evidence) -> list[str]:
+    now = evidence.under_way
+    if now is None:
+        # Virtual workers are one process, which has the phases of all of them.
+        several = evidence.record["world_size"] > 1 and not evidence.is_virtual
+        alone = several and evidence.ranks_seen == [0]
+        return ["This record has rank 0's phases alone: what it waits for others is in the exchange.", ""] * alone
+    of = f" of {now.total}" if now.total else ""
+    state = "has no record: it was killed, or is stuck" if now.silent else "is under way"
+    counted = f"{now.counted} of them count" if now.counted else "none of them counts yet, so these are of the warm-up"
+    return [
+        f"This run {state}; {now.steps}{of} steps are logged, the last one {now.age_seconds:.3g} s ago; {counted}.",
+        "Until it ends only rank 0's phases are known: what it waits for other ranks is in the exchange.",
+        "",
+    ]
+
+
+def _rows(evidence: Evidence) -> list[str]:
+    """Those of which something is known."""
+    known = [_row(row) for row in rows(evidence) if row.value is not None]
+    return ["Of the exchange, hidden or not, as rank 0 saw it:", *known, ""] if known else []
+
+
+def _row(row: Row) -> str:
+    value = row.value or 0.0
+    return f"  {row.name:28} {ms(value) if row.unit == SECONDS else f'{gbit(value)} Gbit/s':>12}  {row.evidence}"
+
+
+def _network(evidence: Evidence, nominal: float | None) -> list[str]:
+    link, told = evidence.link, []
+    if link.bytes_per_second is not None:
+        least = "" if link.start_seconds is not None else " at least"
+        told.append(
+            f"Messages travel at {gbit(link.bytes_per_second)} Gbit/s{least}"
+            + (f"; the link has {gbit(nominal)}." if nominal else ".")
+        )
+    if link.start_seconds is not None:
+        told.append(f"Starting a round takes {ms(link.start_seconds)}.")
+    if not evidence.messages and evidence.under_way is None:
+        told.append("The run drew no messages (trace.json), so the network's part is not known.")
+    if (rate := break_even(evidence)) is not None:
+        told.append(f"This compressor pays below {gbit(rate)} Gbit/s, by its time and its bytes.")
+    return told
+
+
+def _link(link: Link) -> str:
+    rate = "not known" if link.bytes_per_second is None else f"{gbit(link.bytes_per_second)} Gbit/s"
+    return rate if link.start_seconds is None else f"{rate}, {ms(link.start_seconds)} to start"
+
+
+def _saved(seconds: float, step: float) -> str:
+    return f"{ms(abs(seconds))} a step {'saved' if seconds >= 0 else 'lost'} ({seconds / step:+.0%})"
+
+
+def _part(name: str, seconds: float, share: str = "") -> str:
+    return f"  {name:28} {ms(seconds):>9}{share}"

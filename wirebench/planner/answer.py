@@ -1,0 +1,128 @@
+"""What `wirebench advise` answers: the order of its rows, and three lines for three kinds of reader.
+
+free               whole gradients, in 16 bits or better merged
+nearly free        what loses no more than is tolerated, by its worst seed
+fastest at a cost  of all that was trained to an end
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wirebench.planner.accuracy import Accuracies, Ended, Standing, is_exact, ratio
+from wirebench.planner.advice import WORTHWHILE, Advice, Speedup, place, speedup
+from wirebench.planner.compositions import DENSE
+
+CASTS = ("fp16", "bf16")
+"""Compressors that send every gradient in 16 bits."""
+NOTHING = "nothing beats the line above"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One answer: a composition, or why there is none."""
+
+    name: str
+    advice: Advice | None
+    nothing: str = ""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What is known of each composition's training, and what it comes to beside dense training.
+
+    plain       dense training as DistributedDataParallel has it
+    dense       the best composition of dense training in every step
+    density_of  at which a compressor works
+    on_noise    compressors whose time is known on noise alone
+    tolerance   points, or percent of a loss
+    """
+
+    accuracies: Accuracies
+    plain: Advice
+    dense: Advice
+    density_of: Callable[[str], float | None]
+    on_noise: Sequence[str]
+    tolerance: float
+
+    def standing(self, each: Advice) -> Standing:
+        """Of a composition."""
+        if each.compressor in self.on_noise:
+            return Standing.UNKNOWN
+        return self.accuracies.standing(each, self.density_of(each.compressor), self.tolerance)
+
+    def reason(self, each: Advice) -> str | None:
+        """Why a composition is not recommended; None where it may be."""
+        standing, ended = self.standing(each), self.accuracies.of(each)
+        if standing < Standing.TOO_MUCH:
+            return None
+        if standing is Standing.TOO_MUCH and ended is not None:
+            return f"ended at {ended.mean} {ended.measure.unit}, beyond {self._limit(ended)}"
+        untrained = self.accuracies.untrained(each, self.density_of(each.compressor))
+        return untrained or "was timed on noise alone"
+
+    def _limit(self, ended: Ended) -> str:
+        return ended._replace(points=-self.accuracies.too_much).mean
+
+    def gain(self, each: Advice) -> Speedup:
+        """Over dense training as DistributedDataParallel has it."""
+        return speedup(each, self.plain)
+
+    def in_time(self, each: Advice) -> tuple[float, bool] | None:
+        """Its loss over that of dense training that took no longer; false: at most that much.
+
+        None where it has no loss, or dense training none for less time.
+        """
+        ended, dense_in = self.accuracies.of(each), self.accuracies.dense_in
+        points = 0.0 if is_exact(each) else None if ended is None else ended.points
+        if points is None or dense_in is None:
+            return None
+        reached = dense_in(each.expected_seconds, self.dense.expected_seconds, self.dense.found.alone)
+        return ratio(points) / reached.ratio, reached.within
+
+    def key(self, each: Advice) -> tuple[float, ...]:
+        """To order by: what loses no more than is tolerated by its speed; what costs more by its loss in the same time.
+
+        Where no such loss is known, by its speed, too.
+        """
+        standing, in_time = self.standing(each), self.in_time(each)
+        by_loss = standing in (Standing.COSTS, Standing.TOO_MUCH) and in_time is not None
+        return standing, in_time[0] if by_loss and in_time else 0.0, place(each)
+
+    def lines(self, every: Sequence[Advice]) -> list[Line]:
+        """The three answers, of all compositions."""
+        by = sorted(every, key=self.key)
+        within = [each for each in by if self.standing(each) is Standing.WITHIN]
+        costs = [each for each in by if self.standing(each) is Standing.COSTS]
+        free = [each for each in within if is_exact(each) or (each.compressor in CASTS and not each.local)]
+        lossy = [each for each in within if each not in free]
+        above, lines = [self.plain], []
+        for name, those in (("free", free), ("nearly free", lossy), ("fastest at a cost", costs)):
+            best = next(iter(those), None)
+            if best is not None and self._beats(best, above):
+                lines.append(Line(name, best))
+                above.append(best)
+            else:
+                lines.append(Line(name, None, NOTHING if lines else "nothing beats DDP's schedule of dense gradients"))
+        return lines
+
+    def _beats(self, each: Advice, above: Sequence[Advice]) -> bool:
+        """Whether it is faster than these by what is worth while; what costs more: has a lower loss in as much time."""
+        if self.standing(each) is Standing.COSTS and (mine := self.in_time(each)) is not None:
+            return mine[0] < min(math.inf if (one := self.in_time(other)) is None else one[0] for other in above)
+        return all(each.expected_seconds < WORTHWHILE * other.expected_seconds for other in above)
+
+
+def best_of(every: Sequence[Advice], judge: Judge) -> list[Advice]:
+    """Each compressor's best composition, without local steps and with them, in order."""
+    found: dict[tuple[str, bool], Advice] = {}
+    for each in sorted(every, key=judge.key):
+        found.setdefault((each.compressor, bool(each.local)), each)
+    return list(found.values())
+
+
+def dense_of(every: Sequence[Advice], plain: Advice) -> Advice:
+    """The fastest composition of dense training in every step; DistributedDataParallel's where none was tried."""
+    exact = [each for each in every if is_exact(each)]
+    assert plain.compressor == DENSE
+    return min(exact, key=lambda each: each.expected_seconds, default=plain)

@@ -1,0 +1,202 @@
+"""What `wirebench simulate` and `advise` put together: compressors as their papers have them, what goes with what."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from wirebench import compressors
+from wirebench.config.plugins import Plugins, suggest
+from wirebench.costmodel.request_sizes import Sizes, nothing
+from wirebench.errors import UserError
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.requests import Gather
+from wirebench.planner import known_sizes
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Compressing, free, layers_of
+from wirebench.simulation.trace import MOST_IMAGES, Trace
+from wirebench.topology.processor import IDLE, Processor
+
+DENSE = "none"
+LEAST, MOST = 1e-6, 1e6
+"""Of rates, speeds and seconds: beyond, sums are of rounding errors."""
+
+
+def density_of(name: str, density: float | None) -> dict[str, Any]:
+    """The option that sets the density of a compressor; none for its own, and for one that has none."""
+    return {"density": density} if density is not None and has_density(name) else {}
+
+
+def check_density(names: Sequence[str], density: float | None) -> None:
+    """Raise UserError for a density that none of these compressors takes."""
+    if density is None:
+        return
+    having = [name for name in names if has_density(name)]
+    if not having:
+        raise UserError(f"--density: {', '.join(map(repr, names))}: none has one")
+    for name in having:
+        compressors.build(name, density=density)
+
+
+def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:
+    """Raise UserError for a name of `option` that is no plugin's, nor a dotted path to one of the user's own."""
+    for name in names:
+        if "." not in name and name not in plugins.available():
+            raise UserError(f"{option}: no {name!r}; {suggest(name, plugins.available())}")
+        try:
+            plugins.load(name)
+        except UserError as error:
+            # In a config it would be this key.
+            raise UserError(f"{option}: {str(error).removeprefix(f'{plugins.kind}.name: ')}") from error
+
+
+def own_density(name: str) -> float | None:
+    """The density that the compressor has unless told otherwise; None for one that has none."""
+    return compressors.PLUGINS.options(name)["density"].default if has_density(name) else None
+
+
+def has_density(name: str) -> bool:
+    """Whether a density is among the compressor's options."""
+    return "density" in compressors.PLUGINS.options(name)
+
+
+def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Sizes:
+    """What the compressor asks for, with its paper's small tensors dense; UserError for a density out of range.
+
+    A trace without shapes does not say which tensors are vectors: of such a one everything is compressed.
+    """
+    below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
+    # What is of the suite stays as it is; a user's own module may be another one the next time.
+    return (_sizes if "." in name else _kept_sizes)(name, density, workers, below)
+
+
+def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
+    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
+    before = known_sizes.of(name, own_density(name) if density is None else density) if "." not in name else nothing
+    return Sizes(make, workers, below, before)
+
+
+_kept_sizes = functools.lru_cache(maxsize=256)(_sizes)
+"""What a bucket was found to send holds for every model."""
+
+
+def compressing(
+    rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float, processor: Processor = IDLE
+) -> Compressing:
+    """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for.
+
+    processor  of the topology; the simulator multiplies a rank's work by how many ranks share a core of it
+    """
+    if name == DENSE:
+        return free
+    merged = _merges(sizes.size, processor) / _merges(rates.workers, IDLE)
+    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
+
+
+def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
+    """Seconds of `compressing` after the last request is answered."""
+    if name == DENSE:
+        return free
+    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers, model))
+
+
+def _merges(ranks: int, processor: Processor) -> float:
+    """How many merges are waited for, in merges of a rank that shares its core as all others do.
+
+    A message passes as many merges as a tree has levels. Cores that all ranks share have the merges of all to do, and
+    only half of the ranks, a quarter, an eighth merge at each level.
+    """
+    levels = max(1, math.ceil(math.log2(ranks)))
+    return max(levels, processor.together([ranks - 1.0])) / processor.crowded(ranks)
+
+
+@functools.lru_cache(maxsize=256)
+def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
+    """How many times as many bytes are gathered as among so many workers."""
+    gathered = _gathered(sizes, model)
+    # What gathers nothing needs no look at the world of the measurement. A vote that many ranks sum and the measured
+    # ones gathered counts with the time that reading those took: more than it is.
+    return gathered / (_gathered(sizes.of_world(workers), model) or 1.0) if gathered else 1.0
+
+
+def _gathered(sizes: Sizes, model: Trace) -> float:
+    """Bytes that arrive at every rank by gathers, of the whole model; where shapes count, of one matrix.
+
+    Each of a model's shapes would be exchanged in both worlds, and the ratio is that of any of them.
+    """
+    asked = sizes.of_sample() if sizes.by_shape else sizes.of(layers_of(model))
+    return sum(each.num_bytes for each in asked if each.kind is Gather) * sizes.size
+
+
+def lacks_shapes(sizes: Sizes, model: Trace) -> str:
+    """Why nothing can be said of a method that works on matrices of a trace without shapes; "" where something can."""
+    if sizes.by_shape and not any(layer.shape for layer in model.layers):
+        return "what it sends depends on the tensors' shapes, which the trace does not have"
+    return ""
+
+
+def sends_no_noise(sizes: Sizes, model: Trace) -> str:
+    """Why nothing can be said of a method that passes nothing of noise; "" where something can."""
+    if sizes.by_value and not sum(each.num_bytes for each in sizes.of(layers_of(model))):
+        return "of noise it sends nothing; what it sends depends on how large gradients are"
+    return ""
+
+
+def check_time(model: Trace) -> None:
+    """Raise UserError for a trace that takes no time: nothing can be said in relation to it."""
+    if not model.forward_seconds + model.backward_seconds > 0:
+        raise UserError(f"--trace: {model.name} takes no time at all")
+
+
+def check_batches(images: Sequence[int]) -> None:
+    """Raise UserError for a batch that no trace can have."""
+    for batch in images:
+        if not 1 <= batch <= MOST_IMAGES:
+            raise UserError(f"--batch: needs 1 to {MOST_IMAGES}, got {batch}")
+
+
+def check_positive(option: str, values: Sequence[float]) -> None:
+    """Raise UserError for anything but a number above 0 that is neither tiny nor huge."""
+    for value in values:
+        if not LEAST <= value <= MOST:
+            raise UserError(f"{option}: needs a number from {LEAST:g} to {MOST:g}, got {value:g}")
+
+
+def has_own_collective(name: str) -> bool:
+    """Whether the compressor's paper names the collective that it goes with."""
+    return bool(compressors.class_of(name).collective)
+
+
+def collective_of(name: str) -> str:
+    """That of the compressor's paper, else a ring."""
+    return compressors.class_of(name).collective or "ring"
+
+
+@functools.cache
+def needs_whole(name: str, density: float | None = None) -> bool:
+    """Whether the compressor works only on the whole model in one message."""
+    return bool(compressors.build(name, **density_of(name, density)).whole_model)
+
+
+def is_update(name: str) -> bool:
+    """Whether the compressor returns updates, with which clipping wants the whole model in one message."""
+    return compressors.class_of(name).makes_update
+
+
+def clash(built: Scheduler, compressor: str, collective: str) -> str:
+    """Why train.py would refuse to put these together (wirebench/compose/resolve.py); "" where it would not."""
+    if built.mode in ("native", "elastic") and compressor != DENSE:
+        return "sends no gradients of ours, and goes with --compressor none"
+    if built.mode == "native" and collective != "native":
+        return "is the engine's own, and goes with --collective native"
+    if built.mode == "split" and collective == "native":
+        return "needs a collective with two halves, not native"
+    if built.mode == "outer" and compressors.build(compressor).owns_momentum:
+        return f"has an outer optimizer, and {compressor!r} applies a momentum to what it is given"
+    return ""
+
+
+def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:
+    """Raise UserError for what train.py would refuse to put together."""
+    if reason := clash(built, compressor, collective):
+        raise UserError(f"--schedulers: {scheduler!r} {reason}")

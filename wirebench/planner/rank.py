@@ -1,0 +1,272 @@
+"""Every composition on a network, ranked, and the rate between machines at which compression stops paying."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
+from wirebench.planner.advice import EXPECTED, POSSIBLY, SURELY, Advice, Margin, place
+from wirebench.planner.compositions import (
+    DENSE,
+    clash,
+    collective_of,
+    compressing,
+    decoding,
+    has_density,
+    has_own_collective,
+    is_update,
+    lacks_shapes,
+    needs_whole,
+    own_density,
+    sends_no_noise,
+    sizes_of,
+)
+from wirebench.planner.ranges import Errors
+from wirebench.planner.schedules import LOCAL, built, words_of
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Compressing, Simulator
+from wirebench.simulation.trace import Trace
+from wirebench.topology.tree import Topology
+
+WHOLE = "sync_easgd"
+"""The scheduler that makes one message of the model."""
+SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
+QUICK = ("optimal", "dear")
+"""The best of all but for two hundredths, where many rates are tried."""
+PLAIN = (DENSE, "fused", "ring")
+"""Compressor, schedule and collective of DistributedDataParallel, as nearly as can be."""
+COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
+LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12, 5, 2
+"""Rates between which break-evens are looked for, in how many steps, and how often one of these is halved: also for the
+ends of a break-even's range."""
+
+
+EMPTY: Mapping[str, Any] = {}
+Composed = tuple[str, str]
+"""A schedule and a collective."""
+
+
+class Adviser:
+    """Compositions of one model.
+
+    topology(gbit)    the cluster; None: at its own rate
+    bytes_per_second  of the memory that compresses
+    errors            how far off predicted exchanges may be
+    density           of compressors that have one; None: each one's own
+    tried             schedulers, name:key=value; none: SCHEDULERS, and `local`. What needs the whole model goes with
+                      `sync_easgd` anyway, and methods that return updates are tried with it, too
+    densities         by compressor, in place of its own where `density` is None
+    local             by compressor, schedules with local steps
+    tell              is told how many of all compressors are done
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        topology: Callable[[float | None], Topology],
+        rates: Rates,
+        bytes_per_second: float,
+        errors: Errors,
+        density: float | None = None,
+        tried: Sequence[str] = (),
+        densities: Mapping[str, float] = EMPTY,
+        local: Mapping[str, Sequence[str]] = EMPTY,
+        tell: Callable[[int, int], None] = lambda done, every: None,
+    ) -> None:
+        self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
+        self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
+        self.workers = topology(None).size
+        self.tried = tuple(dict.fromkeys(tried))
+        self._densities, self._local, self._tell = densities, {} if tried else local, tell
+        self._schedulers = built((*SCHEDULERS, *tried, *(each for those in self._local.values() for each in those)))
+        self._collective = functools.cache(collectives.build)
+        self._sizes: dict[str, Sizes] = {}
+        self._pricers: dict[tuple[str, float | None], Pricer] = {}
+        self._known: dict[str, tuple[Compressing, Compressing]] = {}
+        self._fastest: dict[tuple[str, float, Composed | None], Advice] = {}
+
+    def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
+        """Every composition of these compressors, in the order of `place`; and those left out, with the reason.
+
+        named  the user asked for them: also those of which noise says little
+        Raises UserError where no schedule goes with dense gradients: nothing could be compared.
+        """
+        advices: list[Advice] = []
+        left_out: dict[str, str] = {}
+        for done, name in enumerate(names):
+            self._tell(done, len(names))
+            try:
+                reason = self.unknown(name, named)
+                advices += [] if reason else self._of(name, None)
+            except UserError as error:
+                reason = str(error)
+            except Exception as error:
+                # A user's own plugin may fail in any way; ours may not.
+                if not any("." in each.partition(":")[0] for each in (name, *self.tried)):
+                    raise
+                reason = f"it fails: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            if reason and name == DENSE:
+                raise UserError(f"--schedulers: dense gradients, with which all are compared, are left out: {reason}")
+            if reason:
+                left_out[name] = reason
+        return sorted(advices, key=place), left_out
+
+    def plain(self) -> Advice:
+        """As DistributedDataParallel has it."""
+        name, scheduler, collective = PLAIN
+        return self._advices(name, [scheduler], collective, None)[0]
+
+    def on_noise(self, name: str) -> bool:
+        """Whether what it sends depends on the gradients, so that the simulation says something of noise alone."""
+        return name != DENSE and self._sizes_of(name).by_value
+
+    def unknown(self, name: str, named: bool) -> str:
+        """Why nothing can be said of a compressor; "" where something can."""
+        if name == DENSE:
+            return ""
+        if not self.rates.knows(name):
+            return "how long it compresses was not measured (wirebench bench compressors)"
+        sizes = self._sizes_of(name)
+        if reason := lacks_shapes(sizes, self.trace):
+            return reason
+        if reason := sends_no_noise(sizes, self.trace):
+            return reason
+        if sizes.by_value and not named:
+            return "what it sends depends on how large gradients are; by name, it is shown on noise"
+        return ""
+
+    def density_of(self, name: str) -> float | None:
+        """What the compressor works with; None for one that has no density."""
+        given = self._given(name)
+        return given if given is not None and has_density(name) else own_density(name)
+
+    def _given(self, name: str) -> float | None:
+        return self._densities.get(name) if self.density is None else self.density
+
+    def break_even(self, name: str, composed: Composed | None = None) -> float | None:
+        """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
+
+        composed: the schedule and the collective that count; None: at each rate the best of QUICK without local steps.
+        The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
+        looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
+        """
+        return self._limit(name, composed, EXPECTED, HALVINGS)
+
+    def break_even_between(self, name: str, composed: Composed | None = None) -> tuple[float | None, float | None]:
+        """Gbit/s below which the compressor surely pays, and from which on it surely does not, as in break_even().
+
+        Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
+        """
+        low, high = (self._limit(name, composed, margin, HALVINGS_OF_ENDS) for margin in (SURELY, POSSIBLY))
+        # The ends are looked for less finely than the break-even, which lies between them.
+        at = self.break_even(name, composed)
+        return min(low, at, key=_height), max(high, at, key=_height)
+
+    def _limit(self, name: str, composed: Composed | None, margin: Margin, halvings: int) -> float | None:
+        """Gbit/s of the highest step at which the margin is above 0, as break_even() has it."""
+
+        def gained(step: float) -> float:
+            return margin.of(self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step), composed))
+
+        def pays(step: float) -> bool:
+            # Where computing hides dense messages, compressors need not be simulated to know that they do not pay.
+            return margin.most(self.best(DENSE, _gbit_of(step))) > 0 and gained(step) > 0
+
+        highest = next((step for step in range(STEPS, -1, -1) if pays(step)), None)
+        if highest is None or highest == STEPS:
+            return None if highest is None else math.inf
+        low, high = float(highest), highest + 1.0
+        for _ in range(halvings):
+            middle = (low + high) / 2
+            low, high = (middle, high) if pays(middle) else (low, middle)
+        gains = gained(low), gained(high)
+        return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
+
+    def best(self, name: str, gbit: float, composed: Composed | None = None) -> Advice:
+        """A compressor's composition with the shortest expected step at this rate between machines.
+
+        composed  the only one that counts; None: those of QUICK, without local steps if there are any
+        """
+        key = name, gbit, composed
+        if key not in self._fastest:
+            if composed is not None:
+                self._fastest[key] = self._advices(name, [composed[0]], composed[1], gbit)[0]
+                return self._fastest[key]
+            those = self._of(name, gbit, self._quick(name))
+            whole = [each for each in those if not each.local] or those
+            self._fastest[key] = min(whole, key=lambda each: each.expected_seconds)
+        return self._fastest[key]
+
+    def _quick(self, name: str) -> Sequence[str]:
+        """Schedules that are tried at many rates. Dense training with local steps is no baseline."""
+        whole = [each for each in self.tried if self._schedulers[each].mode not in LOCAL]
+        return whole or (QUICK if name == DENSE or not self.tried else self.tried)
+
+    def _of(self, name: str, gbit: float | None, tried: Sequence[str] = ()) -> list[Advice]:
+        """All compositions with these schedules; none: with those that go into the ranking."""
+        usual = tried or self.tried or (*SCHEDULERS, *self._local.get(name, ()))
+        chosen = (WHOLE,) if needs_whole(name, self._given(name)) else usual
+        if is_update(name):
+            chosen = tuple(dict.fromkeys((*chosen, WHOLE)))
+        advices = []
+        for collective in _collectives(name, self.topology(gbit)):
+            fitting = [each for each in chosen if not clash(self._schedulers[each], name, collective)]
+            advices += self._advices(name, fitting, collective, gbit)
+        if not advices:
+            raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
+        return advices
+
+    def _advices(self, name: str, chosen: Sequence[str], collective: str, gbit: float | None) -> list[Advice]:
+        """A compressor's compositions with these schedules and this collective."""
+        (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
+        simulator = Simulator(self.trace, self._sizes_of(name), seconds, self._pricer(collective, gbit), decoded)
+        samples, advices = self.workers * self.trace.batch_size, []
+        for text in chosen:
+            scheduler = self._schedulers[text]
+            step = simulator.step(scheduler)
+            stretched = functools.partial(simulator.stretched, step, scheduler)
+            unit, local = self.trace.unit, words_of(text) if scheduler.mode in LOCAL else ""
+            advices.append(Advice(name, text, collective, step, samples, stretched, factors, unit, local))
+        return advices
+
+    def _pricer(self, collective: str, gbit: float | None) -> Pricer:
+        """One for all compressors: many of their requests are of one size."""
+        if (collective, gbit) not in self._pricers:
+            made = Pricer(self._collective(collective), collective, self.topology(gbit))
+            self._pricers[collective, gbit] = made
+        return self._pricers[collective, gbit]
+
+    def _compressing(self, name: str) -> tuple[Compressing, Compressing]:
+        """Seconds of its work, and how many of them come last."""
+        if name not in self._known:
+            method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
+            found = compressing(*method, self.topology(None).processor), decoding(*method)
+            # Buckets are of few sizes, at every rate the same.
+            self._known[name] = functools.cache(found[0]), functools.cache(found[1])
+        return self._known[name]
+
+    def _sizes_of(self, name: str) -> Sizes:
+        if name not in self._sizes:
+            self._sizes[name] = sizes_of(name, self._given(name), self.trace, self.workers)
+        return self._sizes[name]
+
+
+def _height(limit: float | None) -> float:
+    return -1.0 if limit is None else limit
+
+
+def _gbit_of(step: float) -> float:
+    return LOWEST_GBIT * (HIGHEST_GBIT / LOWEST_GBIT) ** (step / STEPS)
+
+
+def _collectives(name: str, topology: Topology) -> Sequence[str]:
+    """The one that the compressor's paper names; of all others, dense ones too, those that may be the fastest."""
+    if has_own_collective(name):
+        return (collective_of(name),)
+    several = 1 < len(topology.machines) < topology.size
+    ours = COLLECTIVES if several else COLLECTIVES[:2]
+    return (*ours, "native") if topology.native else ours

@@ -1,0 +1,44 @@
+"""Schedules that `wirebench simulate` and `advise` try: names, with options as name:key=value."""
+
+from collections.abc import Sequence
+
+from wirebench import schedulers
+from wirebench.config.plugins import own_keys
+from wirebench.errors import UserError
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.schedule import Mode
+from wirebench.planner.compositions import check_names
+from wirebench.utils.parsing import plugin_of
+
+LOCAL: tuple[Mode, ...] = ("outer", "elastic")
+"""Modes of schedules that exchange weights now and then."""
+
+
+def built(texts: Sequence[str]) -> dict[str, Scheduler]:
+    """Each text's scheduler, no text twice; UserError for a name or an option that does not exist."""
+    found = {}
+    for text in dict.fromkeys(texts):
+        try:
+            name, options = plugin_of(text)
+        except ValueError as error:
+            raise UserError(f"--schedulers: {error}") from error
+        check_names("--schedulers", [name], schedulers.PLUGINS)
+        for key in options.keys() & set(own_keys(schedulers.PLUGINS.kind)):
+            raise UserError(f"--schedulers: {text!r}: {key} goes into the config of a run")
+        found[text] = schedulers.build(name, **options)
+    return found
+
+
+def words_of(text: str) -> str:
+    """The schedule with those of its options that are not its defaults, in the order of their names."""
+    name, options = plugin_of(text)
+    usual = schedulers.PLUGINS.defaults(name)
+    other = {key: value for key, value in sorted(options.items()) if value != usual.get(key)}
+    return ":".join([name, *(f"{key}={_text(value)}" for key, value in other.items())])
+
+
+def _text(value: object) -> str:
+    """As it is given: a number without zeros that say nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,290 @@
+"""`wirebench simulate` step by step: schedules side by side at every point of a sweep; table and figure."""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from wirebench import collectives, compressors
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
+from wirebench.figures.files import save
+from wirebench.figures.provenance import computed
+from wirebench.figures.style import Figure
+from wirebench.formats import chakra
+from wirebench.formats.chakra_step import step_trace
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.schedule import LayerCost
+from wirebench.planner import ranges
+from wirebench.planner.compositions import (
+    DENSE,
+    MOST,
+    check,
+    check_batches,
+    check_density,
+    check_names,
+    check_positive,
+    check_time,
+    collective_of,
+    compressing,
+    decoding,
+    density_of,
+    lacks_shapes,
+    needs_whole,
+    sends_no_noise,
+    sizes_of,
+)
+from wirebench.planner.networks import WIDTH, error_of, gbit_of, source_of, topology_of
+from wirebench.planner.ranges import Between
+from wirebench.planner.schedules import built
+from wirebench.planner.speedups import Point, figure
+from wirebench.planner.timing import NOTHING, Timed, time_unknown
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.disturbance import Disturbance, quantiles
+from wirebench.simulation.simulator import Simulated, Simulator, draw, free
+from wirebench.simulation.trace import Trace
+from wirebench.telemetry import environment
+from wirebench.telemetry.timeline import Timeline
+from wirebench.topology.tree import Topology
+from wirebench.traces.estimate import gpu_of
+from wirebench.utils.cli import check_outputs
+from wirebench.utils.console import console, with_room
+from wirebench.utils.files import write_atomically
+
+STEP = "step"
+"""What the files of a step's Chakra traces are called: step.RANK.et."""
+UNDISTURBED = "Stragglers and jitter are in p50 and p99 alone, not in the step, its range, exposed ms and efficiency."
+USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One schedule at one point of the sweep.
+
+    between    its step's range
+    quantiles  the median and the 99th percentile of its steps, where something disturbs them
+    """
+
+    workers: int
+    gbit: float | None
+    batch: int
+    speed: float
+    scheduler: str
+    found: Simulated
+    layers: Sequence[LayerCost]
+    between: Between
+    quantiles: tuple[float, float] | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """As JSON."""
+        seconds, images = self.found.step.seconds, self.workers * self.batch
+        return {
+            "workers": self.workers, "gbit": self.gbit, "batch": self.batch, "speed": self.speed,
+            "scheduler": self.scheduler, "step_seconds": seconds, "exposed_seconds": self.found.step.exposed,
+            "efficiency": self.found.efficiency, "images_per_second": images / seconds,
+            "step_seconds_range": list(self.between),
+            "exposed_seconds_range": [each - self.found.alone for each in self.between],
+            "efficiency_range": [self.found.alone / each for each in reversed(self.between)],
+            "images_per_second_range": [images / each for each in reversed(self.between)],
+            "step_seconds_p50": None if self.quantiles is None else self.quantiles[0],
+            "step_seconds_p99": None if self.quantiles is None else self.quantiles[1],
+            "messages": len(self.found.groups), "message_elements": self.found.elements,
+            "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
+        }  # fmt: skip
+
+
+def check_options(options: argparse.Namespace, model: Trace) -> None:
+    """Raise UserError for what does not exist, or cannot be swept."""
+    check_positive("--speed", options.speed)
+    check_positive("--gbit", options.gbit or ())
+    if options.gbit and not options.topology and max(options.workers) <= (options.per_machine or 1):
+        raise UserError("--gbit: is the rate between machines, and there is one")
+    if not (math.isfinite(options.call_us) and options.call_us >= 0):
+        raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
+    check_batches(options.batch or ())
+    swept = (options.workers, options.gbit, options.batch, options.speed)
+    if options.figure and sum(len(set(each or ())) > 1 for each in swept) > 1:
+        raise UserError(
+            "--figure: draws along one of --workers, --gbit, --batch and --speed; give the others one value"
+        )
+    check_time(model)
+    built(options.schedulers or ())
+    check_names("--compressor", [options.compressor], compressors.PLUGINS)
+    check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
+    check_density([options.compressor], options.density)
+    compressors.build(options.compressor, **density_of(options.compressor, options.density))
+    check_outputs(options.figure, json=options.json, timeline=options.timeline)
+    if options.chakra:
+        chakra.check_folder(options.chakra, STEP, options.workers[-1])
+
+
+def disturbance_of(options: argparse.Namespace) -> Disturbance:
+    """What the options disturb steps with; UserError for what cannot be."""
+    for name, low, high in (("compute_jitter", 0, 10), ("message_jitter", 0, 10), ("stragglers", 0, 1)):
+        if not low <= getattr(options, name) <= high:
+            raise UserError(f"--{name.replace('_', '-')}: needs {low} to {high}, got {getattr(options, name):g}")
+    if not 1 <= options.slowdown <= MOST:
+        raise UserError(f"--slowdown: needs 1 to {MOST:g}, got {options.slowdown:g}")
+    if (options.stragglers > 0) != (options.slowdown > 1):
+        raise UserError("--stragglers and --slowdown: go together, the share of slow workers and how slow they are")
+    return Disturbance(options.compute_jitter, options.message_jitter, options.stragglers, options.slowdown)
+
+
+def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
+    """What had to be measured of the compressor to simulate it on a GPU; `rates` has it then. UserError if it fails."""
+    if not options.gpu:
+        return NOTHING
+    # Mistakes first: this may take half a minute.
+    gpu_of(options.gpu)
+    _schedulers(options)
+    topology_of(options, options.workers[0])
+    timed = time_unknown([options.compressor], rates, options.density, model.numel)
+    for name, reason in timed.failed.items():
+        raise UserError(f"--compressor: {name!r}: {reason}")
+    return timed
+
+
+def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
+    """All schedules at all points; UserError for what does not go together."""
+    rows = []
+    tried = _schedulers(options)
+    sizes: dict[int, Sizes] = {}
+    disturbance = disturbance_of(options)
+    usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
+    for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
+        topology = topology_of(options, workers, gbit)
+        factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
+        if workers not in sizes:
+            sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+            if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
+                raise UserError(f"--compressor: {options.compressor!r}: {reason}")
+        computed = model.batched(batch).faster(speed)
+        simulator = _simulator(options, computed, sizes[workers], topology, rates)
+        # Between the workers of one machine there is no such rate.
+        between = len(topology.machines) > 1 or bool(options.topology)
+        for name, scheduler in tried.items():
+            simulated = simulator.step(scheduler)
+            if len(simulated.groups) > 1 and needs_whole(options.compressor, options.density):
+                raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
+            carried = gbit_of(topology) if between else None
+            layers = simulator.costs()
+            seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
+            drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
+            rows.append(Row(workers, carried, batch, speed, name, simulated, layers, seconds, drawn))
+    return rows
+
+
+def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
+    """Those that were named; else the usual ones that go with the compressor and the collective."""
+    collective = options.collective or collective_of(options.compressor)
+    if options.schedulers:
+        named = built(options.schedulers)
+        for name, scheduler in named.items():
+            check(name, scheduler, options.compressor, collective)
+        return named
+    if needs_whole(options.compressor, options.density):
+        return built(["sync_easgd"])
+    return {name: each for name, each in built(USUAL).items() if each.mode != "split" or collective != "native"}
+
+
+def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
+    name = options.collective or collective_of(options.compressor)
+    pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
+    if not options.gpu:
+        return Simulator(model, sizes, free, pricer)
+    method = rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9
+    return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
+
+
+def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed: Timed) -> None:
+    """Write the files that were asked for, and print the table."""
+    # Files first: whoever reads the table may stop after its first line.
+    if options.json:
+        given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
+        content = {key: getattr(options, key) for key in given} | {
+            "collective": options.collective or collective_of(options.compressor),
+            "network": source_of(options),
+            "unit": model.unit,
+            "timed_here": timed.entry(),
+            "rows": [row.entry() for row in rows],
+        }
+        write_atomically(options.json, json.dumps(content, indent=1) + "\n")
+    if options.figure:
+        save(_figure(options, model, rows), options.figure)
+    if options.timeline:
+        timeline = Timeline()
+        draw(rows[-1].found, timeline)
+        timeline.save(options.timeline)
+    if options.chakra:
+        write_chakra(options, rows[-1])
+    schedules = table(rows)
+    shown = with_room(console(WIDTH), schedules)
+    kind = "estimated" if model.estimate else "measured"
+    collective = options.collective or collective_of(options.compressor)
+    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
+    undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
+    for line in (said, *timed.said, *undisturbed):
+        shown.print(line, markup=False, highlight=False, soft_wrap=True)
+    shown.print(schedules)
+    for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):
+        shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+
+
+def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Figure:
+    points = []
+    for row in rows:
+        efficiency = row.found.efficiency, (row.found.alone / row.between.high, row.found.alone / row.between.low)
+        points.append(Point(row.workers, row.gbit, row.batch, row.speed, row.scheduler, *efficiency))
+    alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
+    kind = "estimated" if model.estimate else "measured"
+    sources = f"the trace {model.name} ({kind}, {model.hardware})", f"the network {source_of(options)}"
+    bars = f"Bars: ranges, by {ranges.load().runs} measured runs."
+    return figure(points, ", ".join(alike), model.unit, f"{bars} {computed(environment.git(), *sources)}.")
+
+
+def write_chakra(options: argparse.Namespace, row: Row) -> None:
+    """The row's step as Chakra traces, FOLDER/step.RANK.et."""
+    collective = options.collective or collective_of(options.compressor)
+    trace = step_trace(row.found, row.layers, row.workers, collective)
+    about = {"model": options.trace, "scheduler": row.scheduler, "compressor": options.compressor}
+    about |= {"collective": collective, "network": source_of(options)}
+    chakra.save(options.chakra, STEP, [trace] * row.workers, about)
+
+
+def _alike(rows: Sequence[Row]) -> list[str]:
+    """What all rows have in common of the network, in words."""
+    workers, rates = {row.workers for row in rows}, {row.gbit for row in rows}
+    shared = [f"{workers.pop()} workers"] if len(workers) == 1 else []
+    return shared + [f"{rate:.4g} Gbit/s" for rate in rates if rate is not None and len(rates) == 1]
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """A line for every schedule at every point."""
+    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    drawn = ("p50", "p99") if any(row.quantiles for row in rows) else ()
+    for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "range", *drawn, "exposed ms",
+                 "efficiency", "messages", "wire MB"):  # fmt: skip
+        shown.add_column(head, justify="left" if head == "scheduler" else "right")
+    for row in rows:
+        step = row.found.step
+        shown.add_row(
+            str(row.workers),
+            "-" if row.gbit is None else f"{row.gbit:.4g}",
+            str(row.batch),
+            f"{row.speed:g}",
+            row.scheduler,
+            f"{1e3 * step.seconds:.2f}",
+            f"{1e3 * row.between.low:.4g}-{1e3 * row.between.high:.4g}",
+            *([] if row.quantiles is None else [f"{1e3 * seconds:.2f}" for seconds in row.quantiles]),
+            f"{1e3 * step.exposed:.2f}",
+            f"{100 * row.found.efficiency:.1f} %",
+            str(len(row.found.groups)),
+            f"{row.found.wire_bytes / 1e6:.4g}",
+        )
+    return shown

@@ -1,0 +1,94 @@
+"""Compressors that no file of rates knows, timed here and now as `wirebench bench compressors` times all of them.
+
+One rank's own work on one thread of the CPU, in copies of the vector; requests are answered at once from the rank's own
+messages, as if so many workers had sent the same as those of the file's measurement. What one copy takes on another
+machine's memory turns copies into seconds there (wirebench/simulation/compress_rates.py).
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from wirebench.planner.compositions import DENSE
+from wirebench.simulation.compress_rates import Rates
+from wirebench.telemetry.environment import hardware
+
+SIZES = ("0.27m", "14.7m", "25.6m")
+"""Of those of the rates in results/, but for the largest, at which copies are as at the second largest. The smallest
+tells what calls cost whatever the size; the largest here is left out for models that the second largest covers."""
+WARMUP, REPEATS = 3, 9
+"""As in `wirebench bench compressors`."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was timed here: its compressors, on which hardware, at which sizes; and why others could not be.
+
+    but  what is to be said of such times
+    """
+
+    names: tuple[str, ...] = ()
+    on: str = ""
+    sizes: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+    but: str = ""
+
+    def entry(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"compressors": self.names, "on": self.on, "sizes": self.sizes}
+
+    @property
+    def said(self) -> list[str]:
+        """In a line; none where nothing was timed."""
+        if not self.names:
+            return []
+        return [
+            f"Rates of {', '.join(self.names)} were measured here just now, on {self.on}, with {', '.join(self.sizes)} "
+            f"elements{self.but}."
+        ]
+
+
+NOTHING = Timed()
+
+
+def time_unknown(names: Sequence[str], rates: Rates, density: float | None, numel: int) -> Timed:
+    """Time those of the compressors that the rates do not know, and add them there.
+
+    density  of those that have one; None: each one's own
+    numel    elements of the model that they are wanted for
+    """
+    unknown = [name for name in dict.fromkeys(names) if name != DENSE and not rates.knows(name)]
+    if not unknown:
+        return NOTHING
+    print(f"timing {', '.join(unknown)} on this machine: up to half a minute each", file=sys.stderr)
+    # Imported where they are needed: a benchmark brings rivals and figures along.
+    from wirebench.bench.compressors import parse_compressor
+    from wirebench.bench.inputs import parse_size
+    from wirebench.bench.turns import Bench
+
+    sizes = [parse_size(text) for text in SIZES]
+    enough = next((place for place, size in enumerate(sizes, 1) if place > 1 and size.numel >= numel), len(sizes))
+    threads = torch.get_num_threads()
+    # Of one thread the clock is the processor's, which does not count what other processes do.
+    torch.set_num_threads(1)
+    try:
+        on = hardware(torch.device("cpu"))
+        bench = Bench(torch.device("cpu"), rates.workers, WARMUP, REPEATS, _silent)
+        for size in sizes[:enough]:
+            failed = {cell.method for cell in bench.cells if cell.error}
+            able = [name for name in unknown if name not in failed]
+            if able:
+                bench.measure(size, [parse_compressor(name, density) for name in able])
+    finally:
+        torch.set_num_threads(threads)
+    errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in bench.cells if cell.error}
+    rates.add([cell for cell in bench.cells if cell.method not in errors])
+    but = "; a GPU also spends time on starting kernels, so they are too low beside its own" if rates.device else ""
+    return Timed(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)
+
+
+def _silent(text: str) -> None:
+    """How far it is: nothing that would be waited for."""
