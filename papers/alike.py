@@ -4,9 +4,9 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
-from papers.notes import NotedRun
 from papers.rows import MAY_DIFFER, flat
 from wirebench.errors import UserError
+from wirebench.record.notes import NotedRun
 
 OF_NO_MATTER = (
     *MAY_DIFFER, "name", "asked.", "expected.", "data.root", "data.workers", "engine.", "train.resume", "train.keep",

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from papers import benchmarks, trust
 from papers.benchmarks import DAMAGED
-from papers.notes import NOTE, NotedRun
 from papers.prediction import signed
 from papers.repository import Repository
 from papers.rows import flat
@@ -22,6 +21,7 @@ from papers.study import Study, available
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.record.notes import NOTE, NotedRun
 from wirebench.utils.parsing import json_of, toml_of
 
 EXCEPTIONS = "exceptions.toml"

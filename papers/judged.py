@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from papers import benchmarks, repository, trust
 from papers.claim import SCALES, Claim, Verdict
-from papers.notes import NOTE, note
 from papers.published import FILE
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.record.notes import NOTE, note
 from wirebench.utils.parsing import toml_of
 
 FIGURE = ("number", "holds", "tolerance")

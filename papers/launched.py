@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers.notes import NotedRun
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
 from papers.trainings import RESUMING, TRAIN, Training
@@ -31,6 +30,7 @@ from papers.trust import TURNS
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.names import suggest

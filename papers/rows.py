@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers import estimate, notes
+from papers import estimate
 from papers.estimate import Estimate
-from papers.notes import NotedRun
 from wirebench.errors import UserError
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
 DENSE = ("dense", "dense, one message")

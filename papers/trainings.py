@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from papers import notes
 from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, keep, shown, within
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
-from wirebench.record import schema
+from wirebench.record import notes, schema
 from wirebench.topology.rates import parse_rate
 
 TRAIN = "train.py"

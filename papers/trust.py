@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers.notes import NotedRun
 from papers.repository import Repository
 from wirebench.record import schema
 from wirebench.record.compare import BUSY
+from wirebench.record.notes import NotedRun
 
 TURNS = 5
 """Of a claim about speed."""

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from papers.today.known import losses, top1
 from wirebench import compressors, models
 from wirebench.gradient.flat import Layer
-from wirebench.planner import known_sizes
+from wirebench.planner import known, known_sizes
 from wirebench.planner.compositions import density_of, own_density
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.utils.files import write_atomically
@@ -47,10 +46,10 @@ def main() -> int:
 
 def _asked() -> list[tuple[str, float | None]]:
     """All compressors with the densities that they have by themselves and were trained with."""
-    trained = [losses.load().known, *(top1.load(numel).known for numel in TRAINED_ON)]
+    trained = [known.load(images, numel).known for images in (True, False) for numel in TRAINED_ON]
     densities = {(name, own_density(name)) for name in compressors.available()}
     densities |= {
-        (name, each.density) for known in trained for name, each in known.items() if own_density(name) and each.density
+        (name, each.density) for those in trained for name, each in those.items() if own_density(name) and each.density
     }
     return sorted(densities, key=str)
 

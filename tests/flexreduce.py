@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from papers.flexreduce import measured as paper
-from tests.suite.test_show import RECORD
+from tests.cli.test_show import RECORD
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.tree import Topology

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-import train
 from tests.distributed.launch import CONFIG, here, launch
+from wirebench.compose import run as train
 from wirebench.config.loader import SECTIONS
 
 PLAIN = '[model]\nname = "toy"\n[data]\nname = "{name}"\nroot = "{root}"\nbatch_size = 4\n{options}\n'

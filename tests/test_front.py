@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.suite.verbs import ROOT
+from tests.cli.verbs import ROOT
 
 front = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "front.py")))
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 from wirebench.compose.resolve import KINDS
 from wirebench.config.loader import SECTIONS
@@ -46,9 +47,9 @@ ORDER = (
     "wirebench.profiling",
     "wirebench.dropin",
     "wirebench.training",
-    "models",
-    "compressors",
-    "schedulers",
+    "wirebench.models",
+    "wirebench.compressors",
+    "wirebench.schedulers",
     "wirebench.compose",
     "train",
     "wirebench.figures",
@@ -62,7 +63,7 @@ ORDER = (
     "papers.webpage",
     "wirebench.inspect",
     "wirebench.cli",
-    "suite",
+    "wirebench.__main__",
     "examples",
     "tests",
     "scripts",
@@ -70,11 +71,13 @@ ORDER = (
 """All packages, lowest first; `wirebench` itself is its version, and looks its ways in up when they are asked for.
 
 A file imports its own package and those before it."""
-SIDEWAYS = {"models", "compressors", "schedulers"}
+LINKED = ("models", "compressors", "schedulers")
+"""Folders at the root that are packages of wirebench by links."""
+SIDEWAYS = {f"wirebench.{name}" for name in LINKED}
 """The plugin folders do not know each other."""
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
-PLUGIN_FOLDERS = {Path("models"), Path("compressors"), Path("schedulers"), Path("wirebench/collectives")}
+PLUGIN_FOLDERS = {*map(Path, LINKED), Path("wirebench/collectives")}
 
 
 @functools.cache
@@ -110,15 +113,16 @@ def package_of(module: str) -> str | None:
 
 
 def module_of(file: Path) -> str:
-    return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+    linked = ("wirebench",) if file.parts[0] in LINKED else ()
+    return ".".join((*linked, *file.with_suffix("").parts)).removesuffix(".__init__")
 
 
 def test_every_file_has_a_place_in_the_order():
     assert {"train.py", "wirebench/errors.py", "wirebench/cli/main.py"} <= {str(file) for file in every_tree()}
     homeless = [str(file) for file in every_tree() if package_of(module_of(file)) is None]
     assert not homeless, f"in no package of ORDER: {homeless}"
-    inside = [module_of(file) for file in product() if len(file.parts) == 2 and file.parts[0] in ("wirebench", "suite")]
-    assert set(inside) <= {"wirebench", "wirebench.errors", "suite", "suite.__main__"}
+    inside = {module_of(file) for file in product() if len(file.parts) == 2 and file.parts[0] == "wirebench"}
+    assert inside == {"wirebench", "wirebench.errors", "wirebench.__main__"}
 
 
 def test_imports_go_down_the_order():
@@ -171,8 +175,13 @@ def test_the_machine_is_asked_in_one_place():
     assert not wrong, "\n".join(wrong)
 
 
+def _folder(package: str) -> Path:
+    name = package.removeprefix("wirebench.")
+    return Path(name if name in LINKED else package.replace(".", "/"))
+
+
 def test_folders_of_plugins_hold_plugins():
-    plugins = {Path(kind.package.replace(".", "/")): set(kind.available()) for kind in KINDS}
+    plugins = {_folder(kind.package): set(kind.available()) for kind in KINDS}
     for folder in PLUGIN_FOLDERS:
         strangers = (
             {file.stem for file in every_tree() if file.parent == folder} - plugins[folder] - {"__init__", "plan"}
@@ -236,10 +245,41 @@ def test_python_is_ascii():
     assert not wrong
 
 
-def test_every_package_is_installed():
-    listed = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {".".join(file.parent.parts) for file in product() if file.name == "__init__.py"}
-    assert set(listed) == found
+def test_every_module_of_the_package_is_installed():
+    """A folder without __init__.py is none of setuptools' packages, and is missing from a wheel."""
+    include = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = set(find_packages(str(TOP), include=include))
+    modules = {module_of(file): file for file in product() if module_of(file).startswith("wirebench")}
+    outside = {str(file) for name, file in modules.items() if not {name, name.rpartition(".")[0]} & packages}
+    assert not outside and all(each.split(".")[0] == "wirebench" for each in packages)
+
+
+def test_nothing_of_the_package_opens_a_path_outside_of_it_or_imports_papers():
+    """Where a checkout's folders are, `study` alone asks: it hands its words to the papers' own command."""
+    wrong = [
+        f"{file}:{node.lineno}"
+        for file, tree in product().items()
+        if module_of(file).startswith("wirebench") and str(file) != "wirebench/cli/results/study.py"
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id == "__file__" and not _stays_within(file, tree, node))
+        or (isinstance(node, ast.Constant) and str(node.value).startswith("papers."))
+    ]
+    wrong += [
+        f"{file}:{line}"
+        for file, tree in product().items()
+        if module_of(file).startswith("wirebench")
+        for line, name in imports(tree)
+        if name.split(".")[0] == "papers"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _stays_within(file: Path, tree: ast.Module, name: ast.Name) -> bool:
+    """Whether what is made of __file__ is a folder of the package: its own, or, in one module, the package's."""
+    if str(file) == "wirebench/utils/package.py":
+        return True
+    climbs = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "parents"]
+    return not climbs
 
 
 EVERY = [(kind, name) for kind in KINDS for name in kind.available()]

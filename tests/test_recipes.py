@@ -14,15 +14,15 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-import train
+from papers import cli as study
 from tests.compressors import test_contract as contract
 from tests.distributed.launch import last_of_each
 from tests.distributed.on_made_up_gpus import see_a_gpu
 from wirebench import collectives
 from wirebench.cli.jobs import chaos, doctor
-from wirebench.cli.results import study
 from wirebench.collectives.plan import check
 from wirebench.comm.engine import ENGINES
+from wirebench.compose import run as train
 from wirebench.compose.resolve import KINDS, resolve
 from wirebench.config import loader
 from wirebench.config.sections import OptimizerConfig

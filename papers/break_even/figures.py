@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from papers.break_even.seen import Seen
-from papers.notes import NotedRun
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import WIDTH, Figure, Panel, around, grid
 from wirebench.planner.advice import WORTHWHILE
 from wirebench.planner.networks import rate
+from wirebench.record.notes import NotedRun
 
 ACROSS, UP = "rate of the links over the predicted break-even, times", "faster than dense, %"
 COLUMNS = 2

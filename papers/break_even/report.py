@@ -11,19 +11,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from papers import notes, trust
+from papers import trust
 from papers.break_even import sides
 from papers.break_even.figures import figure
 from papers.break_even.seen import Seen
 from papers.break_even.sides import Side
 from papers.findings import Finding
-from papers.notes import NotedRun
 from papers.page import Page, tables_below
 from papers.rows import by_label
 from papers.runner import RESULTS
 from wirebench.errors import UserError
 from wirebench.planner.advice import WORTHWHILE
 from wirebench.planner.networks import rate
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 

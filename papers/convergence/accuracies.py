@@ -6,10 +6,10 @@ from pathlib import Path
 
 from papers.convergence import rows
 from papers.convergence.rows import DENSE, Method
-from papers.notes import NotedRun
 from wirebench.errors import UserError
 from wirebench.planner.accuracy import Accuracies, Ended, Model
 from wirebench.planner.compositions import DENSE as NONE
+from wirebench.record.notes import NotedRun
 
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence" / "quick"
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from papers.convergence.rows import DENSE, Method, history, shared
-from papers.notes import NotedRun
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Panel, around
+from wirebench.record.notes import NotedRun
 
 WIDTH, HEIGHT = 260, 230
 EPOCHS = "epochs"

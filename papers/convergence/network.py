@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from papers.convergence.rows import first_reaching, history, wire_bytes
-from papers.notes import NotedRun
 from wirebench import collectives
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.gradient import requests
+from wirebench.record.notes import NotedRun
 from wirebench.topology import presets
 from wirebench.topology.tree import Topology
 

@@ -7,21 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers import notes
-from papers.notes import NotedRun
 from papers.rows import Row, by_label
 from wirebench.errors import UserError
+from wirebench.inspect.reference import options_of, settings_of
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 
 DENSE = "dense"
 """The label of what all methods are compared with."""
-SHARED = {
-    "model": ("model", "name"), "depth": ("model", "depth"), "width": ("model", "width"), "data": ("data", "name"),
-    "pixels": ("data", "size"), "batch size": ("data", "batch_size"), "workers": ("engine", "workers"),
-    "precision": ("train", "precision"), "learning rate": ("optimizer", "lr"), "epochs": ("train", "epochs"),
-    "steps": ("train", "max_steps"),
-}  # fmt: skip
-"""Where a config has what all runs of a table share."""
-
 NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "density": float | None}
 """Of method.json. Older ones have neither of the last two; the run's config does."""
 
@@ -115,12 +108,6 @@ def _refuse_seeds(folder: Path, method: Method) -> None:
         used[noted] = name
 
 
-def options_of(config: Mapping[str, Any]) -> dict[str, object]:
-    """What makes the method: the compressor's options and the optimizer's, of a run's config."""
-    sections = ("compressor", "optimizer")
-    return {f"{name}.{key}": value for name in sections for key, value in config.get(name, {}).items()}
-
-
 def settings(runs: Sequence[NotedRun]) -> dict[str, dict[str, object]]:
     """What all runs of a table share, by the name of their folder; None for what a method does not have."""
     return {run.folder.name: _settings(run) for run in runs}
@@ -138,11 +125,6 @@ def _settings(run: NotedRun) -> dict[str, object]:
     noted = {"epochs": run.note.get("epochs"), "density": run.note.get("density", density)}
     ran = {"workers": run.record["world_size"]}
     return {**settings_of(run.record["config"]), **{key: value for key, value in (noted | ran).items() if value}}
-
-
-def settings_of(config: Mapping[str, Any]) -> dict[str, object]:
-    """What all runs of a table share, of a run's config; None for what it does not say."""
-    return {name: config.get(section, {}).get(key) for name, (section, key) in SHARED.items()}
 
 
 def history(run: NotedRun) -> list[dict[str, Any]]:

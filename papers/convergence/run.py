@@ -24,12 +24,12 @@ from typing import Any
 
 from papers.convergence import report, rows
 from papers.convergence.tasks import CONTRASTS, QUICK, TASKS, USUAL, Composition, Task, compositions
-from papers.notes import NOTE, refuse_mixed, write
 from papers.runner import RESULTS, ROOT, Command, Launch, Part, attempt, keep, measure, shown, within
 from papers.significance import LEAST_RUNS
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.record.notes import NOTE, refuse_mixed, write
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from papers.convergence.rows import DENSE, Method, first_reaching, shared, targe
 from papers.convergence.verdicts import findings
 from papers.energy import with_energy
 from papers.findings import claims_table
-from papers.notes import NotedRun
 from papers.significance import LEAST_RUNS, LEVEL, Comparison, compare, corrected
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 MARGIN = 0.5

@@ -15,7 +15,6 @@ from papers.failures.checkpoints import Cost
 from papers.failures.faults import ELASTIC, PLAIN, Trials
 from papers.failures.worlds import Compared
 from papers.findings import Finding, claims_table, with_unrun
-from papers.notes import processor
 from papers.page import Page
 from papers.runner import RESULTS
 from wirebench.chaos.faults import FAULTS
@@ -25,6 +24,7 @@ from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure, around, finished
+from wirebench.record.notes import processor
 
 FIGURE = "pauses.png"
 CLAIMS = published.load(Path(__file__).parent).claims

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import notes
 from papers.claim import Claim, Verdict
 from papers.estimate import difference
 from papers.findings import Finding
-from papers.notes import NotedRun
 from papers.rows import flat
 from papers.runner import RESULTS
 from papers.significance import LEAST_RUNS, Comparison, compare
 from papers.trust import rules_of
 from wirebench.errors import UserError
-from wirebench.record import schema
+from wirebench.record import notes, schema
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 FOLDER = RESULTS / "failures/worlds"

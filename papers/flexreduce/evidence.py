@@ -5,9 +5,9 @@ from pathlib import Path
 from papers import benchmarks, trust
 from papers.claim import Claim
 from papers.flexreduce.measured import LAYOUTS
-from papers.notes import NotedRun
 from papers.repository import Repository
 from wirebench.record import schema
+from wirebench.record.notes import NotedRun
 
 
 def records(folder: Path, claim: Claim) -> tuple[Path, ...]:

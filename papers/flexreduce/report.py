@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from papers import notes
 from papers.findings import Finding
 from papers.flexreduce import measured as numbers
 from papers.flexreduce.claims import claims
@@ -23,7 +22,7 @@ from papers.flexreduce.table import Results, document
 from papers.page import Page
 from papers.runner import RESULTS
 from wirebench.errors import UserError
-from wirebench.record import collective_results, schema
+from wirebench.record import collective_results, notes, schema
 from wirebench.topology.rates import parse_rate
 
 CLUSTER = "cluster.json"

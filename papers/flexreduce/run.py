@@ -14,7 +14,6 @@ import json
 import shutil
 from pathlib import Path
 
-from papers import notes
 from papers.flexreduce.measured import LAYOUTS, PUBLISHED
 from papers.flexreduce.report import CLUSTER
 from papers.launched import FEW, Timed, Trained
@@ -23,6 +22,7 @@ from papers.timings import Timing, refuse_other_links
 from papers.trainings import Cluster, Training
 from papers.trust import TURNS
 from wirebench.errors import UserError
+from wirebench.record import notes
 from wirebench.utils.files import write_atomically
 
 CONFIG = Path("configs/tables/flexreduce_resnet18.toml")

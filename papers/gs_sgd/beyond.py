@@ -11,8 +11,8 @@ from papers.estimate import Estimate
 from papers.findings import Finding
 from papers.gs_sgd.claims import AS_PRINTED, PUBLISHED, most_sent
 from papers.gs_sgd.variants import SWEEPS, SWEPT, swept
-from papers.notes import NotedRun
 from papers.rows import Row, size, times_faster
+from wirebench.record.notes import NotedRun
 
 MODELS = tuple(PUBLISHED.tables["images_per_second"].keys() - {"where", "unit"})
 TRAININGS = "wirebench study convergence run --data FOLDER"

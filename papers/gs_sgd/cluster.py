@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import launched, notes
+from papers import launched
 from papers.alike import alike, machines, refuse_twice
 from papers.claim import Verdict
 from papers.convergence.rows import Method
 from papers.findings import Finding
 from papers.gs_sgd.claims import model_of
 from papers.gs_sgd.run import ON_CLUSTER
-from papers.notes import NotedRun
 from papers.rows import Row
 from wirebench.errors import UserError
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
 WORKERS, LINK = 4, "1gbit"

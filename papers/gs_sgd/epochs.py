@@ -7,7 +7,7 @@ from papers.claim import Verdict
 from papers.convergence.rows import Method, history
 from papers.findings import Finding
 from papers.gs_sgd.claims import AS_PRINTED, PUBLISHED, model_of
-from papers.notes import NotedRun
+from wirebench.record.notes import NotedRun
 
 LONG: int = PUBLISHED.tables["trained"]["epochs"]
 """A shorter run is at another point of its schedule: its accuracy rises until it ends."""

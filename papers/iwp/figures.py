@@ -7,12 +7,12 @@ from papers.estimate import Ends, mean
 from papers.iwp.measured import Counted
 from papers.iwp.network import rate
 from papers.iwp.variants import unlabelled
-from papers.notes import NotedRun
 from papers.rows import Row
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, finished
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
 SENT = {"with masks, or with indices and scales": colours.BLUE}

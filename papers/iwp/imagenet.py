@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import notes, trust
+from papers import trust
 from papers.alike import alike, refuse_twice
 from papers.claim import Claim, Verdict
 from papers.convergence.rows import Method
@@ -18,10 +18,11 @@ from papers.findings import Finding
 from papers.iwp.claims import CLAIMED, MODELS
 from papers.iwp.measured import Counted
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, kind
-from papers.notes import NotedRun
 from papers.rows import Row
 from papers.significance import LEAST_RUNS
 from wirebench.errors import UserError
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 
 BASELINE = "baseline"
 NODES, EPOCHS = 96, 90

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers import notes, trust
+from papers import trust
 from papers.energy import with_energy
 from papers.iwp.variants import unlabelled
-from papers.notes import NotedRun
 from papers.rows import Row
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 NEEDS = {"label": str, "launch": str}

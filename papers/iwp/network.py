@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from papers import notes, trust
+from papers import trust
 from papers.claim import Claim, Verdict
 from papers.estimate import Estimate, mean, ratio_of_turns
 from papers.findings import Finding
 from papers.iwp.variants import DENSE, FIXED, kind, unlabelled
-from papers.notes import NotedRun
 from papers.rows import Row
 from papers.rows import load as load_rows
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 

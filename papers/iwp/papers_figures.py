@@ -16,13 +16,13 @@ from papers.iwp import dispersion, steps
 from papers.iwp.claims import CLAIMED
 from papers.iwp.imagenet import ABOVE, BASELINE, Trained
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, TERNGRAD, kind, unlabelled
-from papers.notes import NotedRun
 from papers.rows import Row
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import WIDTH, Axis, Figure, Panel, around, finished, grid
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
 TONES = {

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers.notes import NotedRun
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.errors import UserError
+from wirebench.record.notes import NotedRun
 from wirebench.utils.parsing import json_of
 
 FILE = "steps.jsonl"

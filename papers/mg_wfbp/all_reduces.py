@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from papers.notes import NotedRun
 from wirebench.costmodel.formulas import Line
+from wirebench.record.notes import NotedRun
 
 RING = "ring"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import notes, trust
+from papers import trust
 from papers.alike import alike, machines, refuse_twice
 from papers.claim import Claim, Verdict, together
 from papers.convergence.rows import Method
@@ -18,10 +18,10 @@ from papers.convergence.verdicts import judge_points
 from papers.findings import Finding, claims_table
 from papers.mg_wfbp.all_reduces import RING, Times
 from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
-from papers.notes import NotedRun
 from papers.rows import Row, fastest, times_faster
 from wirebench.errors import UserError
-from wirebench.record import collective_results
+from wirebench.record import collective_results, notes
+from wirebench.record.notes import NotedRun
 from wirebench.topology.tree import Topology
 
 NAMES = {"googlenet": GOOGLENET, "resnet50": RESNET}

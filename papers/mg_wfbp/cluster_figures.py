@@ -10,13 +10,13 @@ from papers.mg_wfbp import figures, simulated
 from papers.mg_wfbp.all_reduces import Measured, Times, times
 from papers.mg_wfbp.cluster import Rows, Setting, rows_of
 from papers.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, STAR, Model
-from papers.notes import NotedRun
 from papers.rows import Row, fastest
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import WIDTH, Figure, Panel, around, finished, grid
+from wirebench.record.notes import NotedRun
 
 SHOWN = (*SCHEDULES, STAR)
 ByNodes = Mapping[int, Mapping[int, Times]]

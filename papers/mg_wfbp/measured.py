@@ -7,7 +7,6 @@ from papers import trust
 from papers.energy import with_energy
 from papers.findings import Finding
 from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
-from papers.notes import NotedRun
 from papers.page import Page
 from papers.rows import Row, cluster, load, times_faster
 from wirebench.exchange.reduce_scatter import WAIT
@@ -15,6 +14,7 @@ from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, finished
+from wirebench.record.notes import NotedRun
 from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, timeline_spans
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from scipy.stats import kendalltau
 
-from papers.notes import machine_of
 from papers.prediction.measured import NEAR, Predicted, collect, near
 from papers.prediction.repeats import STEADY
+from wirebench.record.notes import machine_of
 
 SUFFIX = "-again"
 """Of the folder's name."""

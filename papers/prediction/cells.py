@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from papers import notes
 from papers.prediction.measured import Predicted
 from papers.prediction.outside import Outside
 from papers.prediction.signed import Signed
 from papers.runner import within
 from wirebench.cluster.network import head_start_seconds
+from wirebench.record import notes
 from wirebench.simulation import trace
 from wirebench.topology.rates import parse_rate
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers.notes import NotedRun
 from papers.prediction.repeats import STEADY, repeats_to
 from papers.published import load
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.record.notes import NotedRun
 
 CLAIM = load(Path(__file__).parent).claims["near"]
 NEAR = CLAIM.tolerance

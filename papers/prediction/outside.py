@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.prediction.measured import NEAR, Predicted, near, where_steady
-from papers.prediction.resimulated import Resimulated, check_machine, fit, rates_of, replayed
 from wirebench.errors import UserError
 from wirebench.planner import ranges
+from wirebench.planner.resimulated import Resimulated, check_machine, fit, rates_of, replayed
 from wirebench.simulation.compress_rates import Rates
 from wirebench.topology import processor
 from wirebench.topology.processor import Processor

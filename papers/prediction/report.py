@@ -14,14 +14,12 @@ from pathlib import Path
 from papers import trust
 from papers.claim import together
 from papers.findings import Finding
-from papers.notes import NOTE, NotedRun, machine_of
 from papers.page import Page
 from papers.prediction import another_time, cells, signed
 from papers.prediction import outside as simulations
 from papers.prediction.another_time import AnotherTime
 from papers.prediction.measured import CLAIM, NEAR, Predicted, collect, near, where_steady
 from papers.prediction.outside import Outside, from_outside
-from papers.prediction.resimulated import RATES
 from papers.prediction.signed import Signed
 from papers.runner import RESULTS
 from wirebench.errors import UserError
@@ -30,6 +28,8 @@ from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.scatter import Point, scatter
 from wirebench.figures.style import Figure, around, finished
 from wirebench.planner import ranges
+from wirebench.planner.resimulated import RATES
+from wirebench.record.notes import NOTE, NotedRun, machine_of
 from wirebench.utils import markdown
 
 AFTERWARDS = ("naive", "sync_easgd")

@@ -14,12 +14,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from papers import notes
 from papers.prediction import listed, signed
 from papers.prediction.listed import Composition
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from wirebench.errors import UserError
 from wirebench.planner import ranges
+from wirebench.record import notes
 from wirebench.telemetry import environment
 from wirebench.utils.cli import check_outputs
 

@@ -17,12 +17,12 @@ from scipy.stats import kendalltau
 
 from papers.prediction.listed import Composition
 from papers.prediction.measured import NEAR, near
-from papers.prediction.resimulated import FromOutside, rates_of
 from papers.runner import ROOT, within
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.planner import ranges
+from wirebench.planner.resimulated import FromOutside, rates_of
 from wirebench.telemetry import environment
 from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from papers.break_even.run import memory
 from papers.convergence import accuracies
 from papers.prediction.listed import DENSITY, Composition
-from papers.prediction.resimulated import emulated, rates_of
 from papers.runner import ROOT, within
 from wirebench import compressors
 from wirebench.config import loader
@@ -25,6 +24,7 @@ from wirebench.errors import UserError
 from wirebench.planner import ranges
 from wirebench.planner.advice import Advice
 from wirebench.planner.rank import Adviser
+from wirebench.planner.resimulated import emulated, rates_of
 from wirebench.simulation import trace
 from wirebench.telemetry import environment
 from wirebench.utils.files import write_atomically

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from papers import rows, trust
 from papers.findings import Finding
-from papers.notes import commits
 from papers.page import Page, tables_below
 from papers.prediction.listed import DENSITY
 from papers.ranking.measured import CLAIM, Measured
@@ -20,6 +19,7 @@ from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, finished
+from wirebench.record.notes import commits
 from wirebench.utils.markdown import table
 
 FIGURE = "ranking.png"

@@ -11,10 +11,10 @@ from papers import trust
 from papers.convergence.network import OWN, passes_seconds, phase_seconds
 from papers.convergence.rows import Method, read
 from papers.convergence.tasks import Composition, Task
-from papers.notes import NotedRun
 from papers.page import Page
 from papers.today.tasks import DENSE, OTHER_DENSE, TASKS, compositions
 from wirebench.errors import UserError
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 TIMES = {f"{name}_times": task for name, task in TASKS.items()}

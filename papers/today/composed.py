@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from papers import notes
 from papers.convergence.run import Cell
 from papers.convergence.tasks import Composition, Task
-from papers.notes import NotedRun
 from wirebench.errors import UserError
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 
 _ANY = "train.seed="
 """What begins with it differs between the runs of a method."""

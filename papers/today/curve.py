@@ -18,9 +18,9 @@ from papers.convergence.network import (
     passes_per_step,
     phase_seconds,
 )
-from papers.notes import NotedRun
 from wirebench import compressors, schedulers
 from wirebench.errors import UserError
+from wirebench.record.notes import NotedRun
 from wirebench.utils.parsing import json_of
 
 WINDOW = 30

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from papers.convergence.rows import Method
-from papers.notes import NotedRun
 from papers.today.curve import WINDOW
 from papers.today.tasks import DENSE, OTHER_DENSE
 from papers.today.times import Yardstick
@@ -15,6 +14,7 @@ from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, grid
+from wirebench.record.notes import NotedRun
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
 MOST_POINTS = 36

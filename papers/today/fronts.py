@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from papers.convergence.rows import Method
 from papers.significance import Comparison, corrected
-from papers.today.outcome import ALIKE, against, bytes_of, losses
+from papers.today.outcome import against, bytes_of, losses
 from papers.today.times import RATES, Yardstick, run_seconds
+from wirebench.planner.dense import ALIKE
 from wirebench.utils.markdown import table
 
 Cost = Callable[[Method], float | None]

@@ -4,13 +4,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from papers.convergence.rows import Method, history, wire_bytes
-from papers.notes import NotedRun
 from papers.significance import LEVEL, Comparison, compare
+from wirebench.record.notes import NotedRun
 
 MARGIN = 0.01
 """Of a loss, that does not matter."""
-ALIKE = 0.02
-"""Times that differ by this share count as one: a method's computing was measured once, and runs differ by more."""
 
 
 def losses(method: Method) -> list[float]:

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import notes
 from papers.convergence.rows import Method, load, read, settings
 from papers.convergence.run import Cell
 from papers.convergence.tasks import Composition, Task
-from papers.notes import NotedRun
 from papers.page import Page
 from papers.today.composed import refuse_others
 from papers.today.outcome import MARGIN
@@ -34,6 +32,8 @@ from papers.today.tasks import (
 )
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 RATES = {f"{name}_rates": task for name, task in TASKS.items()}

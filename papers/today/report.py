@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers import notes
 from papers.convergence.rows import NEEDS, Method, load
 from papers.findings import Finding, with_unrun
-from papers.notes import NotedRun
 from papers.page import Page
 from papers.runner import RESULTS
 from papers.today import alone, rates, verdicts
@@ -32,6 +30,8 @@ from papers.today.tasks import DENSE, TASKS, compositions
 from papers.today.times import yardstick
 from wirebench.errors import UserError
 from wirebench.figures.style import Figure
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from papers.convergence.run import Cell
-from papers.notes import NOTE
 from papers.runner import RESULTS, ROOT, Launch, Part, Planned, measure, within
 from papers.today import report
 from papers.today.alone import TIMES, alone
@@ -40,6 +39,7 @@ from papers.trainings import refuse_another
 from wirebench.compose.resolve import resolve
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.record.notes import NOTE
 
 CIFAR10 = "cifar-10-batches-bin"
 TRAINED = {**TASKS, **RATES, **TIMES}

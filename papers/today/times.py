@@ -1,20 +1,19 @@
 """What a step takes on each network, and what dense training reaches in the time that a method's run takes."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from papers import trust
 from papers.convergence.network import passes_seconds
 from papers.convergence.rows import Method
-from papers.notes import NotedRun
-from papers.significance import LEAST_RUNS, Comparison, corrected
+from papers.significance import Comparison, corrected
 from papers.today.curve import Pace, pace, steps_of
-from papers.today.outcome import ALIKE, against, losses, multiplicity, runs_of
+from papers.today.outcome import against, losses, multiplicity, runs_of
 from papers.today.tasks import DENSE, LARGER, OTHER_DENSE
+from wirebench.planner.dense import ALIKE, BestDense, DenseRuns, best_dense
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 RATES = (0.1, 1.0, 10.0, 100.0)
@@ -189,59 +188,27 @@ def beside_dense(
     timed = [(seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, overlapped)) and losses(each)]
     if took is None or not mine:
         return None
-    best = best_dense(took, timed)
+    best = _best_dense(took, timed)
     if best is None:
         return None
     compared = against(mine, best.losses)
     return Beside(statistics.mean(mine) / statistics.mean(best.losses), best.name, compared, best.within)
 
 
-class BestDense(NamedTuple):
-    """Losses of the best dense training in a time, which one that is, and whether it took no longer."""
-
-    losses: list[float]
-    name: str
-    within: bool
-
-
-def best_dense(took: float, timed: Sequence[tuple[float, Method]]) -> BestDense | None:
+def _best_dense(took: float, timed: Sequence[tuple[float, Method]]) -> BestDense | None:
     """Of these forms of dense training, with the seconds of their runs; None where a time or a loss lacks."""
-    timed = sorted(timed, key=lambda each: each[0])
-    tokens = [each for each in timed if each[1].label not in LARGER]
-    if not tokens:
-        return None
-    no_longer = (1 + ALIKE) * took
-    if no_longer >= tokens[-1][0] and tokens[-1][1].label != DENSE:
-        return None  # the whole dense run has no time: what it comes to by then is not known
-    larger = [
-        (found, each.label)
-        for seconds, each in timed
-        if each.label in LARGER and seconds <= no_longer and len(found := losses(each)) >= LEAST_RUNS
-    ]
-    theirs, name = min([_dense_loss(no_longer, tokens), *larger], key=lambda each: statistics.mean(each[0]))
-    return BestDense(theirs, name, no_longer >= tokens[0][0] or name in LARGER)
+    return best_dense(took, [(seconds, dense_runs(each)) for seconds, each in timed])
+
+
+def dense_runs(method: Method) -> DenseRuns:
+    """A form of dense training as the planner has it."""
+    run = method.runs[0]
+    several = run.has("config", "train", "accumulation") or 1
+    kind = method.label in LARGER, method.label == DENSE
+    return DenseRuns(method.label, steps_of(run), several, tuple(losses(method)), *kind)
 
 
 def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:
     """With the comparisons as those of one family."""
     family = corrected([None if each is None else each.compared for each in found])
     return [None if each is None else each._replace(compared=one) for each, one in zip(found, family, strict=True)]
-
-
-def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:
-    """What dense training comes to in a time, for each seed, and in words on how many tokens that is.
-
-    Between two runs the seeds lie around the point on the line as they do around the mean of the wider run, or of the
-    one with fewer seeds: a line through two runs would have the spread of neither.
-    """
-    shortest, longest = timed[0], timed[-1]
-    if took < shortest[0]:
-        return losses(shortest[1]), f"{shortest[1].label}, which takes longer"
-    if took >= longest[0]:
-        return losses(longest[1]), longest[1].label
-    (low, shorter), (high, longer) = next(pair for pair in pairwise(timed) if pair[0][0] <= took < pair[1][0])
-    share = math.log(took / low) / math.log(high / low)
-    ends = losses(shorter), losses(longer)
-    wide = max(ends, key=lambda each: (-len(each), statistics.pstdev(each)))
-    shift = (1 - share) * statistics.mean(ends[0]) + share * statistics.mean(ends[1]) - statistics.mean(wide)
-    return [loss + shift for loss in wide], f"between {shorter.label} and {longer.label}"

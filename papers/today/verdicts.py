@@ -11,11 +11,11 @@ from papers.claim import Claim, Verdict
 from papers.convergence.rows import Method
 from papers.estimate import ratio_of_means
 from papers.findings import Finding
-from papers.notes import NotedRun
 from papers.significance import LEAST_RUNS
 from papers.today import rates, zero_one
 from papers.today.outcome import bytes_of, losses, runs_of
 from papers.today.times import Yardstick, mean_pace, yardstick
+from wirebench.record.notes import NotedRun
 
 PUBLISHED = published.load(Path(__file__).parent)
 HIDING_GBIT = 1.0

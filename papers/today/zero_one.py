@@ -4,10 +4,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from papers.convergence.rows import Method
-from papers.notes import NotedRun
 from papers.today.curve import steps_of
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.compressors.common.intervals import Intervals
+from wirebench.record.notes import NotedRun
 
 AUTHORS_STEPS, AUTHORS_DENSE = 152_000, 23_000
 """Of BERT-Large's first phase, and how many of these 1-bit Adam makes before it freezes the variance."""

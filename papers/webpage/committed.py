@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from papers import judged
+from papers import judged, shipped
 from papers.study import Study
 from papers.webpage import content, overview, readme, render, reproduce
 from wirebench.bench import plot_collectives, plot_compressors
@@ -41,6 +41,8 @@ def drifts(root: Path, results: Path) -> list[str]:
     rows = root / reproduce.FILE
     if results == root / "results" and text_of(rows) != reproduce.text(sections, rows):
         found.append(f"{rows}: is not what claims, configs and records say; {again}")
+    if results == root / "results":
+        found += shipped.drifts()
     return found
 
 

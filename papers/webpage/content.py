@@ -9,12 +9,12 @@ from papers import benchmarks
 from papers.claim import STATES, Claim, State, Verdict, together
 from papers.convergence import reference
 from papers.findings import Finding, with_unrun
-from papers.notes import processor
 from papers.page import Page
 from papers.published import Published
 from papers.runner import ROOT
 from papers.study import Study, available
 from wirebench.errors import UserError
+from wirebench.record.notes import processor
 from wirebench.utils.parsing import json_of
 
 OURS = "Wirebench"

@@ -19,7 +19,9 @@ def test_turns_with_and_without_a_checkpoint(tmp_path: Path) -> None:
         "--turns=2",
         "--engine=torch",
     ]
-    ended = fork("torch", 2, [*words, f"--json={tmp_path / 'it.json'}"], tmp_path, script="-m wirebench bench checkpoint")
+    ended = fork(
+        "torch", 2, [*words, f"--json={tmp_path / 'it.json'}"], tmp_path, script="-m wirebench bench checkpoint"
+    )
     assert ended.code == 0, ended.said
     found = json.loads((tmp_path / "it.json").read_text())
     assert found["processes"] == 2 and found["stall_share"] > 0

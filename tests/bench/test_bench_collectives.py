@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.verbs import verb
 from tests.distributed.forked import fork
 from tests.distributed.launch import launch
-from tests.suite.verbs import verb
 from wirebench.bench.all_reduce_benchmark import PERIOD, table
 from wirebench.bench.collectives import parse_size, prediction_text, size_text, wire_text
 from wirebench.errors import UserError

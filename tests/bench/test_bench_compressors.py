@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests import charts
+from tests.cli.verbs import verb
 from tests.helpers import whole
-from tests.suite.verbs import verb
 from wirebench.bench import compressors as bench_compressors
 from wirebench.bench import turns as _compressor_turns
 from wirebench.bench.baselines import DDP_POWERSGD, DdpHook, Rival, SketchOfTorch, rivals

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite.verbs import run
+from tests.cli.verbs import run
 from wirebench.bench import overhead
 
 ROOT = Path(__file__).resolve().parents[2]

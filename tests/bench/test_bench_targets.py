@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 
+from papers import cli as study
 from papers.break_even import run as break_even
 from papers.methods import run as methods
 from papers.ranking import ranked
@@ -34,7 +35,6 @@ from wirebench.bench import collectives as bench_collectives
 from wirebench.bench import compressors as bench_compressors
 from wirebench.cli.jobs import chaos, cluster
 from wirebench.cli.planning import fit
-from wirebench.cli.results import study
 from wirebench.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
 from wirebench.config import loader
 from wirebench.config.loader import Config
@@ -307,7 +307,7 @@ def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path
     place = Place(tmp_path)
     for part in Study(name).runs.series(quick):
         assert part.minutes > 0
-        if "{images}" not in part.words:  # a run's images are only there while it runs: tests/studies/iwp
+        if "{images}" not in part.words:  # a run's images are only there while it runs: tests/papers/iwp
             check_study([name, "run", *(str(tmp_path) if word == "{data}" else word for word in part.words)], place)
 
 

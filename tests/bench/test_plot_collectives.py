@@ -6,8 +6,8 @@ import pytest
 
 from tests import charts
 from tests.charts import lines
+from tests.cli.verbs import verb
 from tests.flexreduce import cell, put_cells
-from tests.suite.verbs import verb
 from wirebench.bench.plot_collectives import (
     busbw_against_size,
     by_collective,

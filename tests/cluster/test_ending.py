@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.suite.verbs import ROOT
+from tests.cli.verbs import ROOT
 from wirebench.cluster import supervisor
 from wirebench.cluster.supervisor import Abandoned, Ended, Event, StopRequest, conduct
 

@@ -11,6 +11,7 @@ from torch import device
 from tests.comm.test_launch import BARE_SLURM, TORCHRUN
 from wirebench.comm.launch_command import TOLD, command, launcher_words, typed
 from wirebench.telemetry import environment
+from wirebench.utils.package import TOP
 
 
 def test_without_a_launcher_it_is_this_process():
@@ -75,8 +76,8 @@ def test_the_record_has_an_ancestors_words_without_its_secrets(tmp_path):
     launcher.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ask!r}], check=True)\n")
     done = subprocess.run(
         [sys.executable, str(launcher), "--nproc-per-node", "4", "KMP_DBPASS=abc", "--password", "abc d"],
-        cwd=environment.ROOT,
-        env={**os.environ, "PYTHONPATH": str(environment.ROOT), **TORCHRUN},
+        cwd=TOP,
+        env={**os.environ, "PYTHONPATH": str(TOP), **TORCHRUN},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "torchrun --nproc-per-node 4 KMP_DBPASS=... --password ...\n"

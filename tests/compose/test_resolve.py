@@ -10,7 +10,6 @@ import torch
 
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
-from train import conduct
 from wirebench import compressors
 from wirebench.compose.build import compose
 from wirebench.compose.papers import PAPERS
@@ -20,6 +19,7 @@ from wirebench.config.loader import OptimizerConfig
 from wirebench.config.sections import CollectiveConfig
 from wirebench.errors import UserError
 from wirebench.gradient.weight_decay import Decay
+from wirebench.training.loop import conduct
 
 
 def resolved(**tables: Any) -> loader.Config:

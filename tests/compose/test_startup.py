@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import train
 from tests.distributed.launch import CONFIG, here
+from wirebench.compose import run as train
 from wirebench.compose.startup import banner
 from wirebench.config import loader
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import train
+from tests.cli.verbs import verb
 from tests.distributed.launch import PLUGINS
-from tests.suite.verbs import verb
+from wirebench.compose import run as train
 
 TOKENS, SUCCESSOR = "data.name=mine.letters.Counting", "model.name=mine.letters.Successor"
 

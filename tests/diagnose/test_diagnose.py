@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.suite.test_show import RECORD
-from tests.suite.verbs import verb
+from tests.cli.test_show import RECORD
+from tests.cli.verbs import verb
 from wirebench.diagnose import evidence
 from wirebench.diagnose.exchange import rows
 from wirebench.diagnose.link import Link

@@ -98,7 +98,7 @@ def test_half_of_the_bytes_save_what_they_took(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_ready_line_of_a_ranking_runs(tmp_path: Path) -> None:
     """What it names is a trace that the planner takes."""
-    from tests.suite.verbs import verb
+    from tests.cli.verbs import verb
 
     recorded(tmp_path)
     words = advise_line(evidence.read(tmp_path), RATE).split()

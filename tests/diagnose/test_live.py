@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.suite.verbs import verb
+from tests.cli.verbs import verb
 from wirebench.config import loader
 from wirebench.record.writer import RunRecord
 from wirebench.simulation.trace import Trace, TraceLayer

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.verbs import run
 from tests.cluster.running import CLUSTER
 from tests.distributed.launch import BIN, CONFIG, PLUGINS, Ended, Job, launch, slowly
-from tests.suite.verbs import run
 from wirebench.record import schema
 
 pytestmark = [pytest.mark.slow, pytest.mark.clock]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.verbs import verb
 from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, heavy, slow, write
 from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
-from tests.suite.verbs import verb
 from wirebench.config import loader
 from wirebench.diagnose import trial
 from wirebench.diagnose.launching import OWN, launcher_of, run

@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import torch
 
-import train
 from tests.distributed.mine.net import PAUSE, TROUBLE
+from wirebench.compose import run as train
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "tests/distributed/run.toml"

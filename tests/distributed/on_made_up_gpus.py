@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tests.telemetry import fake_nvml
-from train import main
 from wirebench.comm.launch import end_process
 from wirebench.compose import bookkeeping
+from wirebench.compose.run import main
 from wirebench.telemetry import environment, gpu
 
 

@@ -2,8 +2,8 @@
 
 import sys
 
-import train
 from wirebench.comm.launch import end_process, launched
+from wirebench.compose import run as train
 
 if __name__ == "__main__":
     extra, *arguments = sys.argv[1:]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import train
 from wirebench.comm.launch import end_process
+from wirebench.compose import run as train
 from wirebench.training import checkpoint_files
 from wirebench.utils.tensor_tree import pack_to
 

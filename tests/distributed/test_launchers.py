@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import train
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, launch, started
+from wirebench.compose import run as train
 
 BARE_SLURM = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
 STEP = {

@@ -417,7 +417,19 @@ def cluster(
 
     def start(links: str) -> dict[str, dict[str, Any]]:
         hosts = links.count(",") + 1
-        up = [sys.executable, "-m", "wirebench", "cluster", "up", "--name", "lab", "--hosts", str(hosts), "--link", links]
+        up = [
+            sys.executable,
+            "-m",
+            "wirebench",
+            "cluster",
+            "up",
+            "--name",
+            "lab",
+            "--hosts",
+            str(hosts),
+            "--link",
+            links,
+        ]
         subprocess.run(up, cwd=ROOT, check=True, capture_output=True)
         known = state.find("lab")
         request.addfinalizer(lambda: state.end(known))

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
-from train import train_step
 from wirebench import compressors
 from wirebench.comm.engine import start
 from wirebench.comm.launch import end_process
@@ -25,6 +24,7 @@ from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.config.loader import Config, EngineConfig
 from wirebench.dropin.comm_hook import CommHook
+from wirebench.training.loop import train_step
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress

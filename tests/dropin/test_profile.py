@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import wirebench
-from tests.suite.verbs import verb
+from tests.cli.verbs import verb
 from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace

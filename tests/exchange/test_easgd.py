@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import train
 from tests.exchange.lanes import LAYERS, Net, images, lane_of, lanes_of, loss_of, one_step
 from wirebench import schedulers
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
+from wirebench.compose import run as train
 from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import train
 from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
 from wirebench import compressors, schedulers
+from wirebench.compose import run as train
 from wirebench.errors import UserError
 from wirebench.exchange import outer
 from wirebench.exchange.anchored import NEVER

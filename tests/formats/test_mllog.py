@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.suite.verbs import ROOT, run
+from tests.cli.verbs import ROOT, run
 from tests.training.test_trainer import record_of
 from wirebench.formats import mllog
 

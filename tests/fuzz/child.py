@@ -64,7 +64,7 @@ def _become(program: str, words: list[str], out: str, err: str) -> None:
 
 def _main(program: str) -> Callable[[list[str]], int]:
     if program == "train":
-        import train
+        from wirebench.compose import run as train
 
         return train.main
     from wirebench.cli.main import main

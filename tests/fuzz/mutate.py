@@ -11,7 +11,7 @@ NUMBERS: tuple[Any, ...] = (
 )  # fmt: skip
 TEXTS: tuple[Any, ...] = (
     "", " ", "a", "no such thing", "../x", "/", "nan", "1", "[", "\u00fcmlaut \u2603", "x" * 5000, "a\nb", "\x7f",
-    "compressors.topk", "models.toy", "os.system", "1gbit", "2+3",
+    "wirebench.compressors.topk", "wirebench.models.toy", "os.system", "1gbit", "2+3",
 )  # fmt: skip
 OTHERS: tuple[Any, ...] = (True, False, None, [], {}, [1, "a"], {"a": 1}, [[]], [None])
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from papers import cli as study
 from papers.gs_sgd import report as gs_sgd
 from papers.iwp import report as iwp
 from tests.cluster.running import CLUSTER
 from tests.data.samples import write_cifar10, write_images
 from tests.distributed.ends import losses, record
 from tests.distributed.launch import BIN, ROOT, launch
-from wirebench.cli.results import study
 from wirebench.record import schema
 
 CONFIG = ["configs/smoke.toml", "train.max_steps=6", "train.eval_every=0", "output.tensorboard=false"]

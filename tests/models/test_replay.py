@@ -11,9 +11,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
-import train
 from tests.distributed.launch import last_of_each
 from wirebench import compressors, models, schedulers
+from wirebench.compose import run as train
 from wirebench.compose.resolve import optimizer_for, resolve
 from wirebench.config import loader
 from wirebench.errors import UserError

@@ -5,15 +5,16 @@ import json
 import math
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.suite.test_advise import answer
-from tests.suite.verbs import verb
-from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Reached
+from tests.cli.test_advise import answer
+from tests.cli.verbs import verb
+from wirebench.planner.accuracy import LOSS, Accuracies, Ended
 from wirebench.planner.advice import Advice, speedup
 from wirebench.planner.answer import NOTHING, Judge, best_of
+from wirebench.planner.dense import DenseForms, Reached
 from wirebench.planner.progress import Progress
 from wirebench.planner.rank import Adviser
 from wirebench.simulation.pipeline import Step
@@ -116,13 +117,17 @@ def test_each_line_has_the_fastest_of_its_kind_that_beats_the_lines_above() -> N
 
 def test_a_language_models_methods_stand_by_their_loss_in_as_much_time() -> None:
     """Dense training in less time ends higher, here by the fourth root; what is fast and learns little stands last."""
+
+    def reached(step: float, dense: float, alone: float) -> Reached:
+        return Reached((step / dense) ** -0.25, step > 0.1)
+
     known = Accuracies(
         "toy",
         {"bf16": Ended(0.0, None, measure=LOSS), "fast": Ended(-90.0, None, measure=LOSS)},
         {"none": [Ended(-20.0, None, None, LOSS, "outer")]},
         LOSS,
         200.0,
-        lambda step, dense, alone: Reached((step / dense) ** -0.25, step > 0.1),
+        cast(DenseForms, SimpleNamespace(reached=reached)),
     )
     plain = of("none", 1.0, "fused")
     every = [plain, of("bf16", 0.6), of("fast", 0.05), of("none", 0.2, "outer")]

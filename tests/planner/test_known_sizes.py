@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite.verbs import ROOT, verb
+from tests.cli.verbs import ROOT, verb
 from wirebench import compressors
 from wirebench.costmodel import request_sizes
 from wirebench.costmodel.request_sizes import Known, Sizes

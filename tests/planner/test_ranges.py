@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from tests.suite.test_advise import answer
-from tests.suite.verbs import verb
+from tests.cli.test_advise import answer
+from tests.cli.verbs import verb
 from wirebench.errors import UserError
+from wirebench.planner import known as trained
 from wirebench.planner import ranges
 from wirebench.planner.accuracy import Accuracies, Ended
 from wirebench.planner.answer import NOTHING
@@ -93,7 +94,7 @@ def test_what_overlaps_is_too_close_to_call(tmp_path, monkeypatch, capsys):
 def test_nothing_untrained_stands_above_what_was_trained(tmp_path, monkeypatch):
     errors(monkeypatch, 0.999, 1.001)
     known = {"none": Ended(0.0, None), "fp16": Ended(-0.1, None), "topk": Ended(None, 0.01)}
-    monkeypatch.setattr("papers.today.known.top1.load", lambda numel: Accuracies("a task", known))
+    monkeypatch.setattr(trained, "load", lambda images, numel: Accuracies("a task", known))
     found = answer(tmp_path, *WHERE, "--compressors", "topk", "dgc", "fp16")
     order = [row["compressor"] for row in found["rows"]]
     assert set(order[:2]) == {"none", "fp16"} and set(order[2:]) == {"topk", "dgc"}

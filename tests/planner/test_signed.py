@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from papers import notes
 from papers.prediction import listed, signed
 from papers.prediction.run import CONFIG, FORTY
 from papers.prediction.signed import Signed
-from tests.studies import verb
-from tests.studies.test_methods_run import Fake, put
-from tests.studies.test_prediction import made, table
+from tests.papers import verb
+from tests.papers.test_methods_run import Fake, put
+from tests.papers.test_prediction import made, table
 from wirebench.errors import UserError
 from wirebench.planner import ranges
+from wirebench.record import notes
 from wirebench.telemetry import environment
 
 LISTS = Path(listed.__file__).parent

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import train
 from tests.distributed.ends import record
 from tests.distributed.forked import fork, forkserver
 from tests.distributed.launch import CONFIG, here, trouble
+from wirebench.compose import run as train
 from wirebench.errors import Unwritable, UserError
 from wirebench.record import folder_lock
 from wirebench.record.folder_lock import NAME, FolderLock, Holder

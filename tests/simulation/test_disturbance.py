@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.cli.verbs import verb
 from tests.simulation.test_simulator import simulator
-from tests.suite.verbs import verb
 from wirebench import schedulers
 from wirebench.simulation.disturbance import Disturbance, quantiles
 

@@ -9,6 +9,7 @@ import torch
 
 import wirebench
 from wirebench.telemetry import environment, secrets
+from wirebench.utils.package import TOP
 
 
 def capture():
@@ -123,10 +124,10 @@ def test_outside_git(checkout, monkeypatch):
 def test_a_run_does_not_import_what_takes_seconds():
     """Horovod, and a compiler, which `torch.compiler.disable` loads where a function is decorated."""
     code = (
-        "import sys, torch, train; from wirebench.telemetry import environment; "
+        "import sys, torch; from wirebench.compose import run; from wirebench.telemetry import environment; "
         "environment.capture(torch.device('cpu')); sys.exit(bool({'horovod', 'torch._dynamo'} & {*sys.modules}))"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=environment.ROOT, timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=TOP, timeout=120).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from train import conduct
 from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.gradient import flat
+from wirebench.training.loop import conduct
 
 TABLE: dict[str, dict[str, Any]] = {
     "model": {"name": "toy", "hidden": 2, "unused": True},

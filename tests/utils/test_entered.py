@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import train
+from wirebench.compose import run as train
 
 ROOT = Path(__file__).resolve().parents[2]
 

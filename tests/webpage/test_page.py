@@ -16,8 +16,8 @@ from papers.published import Excluded, Published
 from papers.webpage import charts, overview, prose, readme, render
 from papers.webpage.content import Judged, Section, counted
 from tests.charts import note
+from tests.cli.test_show import RECORD
 from tests.record.gpus import RANK_0, all_ranks
-from tests.suite.test_show import RECORD
 
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train import train_step
 from wirebench.bench.overhead import MODELS, PEERS, composition, launch
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
@@ -30,6 +29,7 @@ from wirebench.data.base import Batch
 from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
+from wirebench.training.loop import train_step
 from wirebench.training.progress import NullProgress
 from wirebench.training.trainer import Trainer
 from wirebench.utils.cli import check_outputs, parser_of

@@ -27,7 +27,6 @@ import torch
 from torch import nn
 
 import wirebench
-from train import train_step
 from wirebench import compressors, models, schedulers
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.comm.engine import Engine, start
@@ -40,6 +39,7 @@ from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.telemetry.timers import DeviceTimer, timer_for
+from wirebench.training.loop import train_step
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress

@@ -22,6 +22,7 @@ from wirebench.cluster.signals import ends_with_parent
 from wirebench.errors import UserError
 from wirebench.training.elastic import torchrun
 from wirebench.training.elastic.host_memory import TMPFS
+from wirebench.utils.package import CONFIGS, TOP
 
 FOLDER = "WIREBENCH_CHAOS"
 """Variable with the folder in which rank 0 writes how far the job is; ranks are started with it alone."""
@@ -30,7 +31,6 @@ HOLD_LOCK, NAN = signal.SIGUSR1, signal.SIGUSR2
 """Signals that ask a rank for a fault inside it."""
 SPOILED_LAYER = "linear.bias"
 """The layer of the toy model whose gradient becomes NaN."""
-ROOT = Path(__file__).resolve().parents[2]
 PORT = 29400
 AGAIN_SECONDS = 1.0
 """After which a host whose launcher has ended gets a new one, as a scheduler does."""
@@ -117,7 +117,7 @@ class Job:
         """Start the store and all launchers."""
         words = [sys.executable, "-m", "wirebench.chaos.store", SWITCH_ADDRESS, str(PORT)]
         store = subprocess.Popen(
-            self._enter(self.cluster.pid, words), stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
+            self._enter(self.cluster.pid, words), stdout=subprocess.PIPE, cwd=TOP, env=environment(),
             preexec_fn=ends_with_parent(signal.SIGKILL),
         )  # fmt: skip
         self._helpers.append(store)
@@ -177,7 +177,7 @@ class Job:
             "--nnodes", f"{max(2, size - 1)}:{size}" if self.setting.elastic else str(size),
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{SWITCH_ADDRESS}:{PORT}", "--rdzv-id", self._name,
             "--rdzv-conf", f"{torchrun.RENDEZVOUS},is_host=false", "--local-addr", address,
-            str(ROOT / "wirebench/chaos/rank.py"), str(ROOT / "configs/synthetic/toy.toml"),
+            "-m", "wirebench.chaos.rank", str(CONFIGS / "synthetic/toy.toml"),
             f"output.dir={self.folder / 'disk' / self._name}", *self.setting.words(),
         ]  # fmt: skip
         told = {
@@ -186,7 +186,7 @@ class Job:
         }  # fmt: skip
         process = subprocess.Popen(
             self._enter(self.holders[host], words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, cwd=ROOT, env={**environment(), **told}, start_new_session=True,
+            stderr=subprocess.STDOUT, cwd=TOP, env={**environment(), **told}, start_new_session=True,
             preexec_fn=ends_with_parent(signal.SIGKILL),
         )  # fmt: skip
         assert process.stdout is not None
@@ -196,7 +196,7 @@ class Job:
     def _enter(self, pid: int, words: list[str]) -> list[str]:
         """A command in a host, or in the switch, of the cluster."""
         # A command that enters a mount namespace begins in its root folder.
-        return [*inside(pid, "net", "uts", "pid", "mount"), "sh", "-c", 'cd "$0" && exec "$@"', str(ROOT), *words]
+        return [*inside(pid, "net", "uts", "pid", "mount"), "sh", "-c", 'cd "$0" && exec "$@"', str(TOP), *words]
 
     def _listen(self, host: str, source: IO[bytes]) -> None:
         with (self.folder / f"{host}.log").open("a") as log:

@@ -1,7 +1,7 @@
 """A rank of a job that faults are injected into: train.py at a steady pace, with two faults that a signal asks for.
 
-wirebench/chaos/rank.py CONFIG.toml [section.key=value ...], started by the launchers of job.py alone: without the folder
-that these name it refuses to start. HOLD_LOCK makes the rank hold Python's lock (the GIL) for ever, NAN makes
+-m wirebench.chaos.rank CONFIG.toml [section.key=value ...], started by the launchers of job.py alone: without the
+folder that these name it refuses to start. HOLD_LOCK makes the rank hold Python's lock (the GIL) for ever, NAN makes
 the gradient of its next step NaN.
 """
 
@@ -15,12 +15,13 @@ from pathlib import Path
 
 import torch
 
-import train
 from wirebench.chaos.job import FOLDER, HOLD_LOCK, NAN, SPOILED_LAYER, STEPS
 from wirebench.comm.launch import end_process
+from wirebench.compose import run
 from wirebench.compose.startup import phase
 from wirebench.data.base import Batch
 from wirebench.errors import UserError
+from wirebench.training import loop
 from wirebench.training.trainer import Trainer
 from wirebench.utils.terminal import outlive_output
 
@@ -88,10 +89,10 @@ def main(arguments: list[str]) -> int:
     folder = os.environ.get(FOLDER)
     if folder is None:
         raise UserError("wirebench.chaos.rank is started by `wirebench chaos` alone; python train.py trains")
-    injector = Injector(Path(folder), train.train_step)
+    injector = Injector(Path(folder), loop.train_step)
     injector.listen()
-    train.train_step = injector.step
-    return train.main(arguments, phase)
+    loop.train_step = injector.step
+    return run.main(arguments, phase)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from wirebench.comm.launch import end_process
 from wirebench.utils.terminal import open_output
 
 VERBS = {
+    "jobs.train": "train a composition of model, compressor, scheduler and collective, and record it",
     "results.show": "print runs side by side",
     "results.table": "the results of a folder as a Markdown table",
     "jobs.diagnose": "why a run is not faster: where its step goes, and what would help",
@@ -34,7 +35,7 @@ MENU = Menu(
     str(__doc__),
     "verb",
     {module.split(".")[-1]: Entry(f"wirebench.cli.{module}", about) for module, about in VERBS.items()},
-    "Training itself is python train.py CONFIG.toml.",
+    "",
     __version__,
 )
 

@@ -15,11 +15,12 @@ from typing import Any
 import psutil
 
 from wirebench.cluster.job import Order
-from wirebench.cluster.namespaces import CLUSTER, JOB, TOP, as_user, check, environment, program
+from wirebench.cluster.namespaces import CLUSTER, JOB, as_user, check, environment, program
 from wirebench.cluster.plan import Plan
 from wirebench.cluster.signals import Relay
 from wirebench.comm.launch_command import typed
 from wirebench.errors import UserError
+from wirebench.utils.package import TOP
 
 PATIENCE_SECONDS = 5.0
 TAKEN_DOWN_SECONDS, LOOK_EVERY_SECONDS = 1.0, 0.02

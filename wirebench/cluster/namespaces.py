@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from wirebench.errors import UserError
 
@@ -19,8 +18,6 @@ TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter":
 CLUSTER = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 JOB = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 HOST = ("unshare", "--net", "--uts")
-TOP = Path(__file__).resolve().parents[2]
-"""The folder that holds the package."""
 
 
 def as_user() -> tuple[str, ...]:

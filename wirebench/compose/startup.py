@@ -1,7 +1,7 @@
-"""What can be said before torch is imported, which takes seconds and on a loaded machine minutes.
+"""The program that trains, and what it says before torch is imported, which takes seconds, on a loaded machine minutes.
 
-train.py calls `begin` above its imports: a mistake on the command line or in a section of the config ends it at once,
-and what starts is shown by one line. Nothing here imports torch.
+A mistake on the command line or in a section of the config ends it at once, and what starts is shown by one line.
+Nothing here imports torch but for `program`, which then does.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
 from wirebench.config import catalog, loader
@@ -19,18 +19,41 @@ from wirebench.config.loader import Config
 from wirebench.errors import UserError
 from wirebench.utils import cli, this_machine
 from wirebench.utils.output import show
+from wirebench.utils.terminal import outlive_output
+
+ABOUT = """Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire.
+
+python train.py CONFIG.toml [section.key=value ...]       virtual workers in this process
+horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
+torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
+
+Where wirebench is installed, `wirebench train` is the same as `python train.py`, and `-m wirebench train` for torchrun.
+CONFIG may be the bare name of a config that is shipped: smoke.
+"""
 
 
-def begin(arguments: Sequence[str], about: str | None) -> None:
+def program(arguments: Sequence[str], name: str = "train.py") -> NoReturn:
+    """Train, and end the process as ranks do.
+
+    name  of the program, as the user typed it
+    """
+    begin(arguments, name)
+    from wirebench.compose.run import main  # torch, of which the lines above need nothing
+
+    outlive_output()
+    code = main(list(arguments), phase)
+    over()
+    end_process(code)
+
+
+def begin(arguments: Sequence[str], name: str) -> None:
     """Check the command line and say what starts. Ends the process for a mistake, and for --help.
 
     Until `imported` is called, Ctrl-C ends the process without a word: Python would show where in an import it was.
-
-    about  text of --help
     """
     _exchange_handlers(signal.default_int_handler, signal.SIG_DFL)
     try:
-        options = parse(arguments, about)
+        options = parse(arguments, name)
         if options.list is None:
             say(banner(loader.load(options.config, options.overrides)))
             phase("importing torch")
@@ -112,15 +135,17 @@ class Parser(cli.Parser):
         show(self.format_help())
 
 
-def parse(arguments: Sequence[str], about: str | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str], name: str = "train.py") -> argparse.Namespace:
     """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
     parser = Parser(
-        prog="train.py",
-        description=about,
+        prog=name,
+        description=ABOUT,
         epilog=catalog.sections(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", nargs="?", help="TOML file, e.g. configs/smoke.toml")
+    parser.add_argument(
+        "config", nargs="?", help="TOML file, e.g. configs/smoke.toml, or the name of one that is shipped"
+    )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
     listed = "print what can be composed, with options and defaults; with names: all about these"
     parser.add_argument("--list", nargs="*", metavar="NAME", help=listed)
@@ -130,5 +155,5 @@ def parse(arguments: Sequence[str], about: str | None) -> argparse.Namespace:
             raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
     options = parser.parse_args(arguments)
     if options.config is None and options.list is None:
-        parser.error("which config? For example: python train.py configs/smoke.toml")
+        parser.error(f"which config? For example: {name.replace('train.py', 'python train.py')} configs/smoke.toml")
     return options

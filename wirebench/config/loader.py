@@ -32,6 +32,7 @@ from wirebench.config.sections import (
 )
 from wirebench.errors import UserError
 from wirebench.utils.files import readable
+from wirebench.utils.package import CONFIGS
 from wirebench.utils.parsing import toml_of, value_of
 
 __all__ = [
@@ -56,7 +57,7 @@ __all__ = [
     "to_dict",
 ]
 
-CONFIGS = Path("configs")
+HERE = Path("configs")
 NO_SECTIONS = ("name", requested.ASKED)
 EXTENDS, EXPECTED = "extends", "expected"
 SAME_RUN = (
@@ -76,12 +77,19 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     the other expects of its runs is not taken over. FILE extends none itself. Nor is what the file expects, where an
     override makes it another run.
     """
-    path = Path(path)
+    path = find(path)
     table = _extended(path)
     _refuse_twice(overrides)
     if not all(text.startswith(SAME_RUN) for text in overrides):
         table.pop(EXPECTED, None)
     return overridden(table, overrides, path.stem)
+
+
+def find(path: str | Path) -> Path:
+    """The file of a config: a path, or else the name of a shipped one, as `smoke` or `synthetic/toy`."""
+    shipped = CONFIGS / f"{path}.toml"
+    taken = Path(path).exists() and not Path(path).is_dir()
+    return shipped if not taken and shipped.is_file() else Path(path)
 
 
 def overridden(table: dict[str, Any], overrides: Sequence[str], name: str = "run") -> Config:
@@ -157,11 +165,15 @@ def _meant(path: Path) -> str:
     """The existing file that was meant, as the end of an error line: of the same name elsewhere, or of one like it."""
     if path.exists():
         return ""
-    folders = {path.parent, CONFIGS}
+    folders = {path.parent, HERE}
     known = sorted({file for folder in folders for depth in ("*.toml", "*/*.toml") for file in folder.glob(depth)})
     near = get_close_matches(path.stem, {file.stem for file in known}, 1)
     alike = get_close_matches(str(path), [str(file) for file in known if file.stem in near], 1, 0.0)
-    return f"; did you mean {alike[0]}?" if alike else ""
+    if alike:
+        return f"; did you mean {alike[0]}?"
+    names = [file.relative_to(CONFIGS).with_suffix("").as_posix() for file in sorted(CONFIGS.rglob("*.toml"))]
+    shipped = [name for name in names if name.rpartition("/")[2] == path.stem]
+    return f"; did you mean {shipped[0]}, which is shipped?" if shipped else ""
 
 
 def _section(section: str, keys: Mapping[str, Any]) -> Any:

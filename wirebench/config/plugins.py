@@ -1,8 +1,8 @@
 """A plugin is a file: find it, check its options, build its one public class.
 
-`Plugins("wirebench.compressors")` serves the folder `compressors/`: the name `topk` is the module `compressors.topk`, and its
-public class is built with the options, whose names and types its constructor declares. A dotted name
-(`mypkg.mine`) loads a user's own module in the same way, or names a class in one, or a function that makes an object
+`Plugins("wirebench.compressors")` serves the folder `compressors/`: the name `topk` is its module `topk`, whose public
+class is built with the options; their names and types are what its constructor declares. A dotted name (`mypkg.mine`)
+loads a user's own module in the same way, or names a class in one, or a function that makes an object
 (`mypkg.mine.Net`, `torchvision.models.resnet18`). What was not written for the suite need not annotate its options.
 """
 

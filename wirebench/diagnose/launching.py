@@ -5,12 +5,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from wirebench.cluster.signals import Interrupted, Relay, ends_with_parent
 
-ROOT = Path(__file__).resolve().parents[2]
+TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 BIN = str(Path(sys.executable).parent)
 LAST_LINES = 15
 """That are shown of a command that failed."""
@@ -19,10 +20,23 @@ OWN = {"python": [sys.executable], "wirebench": [sys.executable, "-m", "wirebenc
 
 
 def launcher_of(record: dict[str, Any]) -> list[str]:
-    """The words before train.py in the command that was typed; [] where there are none, or another program ran."""
+    """The words before train.py, or before `wirebench train`, in the command that was typed.
+
+    [] where there are none, or another program ran.
+    """
     words = shlex.split(record["environment"].get("command", ""))
-    places = [place for place, word in enumerate(words) if Path(word).name == "train.py"]
-    return words[: places[0]] if places else []
+    names = [Path(word).name for word in words]
+    if "train.py" in names:
+        return words[: names.index("train.py")]
+    at = next((at for at, pair in enumerate(pairwise(names)) if pair == ("wirebench", "train")), 0)
+    return words[: at - (names[at - 1 : at] == ["-m"])]
+
+
+def training(launcher: Sequence[str]) -> list[str]:
+    """The words that train behind a launcher's: torchrun takes a module, any other a program."""
+    interpreter = without_interpreter(launcher)[1]
+    module = interpreter or any(Path(word).name in TORCHRUN for word in launcher)
+    return [*([] if module else ["python"]), "-m", "wirebench", "train"]
 
 
 def without_interpreter(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ import tomli_w
 
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.finding import Change, Finding, best_first
-from wirebench.diagnose.launching import ROOT, launcher_of, run, without_interpreter
+from wirebench.diagnose.launching import launcher_of, run, training, without_interpreter
 from wirebench.errors import UserError
 from wirebench.record import schema
 
@@ -79,7 +79,7 @@ def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: i
     with tempfile.TemporaryDirectory(prefix=".tried-", dir=folder) as made:
         config = Path(made) / "config.toml"
         config.write_text(tomli_w.dumps(evidence.record["config"]), encoding="utf-8")
-        short = [str(ROOT / "train.py"), str(config), *_short(evidence, steps)]
+        short = [*training(words), str(config), *_short(evidence, steps)]
         before = _step([*words, *short, f"output.dir={made}/before"], Path(made) / "before", {})
         for number, change in enumerate(chosen, 1):
             launcher, target = _with_variables(words, change), Path(made) / f"after-{number}"

@@ -8,6 +8,7 @@ from typing import Any
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
+from wirebench.utils.package import TOP
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -26,13 +27,13 @@ def gather(config: str | None, interface: str | None) -> dict[str, Any]:
         "dirty": bool(git and git["dirty"]),
         **{name: versions[name] for name in ("wirebench", "python", "torch", "torchvision", "horovod", "cuda", "nccl")},
         "horovod_build": _horovod_build(),
-        "config": _digest(environment.ROOT / config) if config else None,
+        "config": _digest(TOP / config) if config else None,
         "gpus": known["gpus"],
         "driver": known["gpu_driver"],
         "cores": known["cpu"]["cores"],
         "address": addresses.get(interface or ""),
         "interfaces": sorted(addresses),
-        "free_gb": this_machine.free_disk_bytes(environment.ROOT) / 1e9,
+        "free_gb": this_machine.free_disk_bytes(TOP) / 1e9,
         "shared_memory_gb": this_machine.free_disk_bytes(SHARED_MEMORY) / 1e9 if SHARED_MEMORY.is_dir() else None,
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from wirebench.doctor.answers import odd
 from wirebench.errors import UserError
-from wirebench.telemetry.environment import ROOT
+from wirebench.utils.package import TOP
 from wirebench.utils.parsing import json_of
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
@@ -57,7 +57,7 @@ class Host:
         self.name = name
         self._mark, self._number, self._noise, self._late = f"wirebench-{secrets.token_hex(8)}", 0, b"", False
         program = PROGRAM.format(oldest=OLDEST, needed=".".join(map(str, OLDEST)))
-        inside = f"cd {shlex.quote(str(ROOT))} && exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
+        inside = f"cd {shlex.quote(str(TOP))} && exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
         # In memory: a disk that is full or read-only is what a doctor is called for.
         self._errors = open(os.memfd_create("errors"), "w+b")  # noqa: SIM115  closed with the host
         try:

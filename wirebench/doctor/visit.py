@@ -13,9 +13,9 @@ from wirebench.doctor import compare
 from wirebench.doctor.compare import Finding, Way
 from wirebench.doctor.hosts import Host, Unreachable
 from wirebench.doctor.wire import Timed
-from wirebench.telemetry.environment import ROOT
+from wirebench.utils.package import TOP
 
-FOLDER = shlex.quote(str(ROOT))
+FOLDER = shlex.quote(str(TOP))
 """For commands that users copy into a shell."""
 
 

@@ -188,7 +188,7 @@ class ModelExchange:
             "world_size": self.engine.size,
             "parameters": sum(p.numel() for p in trainable(self.model).values()),
             "compressor": name_of(self.compressor),
-            "scheduler": type(self.scheduler).__module__.removeprefix("schedulers."),
+            "scheduler": type(self.scheduler).__module__.removeprefix("wirebench.schedulers."),
         }
         if self.is_laid_out:
             facts |= {"messages": len(self.lane.buckets), "compressor_state": self.lane.state_share}
@@ -251,7 +251,11 @@ class ModelExchange:
             warmup_steps=self.meter.warmup_steps,
             accumulation=1,
             learns=True,
-            identity={"scheduler": type(self.scheduler).__module__, "world": self.engine.size},
+            # As it was before the folder was wirebench's: states that were saved then are still this one's.
+            identity={
+                "scheduler": type(self.scheduler).__module__.removeprefix("wirebench."),
+                "world": self.engine.size,
+            },
             save=lambda *_: None,
         )
 

@@ -124,7 +124,7 @@ def name_of(compressor: Compressor) -> str:
     """The plugin's name as a config has it; for a wrapper, the name of the compressor inside."""
     while isinstance(compressor, Method) and compressor.inner is not None:
         compressor = compressor.inner
-    return type(compressor).__module__.removeprefix("compressors.")
+    return type(compressor).__module__.removeprefix("wirebench.compressors.")
 
 
 def _kind(value: object) -> str:

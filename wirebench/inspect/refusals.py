@@ -1,7 +1,6 @@
 """What is refused, found by trying: combinations of settings, and the line that each is answered with."""
 
 import tempfile
-from pathlib import Path
 
 import torch
 
@@ -9,8 +8,9 @@ from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.utils.package import CONFIGS
 
-CONFIG = Path(__file__).resolve().parents[2] / "configs/synthetic/toy.toml"
+CONFIG = CONFIGS / "synthetic/toy.toml"
 REFUSED = (
     "scheduler.name=native compressor.name=topk",
     "scheduler.name=native collective.name=ring",

@@ -8,7 +8,6 @@ from typing import Any
 from wirebench.errors import UserError
 from wirebench.record import compare, schema
 
-ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EMPTY = "No result is recorded yet."
 BITS = "bits per byte"

@@ -2,12 +2,13 @@
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirebench.planner.advice import Advice
 from wirebench.planner.compositions import DENSE
+from wirebench.planner.dense import DenseForms
 
 ELSEWHERE = "*"
 """Marks what was measured otherwise than it is ranked, as OTHERWISE says."""
@@ -124,20 +125,6 @@ def ratio(points: float) -> float:
     return 1 - points / 100
 
 
-class Reached(NamedTuple):
-    """The loss of the best dense training that took no longer, over that of a whole dense run.
-
-    within  false: every dense run takes longer; a method's loss over this one is an upper bound
-    """
-
-    ratio: float
-    within: bool
-
-
-DenseIn = Callable[[float, float, float], Reached]
-"""(a method's step, a dense step, its computation alone), seconds -> what dense training reaches meanwhile."""
-
-
 @dataclass(frozen=True)
 class Accuracies:
     """Runs of compressors beside dense ones.
@@ -146,7 +133,7 @@ class Accuracies:
     known     by compressor, exchanging in every step
     local     by compressor, exchanging after local steps: one for each schedule
     too_much  points: what lost more is not recommended
-    dense_in  what dense training reaches in a time; None where it was not trained for less
+    dense     all forms of dense training; None where none was for less than the whole
     """
 
     setting: str
@@ -154,7 +141,7 @@ class Accuracies:
     local: Mapping[str, Sequence[Ended]] = field(default_factory=dict)
     measure: Measure = TOP1
     too_much: float = 5.0
-    dense_in: DenseIn | None = None
+    dense: DenseForms | None = None
 
     def of(self, each: Advice) -> Ended | None:
         """How a composition's compressor ended; None: it was not trained so.

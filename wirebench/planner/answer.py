@@ -73,11 +73,11 @@ class Judge:
 
         None where it has no loss, or dense training none for less time.
         """
-        ended, dense_in = self.accuracies.of(each), self.accuracies.dense_in
+        ended, dense = self.accuracies.of(each), self.accuracies.dense
         points = 0.0 if is_exact(each) else None if ended is None else ended.points
-        if points is None or dense_in is None:
+        if points is None or dense is None:
             return None
-        reached = dense_in(each.expected_seconds, self.dense.expected_seconds, self.dense.found.alone)
+        reached = dense.reached(each.expected_seconds, self.dense.expected_seconds, self.dense.found.alone)
         return ratio(points) / reached.ratio, reached.within
 
     def key(self, each: Advice) -> tuple[float, ...]:

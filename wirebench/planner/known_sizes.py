@@ -16,8 +16,9 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
+from wirebench.utils.package import CONFIGS
 
-PATH = Path(__file__).resolve().parents[2] / "configs" / "request_sizes.json"
+PATH = CONFIGS / "request_sizes.json"
 WORLDS = (2, 3, 4, 8, 16, 24, 32, 64, 128, 256, 1000)
 """Numbers of ranks that are played. What all of them have in common counts for any number."""
 ANY = "any"

@@ -1,8 +1,8 @@
 """How far predictions from outside have been off, and the range that this gives to a predicted step.
 
 `wirebench study prediction report --simulate` compares steps that were measured with what the simulator says of them,
-and writes how many times as long as predicted their exchanges took (results/prediction/outside.json). A prediction's
-range is its step with an exchange as short, and as long, as nine out of ten of those.
+and writes how many times as long as predicted their exchanges took (results/prediction/outside.json, here
+data/outside.json). The range of a prediction is its step with an exchange as short and as long as 9 out of 10 of them.
 
 A step that hides its exchange says nothing of how short exchanges are: one that took less than simulated has no factor,
 since no exchange, however short, makes it shorter than its computation. Were it counted, the short end would lie nearer
@@ -23,7 +23,8 @@ from wirebench.topology import processor as processors
 from wirebench.topology.processor import Processor
 from wirebench.utils.parsing import json_of
 
-SHIPPED = Path(__file__).resolve().parents[2] / "results" / "prediction" / "outside.json"
+NAME = "outside.json"
+SHIPPED = Path(__file__).parent / "data" / NAME
 WRITER = "wirebench study prediction report --simulate"
 TAIL = 0.05
 """Share of the exchanges that are left out at either end: nine out of ten lie between."""

@@ -246,7 +246,7 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     nearest = sorted(models, key=lambda numel: abs(math.log(numel / ranking.numel)))
     measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
     unit = " %" if measure is LOSS else " points"
-    in_time = "; in time: of dense in as much time" if judge.accuracies.dense_in else ""
+    in_time = "; in time: of dense in as much time" if judge.accuracies.dense else ""
     told = (
         f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} by the worst seed"
         if of
@@ -320,7 +320,7 @@ def table(ranking: Ranking, shown: Sequence[Advice], wide: bool) -> Table:
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    in_time = ["in time"] * (accuracies.dense_in is not None)
+    in_time = ["in time"] * (accuracies.dense is not None)
     more = [
         "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s",
         "wire MB",

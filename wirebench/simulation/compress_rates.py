@@ -17,17 +17,10 @@ from wirebench.record.compressor_results import CompressorResult, Part
 from wirebench.simulation.roofline import of_hardware
 from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 
-_RESULTS = Path(__file__).resolve().parents[2] / "results"
-SHIPPED = _RESULTS / "cpu-2core" / "compressors" / "cells.jsonl"
-SHIPPED_GPU = _RESULTS / "h200" / "compressors" / "cells.jsonl"
-SHIPPED_LATER = _RESULTS / "today" / "order_1gbit" / "rates.jsonl"
-"""Methods that SHIPPED lacks, as a study measured them.
-
-That was on another EPYC, with AVX2, where SHIPPED's has AVX-512: copies of methods that are bound by computing differ
-by up to 1.8 times between the two.
-"""
-MEASURED_AGAIN = {"chunk_topk": _RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
-"""Methods that were changed since, and where their new times are, beside those of others that count for nothing."""
+_DATA = Path(__file__).parent / "data"
+SHIPPED = _DATA / "rates_cpu.jsonl"
+"""As `wirebench study publish` writes it of the records; so is SHIPPED_GPU."""
+SHIPPED_GPU = _DATA / "rates_gpu.jsonl"
 HANDLING_COPIES = 2
 """Of a replayed gradient: it is copied from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")
@@ -85,7 +78,7 @@ class Rates:
             if not cell.rival and not cell.error:
                 cells.setdefault(cell.method, []).append(cell)
         # A label is the name and the given options. The shortest comes last, so that it is the one that stays.
-        plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
+        plainest = {name_of(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
         for name, results in plainest.items():
             by_size = sorted(results, key=lambda cell: cell.items)
             self._costs[name] = _in_seconds(by_size) if on_gpu else _cost(by_size)
@@ -94,14 +87,7 @@ class Rates:
     @classmethod
     def shipped(cls, *, on_gpu: bool) -> "Rates":
         """Ours, of a GPU or of a CPU."""
-        rates = cls(SHIPPED_GPU if on_gpu else SHIPPED)
-        if not on_gpu:
-            later = compressor_results.load(SHIPPED_LATER).cells
-            rates.add([cell for cell in later if not rates.knows(_name(cell.method))])
-            return rates
-        for method, path in MEASURED_AGAIN.items():
-            rates.add([cell for cell in compressor_results.load(path).cells if cell.method == method], on_gpu=True)
-        return rates
+        return cls(SHIPPED_GPU if on_gpu else SHIPPED)
 
     @property
     def gradient_seconds_per_byte(self) -> float:
@@ -198,7 +184,8 @@ def _cost(cells: Sequence[CompressorResult]) -> _Cost:
     return _Cost(fixed, rest, decode, merge, (min(low, 1.0), max(high, 1.0)))
 
 
-def _name(method: str) -> str:
+def name_of(method: str) -> str:
+    """A method's name, of a label that also has options."""
     return method.partition(":")[0].partition(" ")[0]
 
 

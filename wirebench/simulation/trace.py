@@ -14,9 +14,10 @@ from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
 from wirebench.utils.files import readable, write_atomically
+from wirebench.utils.package import CONFIGS
 from wirebench.utils.parsing import json_of
 
-SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "traces"
+SHIPPED = CONFIGS / "traces"
 """The folder of the traces that are named without a path."""
 MAY_LACK = ("shape", "unit")
 """Keys that a file may leave out."""

@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from wirebench.comm.launch_command import command
 from wirebench.telemetry import gpu
 from wirebench.telemetry.secrets import command_without_secrets, is_secret, without_secrets
 from wirebench.utils import this_machine
+from wirebench.utils.package import TOP
 
-ROOT = Path(__file__).resolve().parents[2]
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
 
 
@@ -61,7 +60,7 @@ def hardware(device: torch.device) -> str:
 
 def git() -> dict[str, Any] | None:
     """Commit and whether files differ from it (results aside); None unless this is a git checkout with a commit."""
-    if not (ROOT / ".git").exists():
+    if not (TOP / ".git").exists():
         return None
     commit = _run_git("rev-parse", "HEAD")
     changes = _run_git("status", "--porcelain", "--", ".", ":!results")
@@ -70,7 +69,7 @@ def git() -> dict[str, Any] | None:
 
 def _run_git(*arguments: str) -> str | None:
     # status would write an index of its own beside the user's, under a lock that a commit of theirs finds taken.
-    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(TOP), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from wirebench.errors import UserError
+from wirebench.utils.package import TOP
 
 NEEDED = ("tomllib", "torch", "numpy", "psutil", "rich", "safetensors", "tomli_w")
 """What train.py cannot start without: tomllib comes with Python 3.11, the others with the set-up."""
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def advice(root: Path, here: Path) -> str:
@@ -27,7 +27,7 @@ def check() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         what = f"{sys.executable} has no {missing[0]}: it is not this project's environment"
-        sys.stderr.write(f"error: {what}; enter that with: {advice(ROOT, Path.cwd())}\n")
+        sys.stderr.write(f"error: {what}; enter that with: {advice(TOP, Path.cwd())}\n")
         sys.exit(UserError.exit_code)
 
 

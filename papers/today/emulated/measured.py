@@ -4,18 +4,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from papers import notes, trust
+from papers import trust
 from papers.claim import Claim
 from papers.energy import with_energy
 from papers.estimate import mean, ratio_of_turns
 from papers.findings import Finding, claims_table, with_unrun
 from papers.mg_wfbp.measured import together
-from papers.notes import NotedRun
 from papers.page import Page
 from papers.rows import NEEDS, Row, by_label, size
 from papers.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
 from papers.today.tasks import DENSE
 from papers.today.verdicts import claims_of
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
 from wirebench.telemetry.timeline import timeline_spans
 from wirebench.utils.markdown import table
 

@@ -13,14 +13,12 @@ from typing import NamedTuple
 
 from scipy.stats import kendalltau
 
-from papers import notes, trust
+from papers import trust
 from papers.claim import Verdict
 from papers.estimate import mean
 from papers.findings import Finding, claims_table, with_unrun
-from papers.notes import NotedRun, commits
 from papers.page import Page
 from papers.prediction import signed
-from papers.prediction.resimulated import RATES
 from papers.prediction.signed import Signed
 from papers.rows import NEEDS, Row, by_label, cluster, size
 from papers.runner import ROOT
@@ -29,6 +27,9 @@ from papers.today.emulated.order import METHODS
 from papers.today.verdicts import claims_of
 from wirebench.errors import UserError
 from wirebench.planner.ranges import Between
+from wirebench.planner.resimulated import RATES
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun, commits
 from wirebench.simulation.compress_rates import Rates
 from wirebench.utils.markdown import table
 

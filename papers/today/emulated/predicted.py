@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from papers.prediction import signed
-from papers.prediction.resimulated import FromOutside, rates_of
 from papers.prediction.signed import Signed
 from papers.runner import ROOT, Launch, within
 from papers.today.emulated.order import HOSTS, METHODS, NETWORKS, compressor_of, trainings
@@ -14,6 +13,7 @@ from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.planner import ranges
+from wirebench.planner.resimulated import FromOutside, rates_of
 from wirebench.telemetry import environment
 
 

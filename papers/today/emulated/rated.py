@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from papers.prediction.listed import DENSITY
-from papers.prediction.resimulated import RATES
 from papers.runner import WIREBENCH, Command, Launch, within
 from papers.today.emulated.order import METHODS, compressor_of
 from wirebench.planner.compositions import DENSE
+from wirebench.planner.resimulated import RATES
 
 SIZES = ("4k", "0.27m", "14.7m")
 """Elements: those of calls, of ResNet-20, and of VGG-16 for CIFAR-10; between them costs are interpolated. Those of

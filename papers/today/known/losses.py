@@ -9,13 +9,13 @@ from papers.convergence import rows
 from papers.convergence.accuracies import model_of
 from papers.convergence.rows import Method
 from papers.runner import RESULTS
-from papers.today.curve import steps_of
 from papers.today.known.sources import Source, sources
 from papers.today.outcome import losses
 from papers.today.tasks import DENSE, GPT, LARGER, OWN, QUARTER, SHORTER
-from papers.today.times import best_dense
+from papers.today.times import dense_runs
 from wirebench.errors import UserError
-from wirebench.planner.accuracy import LOSS, Accuracies, DenseIn, Ended, Reached
+from wirebench.planner.accuracy import LOSS, Accuracies, Ended
+from wirebench.planner.dense import DenseForms
 
 FOLDER = RESULTS / "today" / GPT.name
 
@@ -61,29 +61,12 @@ def _too_much(quarter: list[float], dense: float) -> float:
     return 100 * (statistics.mean(quarter) / dense - 1) if quarter else math.inf
 
 
-def _dense_in(methods: dict[str, Method]) -> DenseIn | None:
-    """What the study's dense training reaches in the time of a method's run; None without shorter dense runs.
-
-    A run in larger batches computes several times for each exchange.
-    """
+def _dense_in(methods: dict[str, Method]) -> DenseForms | None:
+    """All forms of the study's dense training; None without those on fewer tokens."""
     forms = [methods[label] for label in (DENSE, *SHORTER, *LARGER) if label in methods and losses(methods[label])]
     if not any(each.label in SHORTER for each in forms):
         return None
-    usual, whole = statistics.mean(losses(methods[DENSE])), steps_of(methods[DENSE].runs[0])
-
-    def reached(step: float, dense_step: float, alone: float) -> Reached:
-        timed = [(_seconds(each, dense_step, alone), each) for each in forms]
-        best = best_dense(whole * step, timed)
-        assert best is not None, "the whole dense run is among them"
-        return Reached(statistics.mean(best.losses) / usual, best.within)
-
-    return reached
-
-
-def _seconds(method: Method, dense_step: float, alone: float) -> float:
-    """Of a dense run, by a step and its computation."""
-    run = method.runs[0]
-    return steps_of(run) * (dense_step + ((run.has("config", "train", "accumulation") or 1) - 1) * alone)
+    return DenseForms(tuple(map(dense_runs, forms)))
 
 
 def _setting(methods: dict[str, Method]) -> str:

@@ -1,10 +1,8 @@
 """What the methods did to the accuracy of small ResNets: results/convergence, and results/today/resnet.
 
-Each study holds its methods against its own dense runs. Of a method that several of them trained, the network counts
-whose size is nearest to the model that is asked for.
+Each study holds its methods against its own dense runs.
 """
 
-import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -21,27 +19,9 @@ LARGER = RESULTS / "convergence" / "resnet20"
 """The study of convergence with another network, and fewer methods."""
 
 
-def load(numel: int | None = None, folder: Path = FOLDER, larger: Path = LARGER) -> Accuracies:
-    """What was measured on the network nearest to a model of `numel` parameters; None: on that with most methods.
-
-    A damaged record leaves its study out.
-    """
-    found = _with_today(accuracies.load(), folder)
-    other = accuracies.load(larger)
-    if numel is None or not found.known or not other.known:
-        return found
-    nearest = {
-        name: min(filter(None, (found.known.get(name), other.known.get(name))), key=lambda each: _off(each, numel))
-        for name in {**found.known, **other.known}
-    }
-    named = ", ".join(sorted(name for name in nearest if nearest[name] is not found.known.get(name)))
-    setting = f"{found.setting}; {named}: {other.setting}" if named else found.setting
-    return replace(found, known=nearest, setting=setting)
-
-
-def _off(ended: Ended, numel: int) -> float:
-    """How far the network's size is from the model's, on a scale of factors."""
-    return math.inf if ended.model is None else abs(math.log(ended.model.parameters / numel))
+def load(folder: Path = FOLDER, larger: Path = LARGER) -> tuple[Accuracies, Accuracies]:
+    """The network with most methods, and the larger one; a damaged record leaves its study out."""
+    return _with_today(accuracies.load(), folder), accuracies.load(larger)
 
 
 def _with_today(known: Accuracies, folder: Path) -> Accuracies:

@@ -68,7 +68,7 @@ def test_the_reference_sketch_by_hand():
 
 
 def test_the_polynomials_hold_for_large_places_and_without_memory(monkeypatch):
-    monkeypatch.setattr("compressors.sketch.reference_hash.REMEMBERED", 0)
+    monkeypatch.setattr("wirebench.compressors.sketch.reference_hash.REMEMBERED", 0)
     sketch = CountSketch(2**31 - 1, 3, 1000, 7, "reference")
     places = [0, 1, 2**24 + 1, 2**30, 2**31 - 2]
     coefficients, cells = cast(ReferenceHash, sketch.hash).coefficients, sketch.hash.cells(torch.tensor(places))

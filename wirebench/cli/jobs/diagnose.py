@@ -15,9 +15,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from papers.today.known import measured as measured_accuracies
 from wirebench.comm.launch import launched
 from wirebench.diagnose import causes, evidence, measure, render, trial
+from wirebench.planner import known as trained
 from wirebench.topology.presets import NETWORKS
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         nominal = nominal or measured.nominal
         known = dataclasses.replace(known, alone=measured.link)
     nominal = nominal or known.nominal
-    found = causes.findings(known, nominal, measured_accuracies.load)
+    found = causes.findings(known, nominal, trained.load)
     told = render.as_json(known, found, nominal)
     if not options.json:
         lines = render.measured_lines(measured, known, nominal) if measured else []

@@ -23,8 +23,8 @@ import gc
 from collections.abc import Sequence
 from pathlib import Path
 
-from papers.today.known import measured as accuracies
 from wirebench.errors import UserError
+from wirebench.planner import known
 from wirebench.planner.accuracy import TOLERANCE
 from wirebench.planner.advise import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from wirebench.planner.compositions import check_positive
@@ -62,7 +62,7 @@ def _rank(options: argparse.Namespace) -> int:
     setting = asked.setting
     _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
-    measured = accuracies.load(setting.trace.unit == "images", setting.trace.numel)
+    measured = known.load(setting.trace.unit == "images", setting.trace.numel)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     with Progress() as progress:
         ranking = ranking_of(options, asked, names, rates, measured, progress, timed)

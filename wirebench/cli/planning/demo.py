@@ -22,7 +22,7 @@ from rich.table import Table
 
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.config import loader
-from wirebench.diagnose.launching import ROOT, run
+from wirebench.diagnose.launching import run
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
@@ -41,8 +41,10 @@ from wirebench.traces import inputs
 from wirebench.utils import this_machine
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import console, with_room
+from wirebench.utils.package import CONFIGS
 
-CONFIG = ROOT / "configs" / "demo.toml"
+CONFIG = CONFIGS / "demo.toml"
+ALONE = ("engine.name=local", "output.tensorboard=false")
 DENSE, DENSITY = "dense", 0.05
 METHODS: dict[str, tuple[str, ...]] = {
     DENSE: (),
@@ -113,7 +115,7 @@ def _begin(name: str, seed: int, folder: Path) -> "subprocess.Popen[str]":
     """Start a training on virtual workers."""
     words = [*METHODS[name], f"train.seed={seed}", f"output.dir={folder}", f"engine.workers={WORKERS}"]
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), str(CONFIG), "engine.name=local", "output.tensorboard=false", *words],
+        [sys.executable, "-m", "wirebench", "train", str(CONFIG), *ALONE, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -161,7 +163,7 @@ def _measured(out: Path) -> SpeedUps:
             few = [f"train.warmup_steps={WARM_UP}", f"train.max_steps={WARM_UP + STEPS}", "train.eval_every=0"]
             code, said = run(
                 ["wirebench", "cluster", "run", "--hosts", str(WORKERS), "--link", f"{1000 * gbit:g}mbit", "--",
-                 "python", str(ROOT / "train.py"), str(CONFIG), *words, *few, f"output.dir={folder}"],
+                 "wirebench", "train", str(CONFIG), *words, *few, f"output.dir={folder}"],
                 {"OMP_NUM_THREADS": "1"},
             )  # fmt: skip
             if code:

@@ -14,9 +14,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from papers.prediction.resimulated import fit as fit_processor
-from papers.prediction.resimulated import rates_of, replayed
 from wirebench.bench.fit_network import fitted, judged, load, show
+from wirebench.planner.resimulated import fit as fit_processor
+from wirebench.planner.resimulated import rates_of, replayed
 from wirebench.topology import ascii, processor, topology_file
 from wirebench.topology.processor import IDLE
 from wirebench.utils.cli import check_outputs, parser_of

@@ -80,6 +80,6 @@ def _beside_references(record: compare.Record) -> list[str]:
     """How its accuracy differs from that of reference runs, which only CIFAR-10 has."""
     if record["config"].get("data", {}).get("name") != "cifar10":
         return []
-    from papers.convergence import reference  # it takes seconds to import
+    from wirebench.inspect import reference  # it takes seconds to import
 
     return reference.remarks(record)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.inspect import overhead_table, results_table
-from wirebench.inspect.results_table import ROOT
 from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of
 
@@ -49,6 +48,6 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the markers of FILE")
     what.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 if the table in FILE is another one")
     parser.add_argument(
-        "--results", type=Path, default=ROOT / "results", metavar="FOLDER", help="where the records lie (%(default)s)"
+        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="where the records lie (%(default)s)"
     )
     return parser

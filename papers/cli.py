@@ -1,0 +1,231 @@
+"""A paper's or a question's runs and report.
+
+wirebench study                                      all studies, a line each
+wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
+wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
+wirebench study flexreduce report                    its table and figures from what was measured
+wirebench study flexreduce check                     whether the committed tables are those of their records
+wirebench study run --quick                          a short version of all studies' runs, in half an hour
+wirebench study report --html results/report.html    all studies on one page, which needs no network
+wirebench study check                                all tables against their records, which are held against
+                                                     the rules of trust
+wirebench study publish                              write what the package ships of the records: the planner's rates,
+                                                     ranges and accuracies, and reference runs
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from papers import launched
+from papers.committed import breaches, records
+from papers.launched import Parts
+from papers.page import Page
+from papers.repository import history
+from papers.runner import RESULTS, ROOT, Launch
+from papers.runner import run as launch_command
+from papers.series import INPUTS, run_all
+from papers.study import Study, available
+from wirebench.errors import UserError
+from wirebench.utils import markdown
+from wirebench.utils.cli import check_outputs, parser_of, run_tool
+from wirebench.utils.files import write_atomically
+from wirebench.utils.names import suggest
+
+HELP = ("-h", "--help")
+CHECK, PUBLISH, REPORT, RUN = "check", "publish", "report", "run"
+LAUNCH, QUICK = "--launch", "--quick"
+
+
+def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
+    """Run the command line; returns the exit code: 1 where a run failed, or a table is not that of its records."""
+    if not arguments or arguments[0] in HELP:
+        print(usage())
+        return 0
+    if arguments[0] == CHECK:
+        return run_tool("wirebench study check", check_all, arguments[1:])
+    if arguments[0] == REPORT:
+        return run_tool("wirebench study report", report_all, arguments[1:])
+    if arguments[0] == PUBLISH:
+        return run_tool("wirebench study publish", publish, arguments[1:])
+    if arguments[0] == RUN:
+        return run_tool("wirebench study run", lambda rest: make_all(rest, launch), arguments[1:])
+    if "." not in arguments[0] and arguments[0] not in available():
+        known = [*available(), RUN, REPORT, CHECK, PUBLISH]
+        raise UserError(f"no study {arguments[0]!r}; {suggest(arguments[0], known)}")
+    study, words = Study(arguments[0]), list(arguments[1:])
+    if not words or words[0] in HELP:
+        print(about(study))
+        return 0
+    actions: dict[str, Callable[[Study, Sequence[str]], int]] = {
+        RUN: lambda study, rest: run(study, rest, launch),
+        REPORT: report,
+        CHECK: check,
+    }
+    if words[0] not in actions:
+        raise UserError(f"no {words[0]!r} of a study; {suggest(words[0], list(actions))}")
+    return run_tool(f"wirebench study {study.name} {words[0]}", lambda rest: actions[words[0]](study, rest), words[1:])
+
+
+def usage() -> str:
+    """All studies, a line each."""
+    names = available()
+    width = max(map(len, names))
+    return "\n".join([str(__doc__), *(f"  {name:{width}}  {Study(name).published.about}" for name in names)])
+
+
+def about(study: Study) -> str:
+    """A study's source and claims."""
+    published = study.published
+    head = [f"{study.name}: {published.about}", '{authors}, "{title}", {published}'.format(**published.source)]
+    claims = [f"  {claim.id}: {claim.text}: {claim.figure()} ({claim.where})" for claim in published.claims.values()]
+    others = [f"  no claim: {each.text} ({each.where}): {each.why}" for each in published.excluded]
+    return "\n".join([*head, *claims, *others, f"wirebench study {study.name} run | report | check"])
+
+
+def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
+    """Make the runs that are not there yet; 1 where one failed."""
+    _ = study.published  # a mistake in it is told now rather than by the report
+    parts: Parts = getattr(study.runs, "ON_CLUSTER", {})
+    away = bool(parts) and any(word.partition("=")[0] == LAUNCH for word in arguments)
+    parser = _parser(study, "run", launched.__doc__ if away else study.runs.__doc__)
+    if away:
+        launched.flags(parser, parts)
+    else:
+        study.runs.flags(parser)
+        if parts:
+            more = f"on a cluster of your own instead: {LAUNCH}= --help says how"
+            parser.add_argument(LAUNCH, metavar="WORDS", help=more)
+    parser.add_argument("--again", action="store_true", help="also the runs that are there already")
+    if QUICK not in parser.format_help():  # a study may have one of its own
+        if QUICK in arguments:
+            return make_all(arguments, launch, [study.name])
+        parser.add_argument(
+            QUICK, action="store_true", help="a short version instead, into the folder WIREBENCH_RESULTS"
+        )
+    options = parser.parse_args(arguments)
+    failed = launched.run(parts, options, launch) if away else study.runs.run(options, launch)
+    if failed:
+        print(f"wirebench study {study.name} run: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def report(study: Study, arguments: Sequence[str]) -> int:
+    """Write the tables and figures, or print the tables."""
+    parser = _parser(study, "report", study.report.__doc__)
+    study.report.flags(parser)
+    parser.add_argument("--print", action="store_true", help="print the table, write nothing")
+    options = parser.parse_args(arguments)
+    for page in study.pages(options):
+        if options.print:
+            print(page.words)
+        else:
+            page.write()
+            print(f"{page.path}: {page.said}" if page.said else page.path)
+    return 0
+
+
+def check(study: Study, arguments: Sequence[str]) -> int:
+    """Say, a line each, which tables are not what their records give; 1 where there is one. Nothing is written.
+
+    arguments  a report's flags, for its tables instead of those under version control
+    """
+    parser = _parser(study, "check", study.report.__doc__)
+    study.report.flags(parser)
+    options = [parser.parse_args(arguments)] if arguments else study.committed()
+    pages = [page for each in options for page in study.pages(each)]
+    drifted = [said for said in map(Page.drift, pages) if said is not None]
+    for said in drifted:
+        print(said)
+    if not pages:
+        print(f"{study.name} has no table yet: nothing was measured (wirebench study {study.name} run)")
+    elif not drifted:
+        print(
+            "the table is that of its records" if len(pages) == 1 else f"{len(pages)} tables are those of their records"
+        )
+    return 1 if drifted else 0
+
+
+def check_all(arguments: Sequence[str]) -> int:
+    """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
+    parser_of("study check", check_all.__doc__).parse_args(arguments)
+    repository = history(ROOT, RESULTS)
+    if repository.commits is None:
+        print("commits are not checked: this checkout has no history, or a part of it (git fetch --unshallow)")
+    broken = breaches(RESULTS, repository)
+    for breach in broken:
+        print(breach.words(RESULTS))
+    if any(breach.rule == "schema" for breach in broken):
+        return 1  # no table can be made of what cannot be read
+    from papers.convergence import reference  # what only tables and the page need takes a second to import
+    from papers.webpage import committed
+
+    # No breach: of runs that do not differ from their references one in a hundred is flagged, too.
+    for path, said in reference.flagged(records(RESULTS)):
+        print(f"{path.relative_to(RESULTS)}: flagged: {said}")
+    drifted = committed.drifts(ROOT, RESULTS)
+    for line in drifted:
+        print(line)
+    if not drifted:
+        print("all tables, the page and the documents are those of their records")
+    return 1 if broken or drifted else 0
+
+
+def publish(arguments: Sequence[str]) -> int:
+    """Write what the package ships of the records, where it is not what they give."""
+    from papers import shipped  # what only this and the page need takes a second to import
+
+    parser_of("study publish", publish.__doc__).parse_args(arguments)
+    for line in [str(path) for path in shipped.publish()] or ["all files are those of their records"]:
+        print(line)
+    return 0
+
+
+def make_all(arguments: Sequence[str], launch: Launch, names: Sequence[str] = ()) -> int:
+    """Make all studies' runs that are not there yet; 1 where one failed. WIREBENCH_RESULTS names another folder."""
+    parser = parser_of(f"study {names[0]} run" if names else "study run", make_all.__doc__)
+    parser.add_argument(QUICK, action="store_true", help="a short version of every study, half an hour in all")
+    for name, about in INPUTS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=about)
+    options = parser.parse_args(arguments)
+    if options.quick and RESULTS == ROOT / "results":
+        raise UserError(f"{QUICK}: short runs are no results: WIREBENCH_RESULTS=FOLDER names a place for them")
+    failed = run_all(options.quick, {name: getattr(options, name) for name in INPUTS}, launch, names or available())
+    if failed:
+        print(f"wirebench study run: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def report_all(arguments: Sequence[str]) -> int:
+    """Write every study's tables and figures, and all of them on one self-contained HTML page."""
+    from papers.webpage import content, overview, readme, render, reproduce  # what only a page needs takes a second
+    from wirebench.figures.files import save
+
+    parser = parser_of("study report", report_all.__doc__)
+    parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
+    about = f"also {readme.FILE}'s verdicts and {reproduce.FILE}, of this checkout"
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help=about)
+    options = parser.parse_args(arguments)
+
+    check_outputs(html=options.html)  # before any table is written
+    sections = content.gather()
+    for section in sections:
+        for page in section.pages:
+            page.write()
+            print(page.path)
+        if section.missing:
+            print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
+    render.write(sections, options.html)
+    save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
+    if options.docs:
+        guide, rows = options.docs / readme.FILE, options.docs / reproduce.FILE
+        markdown.write(guide, readme.text(sections, guide, options.html))
+        write_atomically(rows, reproduce.text(sections, rows))
+        print(guide, rows, sep="\n")
+    print(options.html)
+    return 0
+
+
+def _parser(study: Study, action: str, doc: str | None) -> argparse.ArgumentParser:
+    return parser_of(f"study {study.name} {action}", doc)

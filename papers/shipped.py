@@ -1,0 +1,111 @@
+"""What the package ships of the records: the planner's rates, ranges and accuracies, and reference runs.
+
+`wirebench study publish` writes the files, each with the commit and the time at which that was done; `study check`
+says which are not those of the records.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from papers.convergence.reference import references
+from papers.runner import RESULTS
+from papers.today.known import losses, top1
+from wirebench.inspect import reference
+from wirebench.planner import known, ranges
+from wirebench.record import compressor_results
+from wirebench.simulation import compress_rates
+from wirebench.telemetry.environment import git
+from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import json_of
+
+PUBLISHED = "published"
+"""The key that says when a file was written, and at which commit."""
+CPU = RESULTS / "cpu-2core" / "compressors" / "cells.jsonl"
+CPU_LATER = RESULTS / "today" / "order_1gbit" / "rates.jsonl"
+"""Methods that CPU lacks, as a study measured them.
+
+That was on another EPYC, with AVX2, where CPU's has AVX-512: copies of methods that are bound by computing differ by up
+to 1.8 times between the two.
+"""
+GPU = RESULTS / "h200" / "compressors" / "cells.jsonl"
+GPU_AGAIN = {"chunk_topk": RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
+"""Methods that were changed since, and where their new times are, beside those of others that count for nothing."""
+OUTSIDE = RESULTS / "prediction" / ranges.NAME
+
+Lines = list[dict[str, Any]]
+
+
+def files() -> dict[Path, Callable[[], Lines]]:
+    """By each file what makes its lines: the first one gets PUBLISHED."""
+    return {
+        compress_rates.SHIPPED: _cpu_rates,
+        compress_rates.SHIPPED_GPU: _gpu_rates,
+        ranges.SHIPPED: lambda: [{"of": _name(OUTSIDE), **json_of(OUTSIDE.read_text(encoding="utf-8"))}],
+        known.SHIPPED: _accuracies,
+        reference.SHIPPED: lambda: [{"methods": [each._asdict() for each in references()]}],
+    }
+
+
+def publish() -> list[Path]:
+    """Write those files that are not what the records give; returns them."""
+    at = {"commit": (git() or {}).get("commit"), "utc": datetime.now(UTC).isoformat(timespec="seconds")}
+    written = []
+    for path, lines_of in files().items():
+        first, *others = lines_of()
+        if _now(path) == [first, *others]:
+            continue
+        path.parent.mkdir(exist_ok=True)
+        lines = [json.dumps(each, allow_nan=False) for each in ({PUBLISHED: at, **first}, *others)]
+        write_atomically(path, "\n".join(lines) + "\n")
+        written.append(path)
+    return written
+
+
+def drifts() -> list[str]:
+    """A line for each file that is not what the records give."""
+    again = "is not what the records give; run: wirebench study publish"
+    return [f"{path}: {again}" for path, lines_of in files().items() if _now(path) != lines_of()]
+
+
+def _now(path: Path) -> Lines | None:
+    """The lines that a file has, without PUBLISHED; None where it is not there."""
+    if not path.is_file():
+        return None
+    lines: Lines = [json_of(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in each.items() if key != PUBLISHED} for each in lines]
+
+
+def _cpu_rates() -> Lines:
+    header, *cells = _cells(CPU)
+    measured = {_method(cell) for cell in cells}
+    later = [cell for cell in _cells(CPU_LATER)[1:] if _method(cell) not in measured and not cell["rival"]]
+    return [{**header, "of": [_name(CPU), _name(CPU_LATER)]}, *cells, *later]
+
+
+def _gpu_rates() -> Lines:
+    header, *cells = _cells(GPU)
+    kept = [cell for cell in cells if _method(cell) not in GPU_AGAIN]
+    again = [cell for name, path in GPU_AGAIN.items() for cell in _cells(path)[1:] if cell["method"] == name]
+    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values())]}, *kept, *again]
+
+
+def _cells(path: Path) -> Lines:
+    """Header and cells, which are read once to be checked; UserError for a file that is not that."""
+    compressor_results.load(path)
+    return [json_of(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _method(cell: dict[str, Any]) -> str:
+    return compress_rates.name_of(cell["method"])
+
+
+def _accuracies() -> Lines:
+    images = [known.table(each) for each in top1.load()]
+    return [{known.IMAGES: images, known.LANGUAGE: [known.table(losses.load())]}]
+
+
+def _name(path: Path) -> str:
+    return f"results/{path.relative_to(RESULTS).as_posix()}"

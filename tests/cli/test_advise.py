@@ -1,0 +1,631 @@
+"""wirebench advise: the ranking, what pays below which rate, the table; one line for mistakes."""
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from papers.convergence import accuracies
+from papers.shipped import CPU, CPU_LATER, GPU, GPU_AGAIN
+from tests import charts
+from tests.cli.verbs import verb
+from tests.distributed.launch import PLUGINS
+from wirebench import compressors
+from wirebench.figures.files import save
+from wirebench.planner import advise, bars, known, ranges, timing
+from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.compositions import compressing, sizes_of
+from wirebench.planner.networks import rate
+from wirebench.planner.rank import HIGHEST_GBIT, Adviser
+from wirebench.record import compressor_results
+from wirebench.simulation.compress_rates import SHIPPED_GPU, Rates
+from wirebench.simulation.roofline import GPUS
+from wirebench.simulation.trace import SHIPPED, load
+from wirebench.topology import presets
+from wirebench.topology.processor import IDLE, Processor
+from wirebench.topology.tree import Topology
+
+main = verb("advise")
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
+MODEL = ["--model", "resnet_cifar", "--workers", "4"]
+FEW = ["--compressors", "fp16", "topk", "gs_sgd"]
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch):
+    """Predictions that are hardly ever off: how wide their ranges are is tested apart."""
+    monkeypatch.setattr(ranges, "load", lambda path=None, network=0.0: ranges.Errors(0.999, 1.001, 20, network))
+
+
+def answer(tmp_path: Path, *arguments: str) -> dict:
+    path = tmp_path / "found.json"
+    assert main([*arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "resnet50_v100", "--gpu", "v100", "--network", "1gbe", "--workers", "8", *FEW)
+    rows = found["rows"]
+    assert [row["standing"] for row in rows] == ["within"] * 2 + ["costs"] * 3 + ["too_much"] * 0
+    assert {row["compressor"] for row in rows} == {"fp16", "gs_sgd", "none", "topk"}
+    for standing in ("within", "costs"):
+        those = [row for row in rows if row["standing"] == standing]
+        ranked = [row["step_seconds_expected"] * (WORTHWHILE if row["compressor"] == "none" else 1) for row in those]
+        assert ranked == sorted(ranked)
+    of = {(row["compressor"], row["scheduler"]): row for row in rows}
+    lines = found["answer"]
+    assert list(lines) == ["free", "nearly_free", "fastest_at_a_cost"]
+    for line in filter(lambda line: "nothing" not in line, lines.values()):
+        assert line == of[line["compressor"], line["scheduler"]]
+    ddp = found["as_ddp"]
+    assert (ddp["compressor"], ddp["scheduler"], ddp["collective"], ddp["speedup"]) == ("none", "fused", "ring", 1.0)
+    for row in rows:
+        assert row["speedup"] == pytest.approx(row["images_per_second"] / ddp["images_per_second"])
+    dense, fp16, topk = (next(row for row in rows if row["compressor"] == name) for name in ("none", "fp16", "topk"))
+    assert dense["limit"] == "messages" and dense["break_even"] is None
+    assert (
+        topk["bytes_per_step"]["wire"]
+        < fp16["bytes_per_step"]["wire"]
+        == pytest.approx(dense["bytes_per_step"]["wire"] / 2)
+    )
+    printed = capsys.readouterr().out
+    assert max(map(len, printed[printed.index(" compressor ") :].splitlines())) <= 120
+    places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
+    assert places == [row["compressor"] for row in rows]
+
+
+@pytest.mark.slow
+def test_where_computing_takes_long_nothing_beats_dense(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW)
+    assert all("nothing" in line for line in found["answer"].values())
+    assert next(row for row in found["rows"] if row["compressor"] == "none")["limit"] == "computing"
+    assert re.search(r"^free  .* nothing beats DDP's schedule of dense gradients$", capsys.readouterr().out, re.M)
+
+
+def test_where_nothing_pays_at_any_rate_no_rate_is_named(tmp_path, capsys):
+    """QSGD's 4 bits an entry, gathered from 64 workers, are more than the dense sum sends."""
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "k80", "--network", "1gbe", "--workers", "64",
+        "--compressors", "qsgd",
+    )  # fmt: skip
+    qsgd = next(row for row in found["rows"] if row["compressor"] == "qsgd")
+    assert qsgd["break_even"] is None and re.search(r"\d qsgd .* nowhere ", capsys.readouterr().out)
+
+
+def test_one_machine_has_no_break_even_and_links_that_are_named(tmp_path, capsys):
+    inside = ["--workers", "4", "--per-machine", "4", "--network", "1gbe", "--compressors", "fp16"]
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "v100", *inside)
+    assert found["network"].startswith("one machine") and all(row["break_even"] is None for row in found["rows"])
+    assert "1200 Gbit/s (one machine); 4 workers a machine, on NVLink at its nominal rate, 150 GB/s" in (
+        capsys.readouterr().out
+    )
+    slower = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "gtx1080ti", *inside)
+    assert "96 Gbit/s (one machine); 4 workers a machine, on PCIe 3 x16" in capsys.readouterr().out
+    assert found["as_ddp"]["communicate_seconds"] < slower["as_ddp"]["communicate_seconds"]
+    alone = [*inside[:2], "--per-machine", "2", *inside[4:]]
+    between = answer(tmp_path, "--trace", "resnet50_a100", *alone)
+    assert between["inside"].startswith("NVLink at its nominal rate, 300 GB/s") and between["gbit"] == 1
+
+
+def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--schedulers", "wfbp", "--density"]
+    found = answer(tmp_path, *where, "0.02", "--wide", "--compressors", "topk", "onebit")
+    printed = [line.split() for line in capsys.readouterr().out.splitlines() if re.match(r" *\d+ \w+ ", line)]
+    assert len(printed) == len(found["rows"]) == 3
+    for cells, row in zip(printed, found["rows"], strict=True):
+        assert cells[1:4] == [row["compressor"], row["scheduler"], row["collective"]] and cells[-1] == row["limit"]
+        low, high = row["speedup_range"]
+        assert cells[4:8] == f"{row['speedup']:.2f}x [{low:.2f} - {high:.2f}]".split()
+        ranges_of = [row[f"{part}_seconds_range"] for part in ("compress", "communicate", "exposed")]
+        assert cells[-4:-1] == ["-".join(dict.fromkeys(f"{1e3 * each:.1f}" for each in ends)) for ends in ranges_of]
+        assert cells[-5] == f"{row['bytes_per_step']['wire'] / 1e6:.4g}"
+        if row["compressor"] == "none":
+            assert cells[8] == "exact" and row["accuracy"]["top1_points"] == 0
+            continue
+        assert cells[8].rstrip("*") == f"{row['accuracy']['top1_points']:+.1f}", "another size has no range"
+        assert not row["accuracy"]["of"]["near"]
+        assert cells[8].endswith("*") == (row["compressor"] == "topk"), "twice the density that was trained"
+        low, high = row["break_even_gbit_range"]
+        assert cells[9] == f"{low:.3g}-{high:.3g}" and low <= row["break_even_gbit"] <= high
+        assert row["break_even"] == rate(row["break_even_gbit"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
+def test_no_cell_is_cut_off(where, capsys):
+    assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
+    printed = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and accuracies.load().known["randomk"].mean in printed
+
+
+@pytest.mark.slow
+def test_faster_hardware_and_other_rates(tmp_path, capsys):
+    of = ["--trace", "resnet50_v100", "--workers", "4", "--compressors", "fp16"]
+    plain, fast = answer(tmp_path, *of), answer(tmp_path, *of, "--speed", "4")
+    assert "resnet50_v100, 4 x as fast (estimated" in capsys.readouterr().out
+    dense = [next(r for r in found["rows"] if r["compressor"] == "none") for found in (plain, fast)]
+    assert dense[0]["efficiency"] > dense[1]["efficiency"]
+    assert dense[1]["images_per_second"] > dense[0]["images_per_second"]
+    double = answer(tmp_path, *of, "--batch", "64")
+    assert "4 workers x 64 images: a step alone takes 238.2 ms" in capsys.readouterr().out
+    assert double["rows"][0]["images_per_second"] > plain["rows"][0]["images_per_second"]
+    slow = answer(tmp_path, *of, "--gbit", "1")
+    assert slow["gbit"] == 1 and slow["network"].startswith("--gbit in place of the rate of 10gbe: ")
+    assert slow["as_ddp"]["step_seconds"] > plain["as_ddp"]["step_seconds"]
+
+
+@pytest.mark.slow
+def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "fp16")
+    assert (found["memory"], found["memory_bytes_per_second"]) == ("NVIDIA Tesla K80, one of its two GPUs", 240e9)
+    here = answer(tmp_path, "--trace", "resnet20_epyc", "--workers", "4", "--compressors", "fp16")
+    assert here["memory"] == "this machine's, measured just now"
+    other = tmp_path / "l40.json"
+    dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40").save(other)
+    capsys.readouterr()
+    assert main(["--trace", str(other), "--workers", "4"]) == 2
+    assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40' is none of k80," in capsys.readouterr().err
+    assert answer(tmp_path, "--trace", str(other), "--gpu", "v100", "--workers", "4", "--compressors", "fp16")
+
+
+def test_more_workers_take_longer_to_decode_what_they_gather():
+    trace, seconds = load(SHIPPED / "resnet50_v100.json"), {}
+    for name in ("qsgd", "fp16"):
+        for workers in (4, 32):
+            sizes = sizes_of(name, None, trace, workers)
+            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)(25_000_000)
+    assert seconds["qsgd", 32] > 2 * seconds["qsgd", 4]
+    assert seconds["fp16", 32] == seconds["fp16", 4]
+
+
+def test_more_workers_merge_on_more_levels_and_on_shared_cores_all_merges_of_all():
+    trace, rates = load(SHIPPED / "resnet50_v100.json"), Rates()
+
+    def seconds(name: str, workers: int, processor: Processor = IDLE) -> float:
+        sizes = sizes_of(name, None, trace, workers)
+        return compressing(rates, name, sizes, trace, 900e9, processor)(25_000_000) * processor.crowded(workers)
+
+    level = (seconds("gtopk", 16) - seconds("gtopk", 4)) / 2
+    assert level > 0 and seconds("gtopk", 1024) == pytest.approx(seconds("gtopk", 4) + 8 * level)
+    assert seconds("fp16", 1024) == seconds("fp16", 4)
+    # Eight ranks on two cores: each core makes three and a half of the seven merges, and four ranks' other work.
+    alone = seconds("gtopk", 4) - 2 * level
+    assert seconds("gtopk", 8, Processor(2.0)) == pytest.approx(4 * alone + 3.5 * level)
+
+
+def test_a_compressor_pays_below_its_break_even_and_not_above():
+    trace, network = load(SHIPPED / "resnet50_v100.json"), presets.find("10gbe")
+
+    def at(gbit: float) -> Topology:
+        return presets.cluster(network._replace(bytes_per_second=gbit * 1e9 / 8), 8)
+
+    def adviser(usual: float) -> Adviser:
+        return Adviser(trace, lambda gbit: at(usual if gbit is None else gbit), Rates(), 900e9, ranges.of([0.9, 1.1]))
+
+    for name in ("fp16", "topk"):
+        made = adviser(10)
+        limit = made.break_even(name)
+        assert limit is not None and 0.1 < limit < 100
+        tried = {each for each, gbit, _ in made._fastest if gbit == HIGHEST_GBIT}
+        assert tried == {"none"}, "computing hides dense messages, and no compressor can be faster"
+        for gbit, pays in ((0.95 * limit, True), (1.05 * limit, False)):
+            found, left_out = adviser(gbit).all(["none", name], named=True)
+            assert not left_out
+            best = {kind: min(f.found.step.seconds for f in found if f.compressor == kind) for kind in ("none", name)}
+            assert (best[name] < WORTHWHILE * best["none"]) == pays, (name, gbit)
+
+
+@pytest.mark.slow
+def test_an_estimate_for_a_gpu_needs_no_trace_and_is_not_made_anew(tmp_path, monkeypatch):
+    """Where one is shipped; tests/cli/test_estimate_trace.py has that it is the same."""
+    if torch.__version__.partition("+")[0] == load(SHIPPED / "resnet50_v100.json").torch:
+        monkeypatch.setattr(advise, "estimate", lambda *_: pytest.fail("it is in configs/traces"))
+    where = ["--gpu", "v100", "--network", "10gbe", "--workers", "4", "--compressors", "fp16"]
+    estimated = answer(tmp_path, "--model", "resnet50", "--batch", "32", *where)
+    loaded = answer(tmp_path, "--trace", "resnet50_v100", *where)
+    assert estimated["trace"]["estimate"] and estimated["rows"] == loaded["rows"]
+
+
+def test_a_probe_measures_this_machine(tmp_path):
+    found = answer(
+        tmp_path, "--model", "lenet", "--image-size", "28", "--classes", "10", "--batch", "4", "--probe",
+        "--probe-seconds", "0.1", "--workers", "2", "--compressors", "powersgd",
+    )  # fmt: skip
+    assert not found["trace"]["estimate"] and found["trace"]["source"].startswith(
+        "wirebench advise --probe: medians of"
+    )
+    assert {row["compressor"] for row in found["rows"]} == {"none", "powersgd"}, "a probe knows the tensors' shapes"
+
+
+@pytest.mark.slow
+def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
+    """But for those whose paper names one: with several workers a machine it matters."""
+    found = answer(
+        tmp_path, "--trace", "vgg16_v100", "--workers", "8", "--per-machine", "4",
+        "--compressors", "fp16", "gtopk", "--all",
+    )  # fmt: skip
+    tried = {
+        name: {row["collective"] for row in found["rows"] if row["compressor"] == name} for name in ("none", "fp16")
+    }
+    assert tried["fp16"] == tried["none"] and len(tried["none"]) == 5
+    assert {row["collective"] for row in found["rows"] if row["compressor"] == "gtopk"} == {"tree"}
+    assert found["memory_bytes_per_second"] == 900e9, "the trace's own GPU, unless another is named"
+
+
+def test_a_method_of_which_noise_passes_nothing_is_not_ranked(tmp_path):
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--compressors", "threshold")
+    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
+
+
+def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "powersgd", "fp16")
+    assert found["left_out"] == {
+        "powersgd": "what it sends depends on the tensors' shapes, which the trace does not have"
+    }
+    assert "left out: powersgd: what it sends" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch):
+    figure, drawn = tmp_path / "a.png", []
+
+    def keep(made, path):
+        drawn.append(made)
+        return save(made, path)
+
+    monkeypatch.setattr(bars, "save", keep)
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--per-machine", "2", "--compressors", "fp16",
+        "--all", "--figure", str(figure),
+    )  # fmt: skip
+    dense = [(row["scheduler"], row["collective"]) for row in found["rows"] if row["compressor"] == "none"]
+    local = len(known.load(True, 10**5).local["none"])
+    assert len(set(dense)) == len(dense) == (6 + local) * 5, "six schedulers and trained local steps, five collectives"
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    charts.check(drawn[0])
+    said = charts.note(drawn[0])
+    assert said.startswith("Simulated: resnet20_gtx1080ti, 4 workers x 128 images, 2 on a machine, 10 Gbit/s.")
+    assert "images/s" in said and charts.axes(drawn[0], "x") == {"time per step, ms"}
+    trace = r"from the trace resnet20_gtx1080ti \(estimated, .*\)"
+    assert re.search(trace + r"; the network 10gbe.*; commit [0-9a-f]{10}", said)
+    spread = next(row for row in charts.of(drawn[0], "rule") if "low" in row)
+    parts = ("compressor", "scheduler", "collective")
+    row = next(row for row in found["rows"] if spread["name"].startswith(", ".join(row[part] for part in parts)))
+    assert [spread["low"], spread["high"]] == pytest.approx([1e3 * each for each in row["step_seconds_range"]])
+    shown = charts.of(drawn[0], "bar")
+    totals = {row["name"]: row["total"] for row in shown}
+    assert len(totals) == len(found["rows"]) == 2 * 6 * 5 + local * 5
+    assert list(totals.values()) == pytest.approx([1e3 * row["step_seconds"] for row in found["rows"]])
+    refused = {row["name"] for row in shown if row["part"] == "the same, of a method not recommended"}
+    assert refused and all(name.startswith("none, outer") for name in refused), "fp16 is recommended"
+
+
+@pytest.mark.slow
+def test_a_topologys_links_are_used(tmp_path):
+    uneven = ["--topology", str(ROOT / "configs/topologies/2+3_1gbit.toml"), "--workers", "5"]
+    slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
+    fast = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "5", "--compressors", "fp16")
+    assert "2+3_1gbit.toml" in slow["network"]
+    assert slow["as_ddp"]["step_seconds"] > fast["as_ddp"]["step_seconds"]
+
+
+TOPK = '''
+"""Top-k by another name."""
+
+from wirebench.compressors.topk import TopK
+
+
+class Mine(TopK):
+    """Nothing new."""
+
+
+class Failing(TopK):
+    """Nothing at all."""
+
+    def exchange(self, bucket, world):
+        raise RuntimeError("out of paper")
+'''
+PAIRS = '''
+"""Layers two by two."""
+
+
+class Pairs:
+    """A message for two layers; the last one may travel alone."""
+
+    needs_profile, mode = False, "overlapped"
+
+    def partition(self, layers, cost):
+        return [range(i, min(i + 2, len(layers))) for i in range(0, len(layers), 2)]
+
+
+class Forgetful(Pairs):
+    """Half of the layers."""
+
+    def partition(self, layers, cost):
+        return super().partition(layers, cost)[::2]
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Modules of a user's own; what they have is timed on short vectors, and not often."""
+    folder = tmp_path / "owned"
+    folder.mkdir()
+    (folder / "compressing.py").write_text(TOPK)
+    (folder / "scheduling.py").write_text(PAIRS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
+    monkeypatch.setattr(timing, "REPEATS", 3)
+    yield "owned"
+    for name in ("owned.compressing", "owned.scheduling", "owned"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+def test_a_compressor_of_ones_own_is_timed_here_and_ranked(own, tmp_path, capsys):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
+    threads = torch.get_num_threads()
+    found = answer(tmp_path, *where, "owned.compressing.Mine", "--density", "0.01")
+    rows = {row["compressor"]: row for row in found["rows"]}
+    assert set(rows) == {"none", "topk", "owned.compressing.Mine"} and not found["left_out"]
+    mine, topk = rows["owned.compressing.Mine"], rows["topk"]
+    assert mine["bytes_per_step"]["wire"] == pytest.approx(topk["bytes_per_step"]["wire"], rel=0.01)
+    assert mine["density"] == 0.01
+    assert mine["compress_seconds"] > 0 and mine["break_even"] and mine["accuracy"] is None
+    here = found["timed_here"]
+    assert here["compressors"] == ["owned.compressing.Mine"] and here["sizes"] == ["4k", "40k", "80k"]
+    assert here["on"].endswith(", 1 thread") and torch.get_num_threads() == threads
+    captured = capsys.readouterr()
+    assert f"Rates of owned.compressing.Mine were measured here just now, on {here['on']}, with 4k," in captured.out
+    assert captured.err.startswith("timing owned.compressing.Mine on this machine")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in captured.out, "long names have room"
+    known = answer(tmp_path, *where)
+    captured = capsys.readouterr()
+    assert not known["timed_here"]["compressors"] and "measured here" not in captured.out and not captured.err
+
+
+@pytest.mark.slow
+def test_what_is_timed_here_costs_about_what_the_same_code_costs_elsewhere(own, monkeypatch):
+    """In copies of a vector, which is what machines have in common: the method that was measured comes out again.
+
+    At the rate of a CPU's memory: at a GPU's the calls' own cost is all, and that differs between CPUs.
+    """
+    monkeypatch.setattr(timing, "SIZES", ("0.27m", "1m"))
+    rates = Rates()
+    timed = timing.time_unknown(["none", "topk", "owned.compressing.Mine"], rates, None, 10**6)
+    assert timed.names == ("owned.compressing.Mine",) and not timed.failed
+    mine, topk = (rates.on(name, 1e10)(10**6) for name in ("owned.compressing.Mine", "topk"))
+    assert 0.2 < mine / topk < 5
+
+
+@pytest.mark.slow
+def test_a_short_model_is_not_timed_at_the_largest_size(own):
+    rates = Rates()
+    assert timing.time_unknown(["owned.compressing.Mine"], rates, None, 30_000).sizes == ("4k", "40k")
+    assert rates.knows("owned.compressing.Mine")
+    assert timing.time_unknown(["owned.compressing.Mine"], rates, None, 30_000) == timing.NOTHING
+
+
+def test_a_compressor_of_ones_own_that_fails_is_left_out_with_the_reason(own, tmp_path, capsys):
+    found = answer(tmp_path, *TRACE, "--compressors", "owned.compressing.Failing", "fp16")
+    assert {row["compressor"] for row in found["rows"]} == {"none", "fp16"}
+    reason = "it could not be timed here: RuntimeError: out of paper"
+    assert found["left_out"] == {"owned.compressing.Failing": reason}
+    assert f"left out: owned.compressing.Failing: {reason}" in capsys.readouterr().out
+
+
+def test_a_gpus_times_are_those_of_the_gpu_that_was_measured():
+    """And of one with half the bandwidth twice as long, but for starting kernels; of changed methods the newer ones."""
+    rates, bandwidth = Rates.shipped(on_gpu=True), GPUS["h200"].memory_gbs * 1e9
+    cells = [cell for cell in compressor_results.load(SHIPPED_GPU).cells if not cell.rival and not cell.error]
+    assert {cell.method.partition(" ")[0] for cell in cells} == set(compressors.available())
+    for cell in cells:
+        name, took = cell.method.partition(" ")[0], sum(cell.copies.values()) * cell.copy
+        assert rates.on(name, bandwidth)(cell.items) == pytest.approx(took)
+        assert 0.999 * took <= rates.on(name, bandwidth / 2)(cell.items) <= 2.001 * took
+        assert rates.on(name, bandwidth)(1000) > 0
+    before = [cell for cell in compressor_results.load(GPU).cells if cell.method in GPU_AGAIN]
+    assert before and all(rates.on(cell.method, bandwidth)(cell.items) < cell.total_seconds for cell in before)
+    dense = rates.on("none", bandwidth)(138_357_544)
+    assert rates.on("none", bandwidth / 2)(138_357_544) == pytest.approx(2 * dense, rel=0.2)
+
+
+def test_how_long_every_compressor_works_on_a_cpu_is_known():
+    """What was measured first counts, and the methods that came later are beside it."""
+    rates, first = Rates.shipped(on_gpu=False), Rates(CPU)
+    for name in compressors.available():
+        assert rates.knows(name), name
+        assert not first.knows(name) or rates.on(name, 1e10)(10**6) == first.on(name, 1e10)(10**6)
+    later = [cell for cell in compressor_results.load(CPU_LATER).cells if cell.items > 10**7 and not cell.error]
+    assert {cell.method for cell in later if not first.knows(cell.method)} == {
+        name for name in compressors.available() if not first.knows(name)
+    }
+    for cell in later:
+        if not first.knows(cell.method):
+            took = sum(cell.copies.values()) * cell.copy
+            assert rates.on(cell.method, 8 * cell.items / cell.copy)(cell.items) == pytest.approx(took, rel=0.05)
+
+
+def test_rates_of_a_gpu_say_nothing_of_a_cpu(tmp_path, capsys):
+    assert main(["--model", "toy", "--batch", "2", "--probe", "--workers", "2", "--rates", str(SHIPPED_GPU)]) == 2
+    assert "was measured on a GPU, NVIDIA H200, and here a CPU compresses" in capsys.readouterr().err
+
+
+def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, capsys):
+    found = answer(tmp_path, *TRACE, "--compressors", "topk", "dgc", "--all", "--schedulers", "outer", "wfbp")
+    tried = {(row["compressor"], row["scheduler"]) for row in found["rows"]}
+    assert tried == {("none", "outer"), ("none", "wfbp"), ("topk", "outer"), ("topk", "wfbp"), ("dgc", "wfbp")}
+    known = {(row["compressor"], row["scheduler"]): row for row in found["rows"]}
+    assert known["topk", "outer"]["accuracy"] is None and known["topk", "outer"]["standing"] == "unknown"
+    assert known["topk", "wfbp"]["accuracy"]["top1_points"] > -5
+    after = known["none", "outer"]
+    assert after["accuracy"]["schedule"] == "outer" and after["accuracy"]["top1_points"] < -5
+    assert after["standing"] == "too_much" and after["not_recommended"] == "ended at -6.2 points, beyond -5.0"
+    assert found["answer"]["fastest_at_a_cost"].get("scheduler") != "outer"
+    alone = answer(tmp_path, *TRACE, "--compressors", "topk", "--schedulers", "outer")
+    assert all("nothing" in line for line in alone["answer"].values())
+    assert alone["as_ddp"] == found["as_ddp"], "the baseline stays"
+
+
+def test_local_steps_are_ranked_as_they_were_trained(tmp_path, capsys):
+    """Beside the same dense training as all others, each schedule with its own accuracy."""
+    found = answer(tmp_path, *TRACE, "--network", "1gbe", "--gbit", "0.1", "--compressors", "chunk_topk", "--all")
+    outer = {row["scheduler"]: row for row in found["rows"] if row["scheduler"].startswith("outer")}
+    trained = {each.schedule for those in known.load(True, 10**5).local.values() for each in those}
+    assert outer.keys() == trained
+    assert all(row["accuracy"]["schedule"] == name for name, row in outer.items())
+    printed = capsys.readouterr().out
+    assert re.search(r"^ *\d+ none +outer:delay=5 .*\n +:fragments=3:keep=0\.5 *$", printed, re.M)
+    best = answer(tmp_path, *TRACE, "--network", "1gbe", "--gbit", "0.1", "--compressors", "chunk_topk")
+    assert sorted((row["compressor"], row["scheduler"].partition(":")[0] == "outer") for row in best["rows"]) == [
+        ("chunk_topk", False), ("chunk_topk", True), ("none", False), ("none", True),
+    ]  # fmt: skip
+    local = next(row for row in best["rows"] if row["compressor"] == "none" and "outer" in row["scheduler"])
+    assert local["break_even_gbit_range"], "where it pays beside dense training in every step"
+
+
+def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(tmp_path, capsys):
+    few = [*TRACE, "--compressors", "topk", "--all", "--schedulers"]
+    found = answer(tmp_path, *few, "outer", "outer:every=60:delay=5")
+    printed = capsys.readouterr().out
+    seldom = next(row for row in found["rows"] if row["scheduler"] == "outer:every=60:delay=5")
+    reason = r"was trained with \S+, not outer:delay=5:every=60"
+    assert seldom["standing"] == "unknown" and re.fullmatch(reason, seldom["not_recommended"])
+    of = {(row["compressor"], row["collective"], row["scheduler"]): row for row in found["rows"]}
+    seldom, often = (of["none", "ring", name] for name in ("outer:every=60:delay=5", "outer"))
+    assert 2 * seldom["bytes_per_step"]["wire"] == pytest.approx(often["bytes_per_step"]["wire"])
+    assert seldom["exposed_seconds"] < often["exposed_seconds"] / 2
+    assert "*: measured with another density, other options or other local steps\n" in printed
+    ddp = answer(tmp_path, *few, "fused")
+    plain = next(row for row in ddp["rows"] if (row["compressor"], row["collective"]) == ("none", "ring"))
+    same = ("scheduler", "step_seconds", "images_per_second_range")
+    assert [found["as_ddp"][key] for key in same] == [plain[key] for key in same]
+    for text, problem in (
+        ("outer:evry=2", "scheduler.evry: 'outer' has no such option; did you mean 'every'?"),
+        ("outer:every", "--schedulers: cannot read 'outer:every'; it reads name:key=value:key=value"),
+        ("outer:every=2:every=3", "--schedulers: 'outer:every=2:every=3' gives an option twice"),
+        ("outer:name=wfbp", "--schedulers: 'outer:name=wfbp' has two names"),
+        ("outer:profile=run", "--schedulers: 'outer:profile=run': profile goes into the config of a run"),
+    ):
+        assert main([*few, text]) == 2
+        error = capsys.readouterr().err
+        assert problem in error and error.count("\n") == 1
+
+
+def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
+    of = [*TRACE, "--gpu", "h200", "--compressors", "topk", "fetch_sgd", "lion_sign", "--all", "--schedulers"]
+    found = answer(tmp_path, *of, "owned.scheduling.Pairs", "dear")
+    tried = {
+        name: {row["scheduler"] for row in found["rows"] if row["compressor"] == name}
+        for name in ("none", "topk", "fetch_sgd", "lion_sign")
+    }
+    assert tried["none"] == tried["topk"] == {"owned.scheduling.Pairs", "dear"}
+    assert tried["fetch_sgd"] == {"sync_easgd"}, "it needs the whole model in one message"
+    assert tried["lion_sign"] == {"owned.scheduling.Pairs", "dear", "sync_easgd"}, (
+        "with which its gradients can be clipped"
+    )
+    pairs = next(row for row in found["rows"] if row["scheduler"] == "owned.scheduling.Pairs")
+    assert pairs["messages"] == 30, "of 59 layers"
+    capsys.readouterr()
+    for name, problem in (
+        ("owned.scheduling.Forgetful", "scheduler.name: 'Forgetful': its groups must cover the layers in order"),
+        ("native", "no scheduler of native goes with it"),
+    ):
+        assert main([*of, name]) == 2
+        error = capsys.readouterr().err
+        assert f"dense gradients, with which all are compared, are left out: {problem}" in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_faster_precision_leaves_less_to_hide_messages_behind(tmp_path, capsys):
+    where = ["--model", "resnet18", "--batch", "32", "--gpu", "h100", "--workers", "4", "--compressors", "fp16"]
+    fp32, bf16 = answer(tmp_path, *where), answer(tmp_path, *where, "--precision", "bf16")
+    assert bf16["trace"]["name"] == "resnet18_h100_bf16" and "bf16 by autocast" in bf16["trace"]["source"]
+    dense = [next(row for row in found["rows"] if row["compressor"] == "none") for found in (fp32, bf16)]
+    assert dense[0]["step_seconds"] > dense[1]["step_seconds"] and dense[0]["efficiency"] > dense[1]["efficiency"]
+    assert dense[0]["bytes_per_step"] == dense[1]["bytes_per_step"], "gradients stay fp32"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("how", [["--gpu", "h100"], ["--probe", "--probe-seconds", "0.1"]])
+def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    figure, drawn = tmp_path / "a.png", []
+    monkeypatch.setattr(bars, "save", lambda made, path: drawn.append(made))
+    model = ["--model", "mine.letters.Successor", "--data", "mine.letters.Counting", "--batch", "8"]
+    found = answer(tmp_path, *model, *how, "--workers", "4", "--compressors", "fp16", "--figure", str(figure))
+    assert found["trace"]["unit"] == "samples" and found["accuracy_setting"].startswith("gpt depth=4 ")
+    assert {row["compressor"]: row["accuracy"] is None for row in found["rows"]} == {"none": False, "fp16": True}
+    printed = capsys.readouterr().out
+    assert "4 workers x 8 samples" in printed and " samples/s\n" in printed
+    table = printed[printed.index("compressor") :]
+    assert "top-1" not in table and "image" not in table
+    said = charts.note(drawn[0])
+    assert "8 samples" in said and "samples/s" in said and "top-1" not in said and "images" not in said
+    assert "and loss, times that of dense training, " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workers", "4"], "--trace or --model: name one of them"),
+        ([*TRACE, *MODEL], "--trace or --model: name one of them"),
+        ([*TRACE, "--tolerance", "-1"], "--tolerance: needs a number from 0 on, got -1"),
+        ([*TRACE, "--workers", "12", "--per-machine", "8"], "--workers: 12 do not fill machines of 8"),
+        ([*TRACE, "--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
+        ([*TRACE, "--workers", "1"], "--workers: one exchanges nothing, so that there is nothing to compress; needs 2"),
+        ([*TRACE, "--speed", "0"], "--speed: needs a number from 1e-06"),
+        ([*TRACE, "--batch", "0"], "--batch: needs 1 to "),
+        ([*TRACE, "--gbit", "0"], "--gbit: needs a number from 1e-06"),
+        ([*TRACE, "--gbit", "1", "--per-machine", "4"], "--gbit: is the rate between machines, and there is one"),
+        ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),
+        ([*TRACE, "--image-size", "32"], "--image-size: goes with --model, not with --trace"),
+        ([*TRACE, "--compressors", "tpk"], "--compressors: no 'tpk'; did you mean 'topk'?"),
+        ([*TRACE, "--compressors", "nosuch.randblock"], "--compressors: no module 'nosuch.randblock' can be imported"),
+        ([*TRACE, "--compressors", "wirebench.nosuch"], "--compressors: no module 'wirebench.nosuch' can be imported"),
+        ([*TRACE, "--schedulers", "nosuch.Sched"], "--schedulers: no module 'nosuch.Sched' can be imported"),
+        ([*TRACE, "--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        ([*TRACE, "--precision", "bf16"], "--precision: goes with --model, not with --trace"),
+        ([*MODEL, "--probe", "--batch", "8", "--precision", "bf16"], "--precision: goes with --gpu; --probe measures"),
+        (
+            [*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"],
+            "has no rate for bf16; there is: fp32, fp16",
+        ),
+        ([*TRACE, "--data", "digits"], "--data: goes with --model, not with --trace"),
+        ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
+        ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
+        ([*TRACE, "--rates", "Makefile"], "Makefile: cannot be read as wirebench compressors"),
+        ([*TRACE, "--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
+        ([*TRACE, "--network", "7gbe"], "; for any other rate add --gbit"),
+        ([*TRACE, "--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
+        ([*MODEL], "--model: needs --gpu for an estimate, or --probe"),
+        ([*MODEL, "--gpu", "v100", "--probe", "--batch", "1"], "--gpu: estimates a GPU, and --probe measures this"),
+        ([*MODEL, "--gpu", "v10", "--batch", "1"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
+        (
+            [*MODEL, "--gpu", "rtx5090", "--batch", "1"],
+            "; for another one: --probe measures this machine, --trace takes",
+        ),
+        ([*MODEL, "--gpu", "v100"], "--batch: is missing"),
+        ([*MODEL, "--gpu", "v100", "--batch", "0"], "--batch: needs at least 1, got 0"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--image-size", "0"], "--image-size: needs at least 1, got 0"),
+        ([*MODEL, "--probe", "--batch", "8", "--probe-seconds", "inf"], "--probe-seconds: needs a number from 1e-06"),
+        ([*MODEL, "--gpu", "v100", "--probe-seconds", "3"], "--probe-seconds: goes with --probe"),
+        ([*MODEL, "--probe", "--batch", "8", "--classes", "1"], "--classes: needs at least 2, got 1"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "depth"], "--option: needs KEY=VALUE"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "dept=3"], "did you mean 'depth'?"),
+        (["--model", "resnet20", "--gpu", "v100", "--batch", "8", "--workers", "4"], "no model 'resnet20'"),
+        (["--model", "vgg16", "--image-size", "9", "--gpu", "k80", "--batch", "1", "--workers", "4"], "9"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("wirebench advise: ") and error.count("\n") == 1
+    assert words in error

@@ -1,0 +1,299 @@
+"""wirebench study NAME run --launch: what is run where, what is left, and what a report says of it."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from papers.gs_sgd import cluster as gs_sgd
+from papers.gs_sgd import report
+from papers.launched import Launched
+from papers.runner import RESULTS, Command, shown
+from tests.papers import verb
+from tests.papers.records import sound
+from wirebench.compose.resolve import resolve
+from wirebench.config import loader
+from wirebench.errors import UserError
+from wirebench.record.notes import NotedRun
+
+FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
+SPEED = ["--launch", f"env {FOUR}", "--parts", "speed", "--repeats", "2", "--data", "/data"]
+
+
+class Cluster:
+    """Stands in for a launcher: writes the record of a run whose config is the command's."""
+
+    def __init__(self, seconds: float = 0.1, status: str = "finished") -> None:
+        self.seconds, self.status = seconds, status
+        self.commands: list[Command] = []
+
+    def __call__(self, command: Command) -> int:
+        self.commands.append(command)
+        words = command[command.index("train.py") + 1 :]
+        config = resolve(loader.load(words[0], words[1:]))
+        folder = Path(config.output.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = sound()
+        seconds = self.seconds * (1 + 0.01 * (len(self.commands) % 3))
+        record |= {"config": loader.to_dict(config), "status": self.status, "world_size": 4}
+        record["environment"]["hosts"] = [{"ranks": [rank]} for rank in range(4)]
+        record["load"] *= 4
+        record["step_seconds"] = {"median": seconds, "p10": seconds, "p90": seconds}
+        (folder / "record.json").write_text(json.dumps(record))
+        (folder / "config.toml").write_text(loader.dump(config))
+        (folder / "steps.jsonl").write_text("{}\n")
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        return 0 if self.status == "finished" else 1
+
+
+@pytest.mark.parametrize(
+    ("words", "begin"),
+    [
+        ("horovodrun -np 4", "horovodrun -np 4 python train.py a.toml"),
+        ("srun -n 4", "srun -n 4 python train.py a.toml"),
+        ("torchrun --nproc-per-node 4", "torchrun --nproc-per-node 4 train.py a.toml"),
+        ("python -m torch.distributed.run --nnodes 2", "python -m torch.distributed.run --nnodes 2 train.py a.toml"),
+    ],
+)
+def test_each_launcher_starts_python_in_its_own_way(words: str, begin: str) -> None:
+    place = Launched(tuple(words.split()))
+    assert shown(place.on(["train.py", "a.toml"])) == begin
+    module = begin.replace("train.py a.toml", "-m wirebench bench collectives")
+    assert shown(place.on(["wirebench", "bench", "collectives"])) == module
+
+
+def test_runs_take_turns_are_not_made_twice_and_are_judged_by_their_configs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake, out = Cluster(), ["--out", str(tmp_path)]
+    assert verb.run("gs_sgd")([*SPEED, *out], fake) == 0
+    turns = [word for command in fake.commands for word in command if word.startswith("output.dir=")]
+    assert len(turns) == 2 * 2 * 16 and all(turn.endswith(("-0", ".part")) for turn in turns)
+    names = [path.name for path in sorted((tmp_path / "speed").iterdir())]
+    assert "vgg16_gs_sgd_literal-1" in names and "resnet20_gtopk_density=0.001-0" in names
+    note = json.loads((tmp_path / "speed/vgg16_dense-0/method.json").read_text())
+    assert note["layout"] == "1+1+1+1" and note["launch"].startswith(f"env {FOUR} python train.py configs/")
+    again = Cluster()
+    assert verb.run("gs_sgd")([*SPEED, *out], again) == 0
+    assert again.commands == []
+    assert verb.report("gs_sgd")(["--cluster", str(tmp_path), "--print", "--runs", "nowhere"]) == 2
+    capsys.readouterr()
+    measured = gs_sgd.load(tmp_path)
+    assert {row.label for row in measured.rows["VGG-16"]} == {
+        f"{label}{share}"
+        for label in ("gtopk", "gs_sgd", "gs_sgd literal", "sketched_sgd", "sketched_sgd literal")
+        for share in ("", " density=0.004", " density=0.001")
+    } | {"dense"}
+    assert verb.report("gs_sgd")(["--cluster", str(tmp_path), "--print"]) == 0
+    said = next(
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("| ResNet-20: gs-SGD's throughput over gTop-k")
+    )
+    assert "; at 0.4 % 1." in said and "; at 0.1 % 1." in said
+
+
+def test_a_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    words = ["--launch", "env", "--parts", "training", "--repeats", "1", "--data", "/data", "--out", str(tmp_path)]
+    broken = Cluster(status="interrupted")
+    assert verb.run("gs_sgd")(words, broken) == 1
+    part = tmp_path / "training/.vgg16_dense-0.part"
+    assert (part / "checkpoints").is_dir(), "what it had saved is there"
+    assert all({"train.resume=auto", "train.checkpoint_every_epochs=1"} <= set(each) for each in broken.commands)
+    whole = Cluster()
+    assert verb.run("gs_sgd")(words, whole) == 0
+    assert whole.commands == broken.commands and not part.exists()
+    kept = {path.name for path in (tmp_path / "training/vgg16_dense-0").iterdir()}
+    assert kept == {"record.json", "config.toml", "method.json"}
+    # Another launcher makes it no other run; another length does.
+    assert verb.run("gs_sgd")(["--launch", "env -i", *words[2:]], verb.nothing) == 0
+    assert verb.run("gs_sgd")([*words, "--set", "train.epochs=3"], verb.nothing) == 2
+
+
+def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = ["--launch", "horovodrun -np {ranks} -H {hosts}", "--machines", "x", "y"]
+    words = [*launch, "--out", str(tmp_path), "--dry-run"]
+    assert verb.run("flexreduce")([*words, "--parts", "cells"], verb.nothing) == 0
+    said = capsys.readouterr()
+    assert [line.partition(" python")[0] for line in said.out.splitlines()] == [
+        f"horovodrun -np {x + y} -H x:{x},y:{y}" for x, y in ((2, 2), (2, 3), (3, 3), (3, 4), (4, 4))
+    ]
+    assert said.err.count("left out, needs 3 machines: cells on ") == 4
+    one = ["--layouts", "2+3", "--parts", "end_to_end", "--repeats", "1"]
+    assert verb.run("flexreduce")([*words, *one], verb.nothing) == 0
+    trained = capsys.readouterr().out.splitlines()
+    assert len(trained) == 4 and shlex.split(trained[0])[-1] == f"output.dir={tmp_path}/end_to_end/2+3/ring-0"
+    assert "data.root=FOLDER" in trained[0]
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "line"),
+    [
+        ("gs_sgd", ["--launch", "no-such-program -n 4", "--data", "/data"], "--launch: no-such-program: is no command"),
+        ("gs_sgd", ["--launch", "", "--data", "/data"], "--launch: has no words"),
+        ("gs_sgd", ["--launch", "env"], "--parts: nothing is left of speed, training, sweep"),
+        ("gs_sgd", ["--launch", "env", "--data", "/data", "--repeats", "0"], "--repeats: must be positive, got 0"),
+        (
+            "gs_sgd",
+            ["--launch", "env", "--data", "/data", "--machines", "a"],
+            "--machines: --launch has none of {ranks}",
+        ),
+        ("gs_sgd", ["--launch", "env", "--rows", "resnet20 topk"], "--rows: no 'resnet20 topk'; "),
+        ("gs_sgd", ["--launch", "env {hosts}", "--data", "/data"], "--machines: --launch has something to fill in"),
+        ("gs_sgd", ["--launch", "env", "--data", "/data", "--link", "1furlong"], "1furlong"),
+        ("gs_sgd", ["--launch", "env", "--data", "/data", "--set", "train.epoch=3"], "train.epoch: no such key"),
+        ("gs_sgd", ["--launch", "'open", "--data", "/data"], '--launch: "\'open": No closing quotation'),
+        ("gs_sgd", ["--launch", "env {rank}", "--data", "/data"], "--launch: {rank}: is none of {ranks}, {hosts}"),
+        ("gs_sgd", ["--launch", "env {hosts}", "--machines", "a", "a"], "--machines: one is named twice: a a"),
+        ("gs_sgd", ["--launch", "env {hosts}", "--machines", "a:2"], "--machines: 'a:2': names alone"),
+        (
+            "gs_sgd",
+            ["--launch", "env", "--set", "data.pad=1", "--set", "data.pad=2"],
+            "--set: data.pad: is given twice",
+        ),
+        ("gs_sgd", ["--launch", "env", "--set", "compressor.density=1"], "--set: compressor.density: is what the runs"),
+        ("gs_sgd", ["--launch", "env", "--set", "output.dir=x"], "--set: output.dir: is what the runs"),
+        ("gs_sgd", ["--launch", "env", "--seconds", "3"], "--seconds: speed, training, sweep times no all-reduces"),
+        ("flexreduce", ["--launch", "env", "--seconds", "-3"], "--seconds: must be positive, got -3"),
+        (
+            "flexreduce",
+            ["--launch", "env", "--parts", "cells", "--rows", "ring"],
+            "--rows: no 'ring'; these parts",
+        ),
+        ("flexreduce", ["--launch", "env", "--parts", "cells"], "--launch: cells has 9 layouts, 2+2, 2+3,"),
+        ("flexreduce", ["--launch", "env", "--parts", "cells", "--layouts", "2++3"], "2++3"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_run(
+    study: str, words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = verb.run(study)([*words, "--out", str(tmp_path / "out")], verb.nothing)
+    said = capsys.readouterr().err
+    assert code == 2 and line in said and said.count("error") <= 1
+    assert not (tmp_path / "out").exists() and "Traceback" not in said
+
+
+def test_a_folder_without_the_papers_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for study in ("gs_sgd", "iwp", "mg_wfbp"):
+        assert verb.report(study)(["--cluster", str(tmp_path), "--print"]) == 2
+        assert f"--cluster: {tmp_path}: has no finished run of" in capsys.readouterr().err
+
+
+def test_runs_are_not_put_among_the_committed_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb.run("gs_sgd")([*SPEED, "--out", str(RESULTS / "gs-sgd")], verb.nothing) == 2
+    assert "lies in the study's own results" in capsys.readouterr().err
+
+
+def test_another_number_of_workers_is_another_setting(tmp_path: Path) -> None:
+    Cluster()(
+        ["train.py", "configs/papers/cifar10_vgg16_gtopk.toml", f"output.dir={tmp_path / 'one'}", "train.max_steps=5"]
+    )
+    assert [row.label for row in gs_sgd.load(tmp_path).rows["VGG-16"]] == ["gtopk"]
+    record = json.loads((tmp_path / "one/record.json").read_text())
+    (tmp_path / "one/record.json").write_text(json.dumps(record | {"world_size": 8}))
+    with pytest.raises(ValueError, match="with 4 workers"):
+        gs_sgd.load(tmp_path)
+    assert gs_sgd.label_of(NotedRun(tmp_path, {}, record)) == "gtopk"
+
+
+def on_vgg16(folder: Path, name: str, *words: str, method: str = "gtopk", **changes: object) -> Path:
+    """A record as a cluster's run of few steps leaves it, with an accuracy as every run has one at its end."""
+    Cluster()(["train.py", f"configs/papers/cifar10_vgg16_{method}.toml", f"output.dir={folder / name}", *words])
+    path = folder / name / "record.json"
+    record = json.loads(path.read_text())
+    record["final"]["top1"] = 0.1
+    path.write_text(json.dumps(record | changes))
+    return path
+
+
+def test_runs_of_other_settings_never_stand_in_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for turn in range(2):
+        on_vgg16(tmp_path, f"gtopk-{turn}", "train.max_steps=5")
+    on_vgg16(tmp_path, "other-0", "train.max_steps=5", "data.batch_size=8")
+    on_vgg16(tmp_path, "here-0", "train.max_steps=5", engine="local")
+    on_vgg16(tmp_path, "whole-0")
+    measured = gs_sgd.load(tmp_path)
+    [row] = measured.rows["VGG-16"]
+    assert [run.folder.name for run in row.runs] == ["gtopk-0", "gtopk-1"]
+    assert [[run.folder.name for run in each.runs] for each in measured.methods["VGG-16"]] == [["whole-0"]]
+    said = capsys.readouterr().err
+    assert said.startswith("left out, of another setting: 1 runs such as ") and "data.batch_size is 8, not 128" in said
+    on_vgg16(tmp_path / "again", "gtopk-1", "train.max_steps=5")
+    with pytest.raises(UserError, match=r"gtopk-1 and .*gtopk-1 are both turn 1"):
+        gs_sgd.load(tmp_path)
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    for name in ("gtopk-0", "gtopk-1"):
+        on_vgg16(tmp_path, name, "train.seed=3")
+    with pytest.raises(UserError, match=r"gtopk: .* are both seed 3"):
+        gs_sgd.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machines", "link", "state", "why"),
+    [
+        (4, "1gbit", "not decidable", ""),
+        (4, "", "not run here", "the rate of the links is not noted: run --link"),
+        (4, "10gbit", "other setting", "measured on links of 10gbit, the claim is of 1gbit"),
+        (1, "1gbit", "other setting", "measured on 1 machines, the claim is of 4"),
+    ],
+)
+def test_times_are_judged_on_the_papers_machines_and_links(
+    machines: int, link: str, state: str, why: str, tmp_path: Path
+) -> None:
+    for turn in range(5):
+        for method in ("gtopk", "gs_sgd_literal"):
+            path = on_vgg16(tmp_path, f"{method}-{turn}", "train.max_steps=5", method=method)
+            record = json.loads(path.read_text())
+            path.write_text(json.dumps(record | {"load": record["load"][:machines]}))
+            if link:
+                (path.parent / "method.json").write_text(json.dumps({"link": link}))
+    found = {each.claim.id: each.verdict for each in report.of_cluster(tmp_path)}
+    assert found["vgg16_over_gtopk"].state == state and found["vgg16_over_gtopk"].why.startswith(why)
+    assert found["complexity"].state not in ("other setting", "not run here"), "bytes are those of any network"
+
+
+def test_what_another_composition_left_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
+    words += ["--out", str(tmp_path)]
+    assert verb.run("gs_sgd")(words, Cluster(status="interrupted")) == 1
+    assert verb.run("gs_sgd")([*words, "--set", "train.epochs=2"], verb.nothing) == 2
+    assert "train.epochs=2" in capsys.readouterr().err
+    anew = Cluster()
+    assert verb.run("gs_sgd")([*words, "--set", "train.epochs=2", "--again"], anew) == 0
+    assert len(anew.commands) == 1
+
+
+def test_two_that_make_the_same_run_do_not_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
+    words += ["--out", str(tmp_path)]
+
+    def first(command: Command) -> int:
+        assert verb.run("gs_sgd")(words, verb.nothing) == 1
+        assert "vgg16_dense-0: another process makes it" in capsys.readouterr().err
+        return Cluster()(command)
+
+    assert verb.run("gs_sgd")(words, first) == 0
+    assert [path.name for path in (tmp_path / "training").iterdir()] == ["vgg16_dense-0"]
+
+
+def test_ranks_on_other_machines_than_the_layouts_are_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--launch", "env", "--layouts", "2+2", "--parts", "speed", "--rows", "vgg16 dense", "--repeats", "1"]
+    assert verb.run("gs_sgd")([*words, "--data", "/data", "--out", str(tmp_path)], Cluster()) == 1
+    assert "vgg16 dense: ran on 1+1+1+1, not on 2+2" in capsys.readouterr().err
+    assert list(tmp_path.glob("speed/vgg16*")) == []
+
+
+def test_a_launcher_that_leaves_nothing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--launch", "env", "--out", str(tmp_path), "--repeats", "1"]
+    assert verb.run("gs_sgd")([*words, "--parts", "speed", "--rows", "vgg16 dense", "--data", "/d"], lambda _: 0) == 1
+    assert "has no record of what ended well; does rank 0's machine share it?" in capsys.readouterr().err
+    cells = ["--launch", "env", "--out", str(tmp_path), "--parts", "cells", "--layouts", "2+3"]
+    assert verb.run("flexreduce")(cells, lambda _: 0) == 1
+    assert "2+3.jsonl: was not written; is its folder one that rank 0's machine shares?" in capsys.readouterr().err

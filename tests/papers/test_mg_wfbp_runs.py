@@ -1,0 +1,180 @@
+"""wirebench study mg_wfbp: what it would run, and its report on records made up so that the answers are known."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from papers.mg_wfbp.measured import figure, findings
+from papers.rows import load
+from tests import charts
+from tests.papers import verb
+from tests.papers.test_methods_run import put, record
+from wirebench.telemetry.timeline import ALL_GATHER, Timeline
+
+pytestmark = pytest.mark.sampled(4)
+
+run, report = verb.run("mg_wfbp"), verb.report("mg_wfbp")
+CONFIG = "configs/tables/schedules_googlenet.toml"
+
+
+def made(seconds: float, predicted: float, messages: int, trace: str = "googlenet_k80") -> dict[str, Any]:
+    """The record of a run of 8 workers."""
+    found = record("none", seconds)
+    found["config"]["model"] = {"name": "replay", "trace": trace}
+    found["world_size"] = 8
+    found["config"]["network"] = {"dilation": 10.0}
+    found["phases"]["exchange_exposed"] = seconds - 0.2
+    found["prediction"] = {
+        "step_seconds": predicted, "measured_seconds": seconds, "error": predicted / seconds - 1,
+        "exposed_seconds": 0.1, "messages": messages,
+    }  # fmt: skip
+    return found
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    lines = text.partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> None:
+    for turn, slower in enumerate((1.0, 1.1)):
+        put(tmp_path, "wfbp", turn, made(0.5 * slower, 0.45, 64))
+        put(tmp_path, "mg_wfbp", turn, made(0.4 * slower, 0.441, 14))
+    put(tmp_path, "optimal", 0, made(0.38, 0.38, 12))
+    assert report([str(tmp_path)]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert rows(text, "schedule") == [
+        ["optimal", "12", "380.0 [342.0 - 456.0]", "180.0", "380.0", "+0.0 %"],
+        ["mg_wfbp", "14", "420.0 [360.0 - 528.0]", "220.0", "441.0", "+5.0 %"],
+        ["wfbp", "64", "525.0 [450.0 - 660.0]", "325.0", "450.0", "-14.3 %"],
+    ]
+    pairs = {(name, other): cells for name, other, *cells in rows(text, "faster")}
+    # 0.509 s over 0.423 s; the paper rounds to 1.20. It has no exact optimum.
+    assert pairs["mg_wfbp", "wfbp"] == ["1.25x [1.25 to 1.25]", "1.20x"]
+    assert pairs["optimal", "wfbp"][1] == "-"
+    assert ("mg_wfbp", "sync_easgd") not in pairs, "nothing is said of what was not measured"
+    drawn = figure(load(tmp_path))
+    charts.check(drawn)
+    assert {row["name"]: (row["total"], row["part"]) for row in charts.of(drawn, "bar")} == {
+        "optimal": (pytest.approx(380), "optimal"), "mg_wfbp": (pytest.approx(420), "mg_wfbp"),
+        "wfbp": (pytest.approx(525), "wfbp"),
+    }  # fmt: skip
+    assert [row["x"] for row in charts.of(drawn, "tick")] == pytest.approx([380, 441, 450])
+    assert {row["name"]: row["words"] for row in charts.of(drawn, "text")}["wfbp"] == "525, predicted 450 (-14.3 %)"
+    [title] = charts.titles(drawn)
+    assert title.startswith("Schedules, time per step: googlenet_k80 on 4 hosts, ") and "slowed down 10 times" in title
+    assert "1 to 2 turns each" in charts.note(drawn) and charts.axes(drawn, "x") == {"time per step, ms"}
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("label", [ALL_GATHER, "handed out"])
+def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label: str, tmp_path: Path) -> None:
+    """Of two messages of 100 and 50 ms the first lies under the forward pass by 60, and for 20 of these that waits."""
+    run = put(tmp_path, "dear", 0, made(0.4, 0.4, 2))
+    drawn = Timeline()
+    drawn.draw("compute", "forward", 0.0, 0.06)
+    drawn.draw("held up", "wait for bucket 1", 0.03, 0.05)
+    drawn.draw("exchange", f"bucket 1 {label}", 0.0, 0.1)
+    drawn.draw("exchange", f"bucket 0 {label}", 0.1, 0.15)
+    drawn.draw("exchange", "bucket 0", 0.0, 1.0)
+    drawn.save(run / "trace.json")
+    assert report([str(tmp_path)]) == 0
+    assert "`dear`: a forward pass hides 40 of the 150 ms of all-gathers" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("slowed", "papers", "about"),
+    [(1.0, "-", None), (10.0, "1.20x", "the rate of the paper's network cards"), (3.6, "1.20x", "what all-reduces")],
+)
+def test_only_steps_on_the_papers_network_are_beside_its_own(
+    slowed: float, papers: str, about: str | None, tmp_path: Path
+) -> None:
+    """Of links of 1 Gbit/s, slowed down: by the rate of its network cards, or by what its authors fitted."""
+    for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
+        found = made(seconds, seconds, 3)
+        found["config"]["network"] = {"dilation": slowed}
+        put(tmp_path, name, 0, found)
+    assert report([str(tmp_path)]) == 0
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [
+        ["mg_wfbp", "wfbp", "1.25x [too few repeats]", papers]
+    ]
+    told = [each.about for each in findings(tmp_path)]
+    assert len(told) == (about is not None) and all(f"{tmp_path.name}: {about}" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("trace", "nodes", "papers"),
+    [("resnet50_k80", 8, "1.22x"), ("googlenet_k80", 4, "1.00x"), ("googlenet_k80", 3, "-"), ("vgg16_v100", 8, "-")],
+)
+def test_steps_stand_beside_the_papers_and_judge_its_claim_of_8_nodes_and_measured_layers(
+    trace: str, nodes: int, papers: str, tmp_path: Path
+) -> None:
+    for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
+        found = made(seconds, seconds, 3, trace)
+        found["config"]["network"] = {"dilation": 10.0}
+        put(tmp_path, name, 0, found | {"world_size": nodes})
+    assert report([str(tmp_path)]) == 0
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [
+        ["mg_wfbp", "wfbp", "1.25x [too few repeats]", papers]
+    ]
+    assert findings(tmp_path) == []
+
+
+def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"wirebench study mg_wfbp report: {tmp_path}: has no") and error.count("\n") == 1
+
+
+def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
+    started = []
+
+    def launch(command: list[str]) -> int:
+        started.append([word.partition("=")[2] for word in command if word.startswith(("scheduler.", "collective."))])
+        return 1
+
+    chosen = ["wfbp", "native", "dear:bucket_cap_mb=2"]
+    arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", *chosen, "--out", str(tmp_path)]
+    assert run(arguments, launch) == 1, "every run failed"
+    assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 5
+
+
+def test_without_a_config_the_papers_settings_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started = []
+
+    def launch(command: list[str]) -> int:
+        started.append((command[command.index("--hosts") + 1], command[command.index("--link") + 1]))
+        return 1
+
+    assert run(["--out", str(tmp_path), "--turns", "1"], launch) == 1
+    assert Counter(started) == {
+        ("8", "1gbit"): 18, ("8", "360mbit"): 4, ("4", "1gbit"): 16, ("2", "1gbit"): 8, ("8", "500mbit"): 6
+    }  # fmt: skip
+    assert run(["--hosts", "2"], verb.nothing) == 2
+    assert "--hosts: needs --config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        (["--schedulers", "dear:cap=2"], "scheduler.cap: 'dear' has no such option"),
+        (["--turns", "0"], "--turns: must be positive, got 0"),
+        (["--hosts", "0"], "--hosts: must be positive, got 0"),
+        (["--link", "1gbyte"], "1gbyte"),
+        (["--set", "scheduler.name=wfbp"], "scheduler.name"),
+        (["--set", "compressor.name=tpk"], "did you mean 'topk'?"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_run(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def launch(command: list[str]) -> int:
+        raise AssertionError(command)
+
+    assert run(["--config", CONFIG, "--out", str(tmp_path), *arguments], launch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("wirebench study mg_wfbp run: ") and error.count("\n") == 1
+    assert words in error

@@ -1,0 +1,316 @@
+"""The rules that committed records keep: planted faults are found, each with its rule and its file."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from papers import cli as study
+from papers import published, repository, trust
+from papers.committed import breaches
+from papers.repository import Repository, history
+from papers.runner import RESULTS, ROOT
+from papers.study import Study
+from papers.webpage import committed as drifting
+from tests.papers.records import KNOWN, Doctor, doctor, put, sound
+from wirebench.errors import UserError
+
+
+def test_a_sound_record_breaks_no_rule(results: Path) -> None:
+    assert trust.broken(sound(), KNOWN) == []
+    assert breaches(results, KNOWN) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "how", "change"),
+    [
+        ("commit", "none", lambda r: r["environment"].update(git=None)),
+        ("commit", "cccccccccc with changes", lambda r: r["environment"]["git"].update(dirty=True)),
+        ("commit", "dddddddddd is not in", lambda r: r["environment"]["git"].update(commit="d" * 40)),
+        ("machines unknown", "only rank 0", lambda r: r["environment"].pop("hosts")),
+        ("machines", "described are those of ranks [0, 1], of 4", lambda r: r["environment"]["hosts"].pop()),
+        ("load unknown", "the record does not say", lambda r: r.pop("load")),
+        ("load", "0.90 of a's 2 cores were busy", lambda r: r["load"][0].update(others_cores=0.9)),
+        ("load", "the hypervisor took 5.0 %", lambda r: r["load"][0].update(steal=0.05)),
+        ("numbers", "step_seconds.median", lambda r: r["step_seconds"].update(median=0.1)),
+        ("numbers", "images_per_second.median x step_seconds", lambda r: r["step_seconds"].update(median=0.2)),
+        ("numbers", "final.top1, 0.5", lambda r: r["final"].update(top1=0.5)),
+        ("numbers", "compression_ratio.wire is 60", lambda r: r["compression_ratio"].update(wire=60.0)),
+        ("steps", "compression_ratio.with_indices is 90", lambda r: r["compression_ratio"].update(with_indices=90.0)),
+        ("numbers", "prediction.error is 0.5", lambda r: r["prediction"].update(error=0.5)),
+        ("schema", "final.top1", lambda r: r["final"].pop("top1")),
+        ("schema", "environment.utc", lambda r: r["environment"].pop("utc")),
+        ("schema", "environment.utc", lambda r: r["environment"].update(utc="yesterday")),
+        ("load unknown", "the record does not say", lambda r: r.update(load=[])),
+        ("schema", "load[0].hostname: is missing", lambda r: r.update(load=[{}])),
+        ("schema", "is no record of a run", lambda r: r["environment"].update(git={})),
+        ("schema", "is no record of a run", lambda r: r["environment"].update(git="x")),
+        ("schema", "is no record of a run", lambda r: r["environment"].update(hosts=[{}])),
+        ("schema", "is no record of a run", lambda r: r.update(prediction={"error": 1})),
+        ("schema", "is no record of a run", lambda r: r["bytes_per_step"].update(wire_mean="x")),
+    ],
+)
+def test_a_doctored_record_is_named_with_its_rule(rule: str, how: str, change: Doctor, results: Path) -> None:
+    path = results / "gs-sgd/vgg16/gtopk-3/record.json"
+    doctor(path, change)
+    assert any(
+        breach.words(results).startswith(f"gs-sgd/vgg16/gtopk-3/record.json: {rule}: {how}")
+        for breach in breaches(results, KNOWN)
+    )
+
+
+def test_turns_that_are_too_few_missing_or_copies_are_named(results: Path) -> None:
+    runs = results / "gs-sgd/vgg16"
+    (runs / "gtopk-4/record.json").write_bytes((runs / "gtopk-1/record.json").read_bytes())
+    for change in (lambda _: None, lambda r: r["environment"].update(utc="2026-01-01T00:00:00Z")):
+        doctor(runs / "gtopk-4/record.json", change)
+        [copied] = breaches(results, KNOWN)
+        assert copied.words(results) == (
+            f"gs-sgd/vgg16/gtopk-4/record.json: turns: is a copy of {runs}/gtopk-1/record.json"
+        )
+    (runs / "gtopk-4/record.json").unlink()
+    (runs / "gtopk-1/record.json").unlink()
+    assert [breach.words(results) for breach in breaches(results, KNOWN)] == [
+        "gs-sgd/vgg16/gtopk: turns: are numbered 0, 2, 3",
+        "gs-sgd/vgg16/gtopk: turns: 3, and a claim about speed needs 5",
+    ]
+
+
+def test_seeds_that_are_too_few_or_used_twice_are_named(results: Path) -> None:
+    doctor(results / "convergence/quick/dense-2/record.json", lambda r: r["config"]["train"].update(seed=1))
+    assert [breach.words(results) for breach in breaches(results, KNOWN)] == [
+        "convergence/quick/dense: seeds: 1 used twice",
+        "convergence/quick/dense: seeds: 2, and a claim about accuracy needs 3",
+    ]
+
+
+def test_every_run_says_its_seed(results: Path) -> None:
+    for run in ("convergence/quick/dense-2", "gs-sgd/vgg16/gtopk-3"):
+        path = results / run / "record.json"
+        whole = path.read_text()
+        doctor(path, lambda r: r["config"]["train"].pop("seed"))
+        found = [breach.words(results) for breach in breaches(results, KNOWN)]
+        path.write_text(whole)
+        assert found[0] == f"{run}/record.json: seeds: the run does not say its seed"
+
+
+def test_a_study_that_claims_an_accuracy_says_which_records_have_its_seeds(tmp_path: Path) -> None:
+    text = (Study("convergence").folder / "published.toml").read_text()
+    (tmp_path / "published.toml").write_text(text.replace('"seeds"', '"turns"'))
+    with pytest.raises(UserError, match=r"claims\[gs_sgd_learns\]: is about an accuracy, and no folder of records has"):
+        published.load(tmp_path)
+
+
+def test_bytes_are_counted_once_and_whatever_else_the_machine_does(results: Path) -> None:
+    busy = put(results, "iwp/alexnet/fixed_0.1-0")
+    doctor(busy, lambda r: r["load"][0].update(others_cores=1.9))
+    assert breaches(results, KNOWN) == []
+    doctor(busy, lambda r: r["environment"]["git"].update(dirty=True))
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
+
+
+def test_an_exception_has_a_reason_and_is_needed(results: Path) -> None:
+    doctor(results / "gs-sgd/vgg16/gtopk-2/record.json", lambda r: r.pop("load"))
+    excuse = '[[exceptions]]\nfiles = ["gs-sgd/*"]\nrules = ["load unknown"]\nwhy = "old"\n'
+    (results / "exceptions.toml").write_text(excuse)
+    assert breaches(results, KNOWN) == []
+    for wide, in_vain in (("gs-sgd/*", "methods/*"), ("load unknown", "turns")):
+        (results / "exceptions.toml").write_text(excuse.replace(f'"{wide}"', f'"{wide}", "{in_vain}"'))
+        [unused] = breaches(results, KNOWN)
+        assert unused.rule == "exceptions" and in_vain in unused.how and unused.how.endswith("excuses nothing")
+    (results / "exceptions.toml").write_text(excuse.replace("why", "reason"))
+    with pytest.raises(UserError, match=r"exceptions\[0\].why: needs a string"):
+        breaches(results, KNOWN)
+
+
+def test_an_exception_of_the_load_says_how_far(results: Path) -> None:
+    busy = results / "gs-sgd/vgg16/gtopk-2/record.json"
+    doctor(busy, lambda r: r["load"][0].update(others_cores=1.2))
+    excuse = '[[exceptions]]\nfiles = ["gs-sgd/*"]\nrules = ["load"]\nwhy = "two at a time"\n'
+    (results / "exceptions.toml").write_text(excuse)
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["load", "exceptions"]
+    (results / "exceptions.toml").write_text(f"{excuse}share = 0.7\n")
+    assert breaches(results, KNOWN) == []
+    doctor(busy, lambda r: r["load"][0].update(others_cores=1.5))
+    assert [breach.how for breach in breaches(results, KNOWN)][:1] == [
+        "1.50 of a's 2 cores were busy with something else"
+    ]
+
+
+def test_a_config_that_is_not_the_runs_is_named(results: Path) -> None:
+    path = results / "gs-sgd/vgg16/gtopk-3/record.json"
+    own = (RESULTS / "gs-sgd/vgg16/gtopk-0/config.toml").read_text()
+    seeded = own.replace("seed = 0", "seed = 3")
+    path.with_name("config.toml").write_text(seeded)
+    assert seeded != own and breaches(results, KNOWN) == []
+    path.with_name("config.toml").write_text(seeded.replace("density = 0.01", "density = 0.5"))
+    [found] = breaches(results, KNOWN)
+    assert found.words(results) == (
+        "gs-sgd/vgg16/gtopk-3/record.json: config: config.toml beside it has another compressor.density"
+    )
+
+
+def test_what_is_no_json_is_named_and_nothing_else_is_said_of_rows(results: Path) -> None:
+    (results / "gs-sgd/vgg16/gtopk-4/record.json").write_text("{")
+    [damaged] = breaches(results, KNOWN)
+    assert damaged.words(results).startswith("gs-sgd/vgg16/gtopk-4/record.json: schema: not valid JSON")
+
+
+def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = history(ROOT)
+    if known.commits is not None:
+        assert all(len(commit) == 40 for commit in known.commits)
+    monkeypatch.setattr(repository, "_git", lambda root, *words: "true" if "--is-shallow-repository" in words else "x")
+    assert history(ROOT).commits is None
+    answers = {"--is-shallow-repository": "false", "HEAD": "c" * 40}
+    monkeypatch.setattr(repository, "_git", lambda root, *words: answers[words[-1]])
+    assert history(ROOT).commits is None, "a copy without its history"
+    assert trust.broken(sound() | {}, Repository(None)) == []
+
+
+def test_an_accuracy_does_not_depend_on_what_else_the_machine_does(results: Path) -> None:
+    doctor(results / "convergence/quick/dense-2/record.json", lambda r: r["load"][0].update(others_cores=1.9))
+    assert breaches(results, KNOWN) == []
+
+
+def test_a_run_that_was_committed_with_another_content_is_named(results: Path) -> None:
+    """Whatever is edited, also where no other number depends on it, and also where the edit is committed."""
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(results), *who, *words], check=True, capture_output=True)
+
+    def edited() -> list[str]:
+        found = breaches(results, Repository(KNOWN.commits, history(results, results).versions))
+        return [each.words(results).partition(": a run")[0] for each in found]
+
+    path = results / "convergence/quick/dense-2/record.json"
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "runs"), ("commit", "-qm", "more", "--allow-empty")):
+        git(*words)
+    assert edited() == []
+    doctor(path, lambda r: r["load"][0].update(others_cores=0.5))
+    assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    git("commit", "-qam", "an edit")
+    assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    begun = json.loads(path.read_text())["environment"]["utc"]
+    for other in (begun.replace("+00:00", "Z"), "2026-01-01T00:00:00+00:00"):
+        path.write_text(path.read_text().replace(begun, other))
+        begun = other
+        assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    doctor(path, lambda r: r.update(seconds_total=1.0, step_seconds=r["step_seconds"] | {"p90": 2.0}))
+    assert edited() == [], "a run of its own"
+
+
+def test_predictions_are_older_than_their_runs_and_are_not_changed(results: Path) -> None:
+    folder = results / "prediction-2"
+    run = put(folder, "one-0")
+    began = json.loads(run.read_text())["environment"]["utc"]
+    told = {"commit": "c" * 40, "utc": "1970-01-01T00:00:00+00:00", "fitted_to": "x", "steps": {}}
+    path = folder / "predicted.json"
+    path.write_text(json.dumps(told))
+    known = Repository(KNOWN.commits, {path: (json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}).encode(),)})
+    assert breaches(results, KNOWN) == breaches(results, known) == [], "others were of other runs"
+    known = Repository(KNOWN.commits, {path: (json.dumps(told | {"steps": {"one-0": {"seconds": 1}}}).encode(),)})
+    assert [breach.rule for breach in breaches(results, known)] == ["edited"]
+    path.write_text(json.dumps(told | {"commit": "d" * 40}))
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
+    path.write_text(json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}))
+    [late] = breaches(results, KNOWN)
+    assert late.rule == "predicted" and began[:10] in late.how
+    for damaged in ("{", "[]", '{"steps": {}, "utc": 1, "commit": null}'):
+        path.write_text(damaged)
+        assert {breach.file for breach in breaches(results, KNOWN)} == {path}
+
+
+def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:
+    """make run leaves a run in results/runs, which git ignores."""
+    shutil.copytree(results / "gs-sgd/vgg16/gtopk-4", results / "runs/smoke")
+    (results / "runs/smoke/steps.jsonl").write_text('{"step": 1}\n')
+    assert breaches(results, KNOWN) == []
+
+
+@pytest.mark.slow
+def test_everything_that_is_committed_keeps_the_rules() -> None:
+    assert breaches(RESULTS, history(ROOT, RESULTS)) == []
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of what is committed, with its exceptions."""
+    root = tmp_path_factory.mktemp("results")
+    for name in ("gs-sgd/vgg16", "convergence/resnet20", "flexreduce/cells"):
+        shutil.copytree(RESULTS / name, root / name, copy_function=os.link)
+    shutil.copy(RESULTS / "exceptions.toml", root)
+    return root
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("run", "rule", "change"),
+    [
+        ("gs-sgd/vgg16/gtopk-3", "commit", lambda r: r["environment"]["git"].update(commit="0" * 40)),
+        ("convergence/resnet20/gs_sgd-2", "commit", lambda r: r["environment"]["git"].update(dirty=True)),
+        ("convergence/resnet20/gs_sgd-2", "seeds", lambda r: r["config"]["train"].update(seed=1)),
+        ("gs-sgd/vgg16/gs_sgd-1", "load", lambda r: r["load"][0].update(others_cores=0.5)),
+        ("convergence/resnet20/iwp-1", "machines", lambda r: r["environment"]["hosts"][0]["ranks"].pop()),
+        ("gs-sgd/vgg16/gs_sgd-1", "load unknown", lambda r: r.pop("load")),
+        ("gs-sgd/vgg16/gs_sgd-1", "numbers", lambda r: r["images_per_second"].update(median=99.0)),
+        ("convergence/resnet20/topk-0", "numbers", lambda r: r["final"].update(top1=0.99)),
+        ("convergence/resnet20/topk-0", "steps", lambda r: r["compression_ratio"].update(with_indices=3.8)),
+    ],
+)
+def test_a_fault_that_is_planted_into_what_is_committed_is_found(
+    run: str, rule: str, change: Doctor, linked: Path
+) -> None:
+    """No exception is so wide that it hides it."""
+    path, known = linked / run / "record.json", history(ROOT)
+    if rule == "commit" and known.commits is None and "dirty" not in change.__code__.co_names:
+        pytest.skip("needs the commits before this one: a shallow clone or a copy has none")
+    before, original = set(breaches(linked, known)), path.read_bytes()
+    path.unlink()  # a link to the committed file
+    path.write_bytes(original)
+    doctor(path, change)
+    found = set(breaches(linked, known)) - before
+    path.write_bytes(original)
+    # A seed is in the config.toml beside the record, too.
+    assert {rule} <= {breach.rule for breach in found} <= {rule, "config"}
+    assert all(
+        run.startswith(breach.file.relative_to(linked).as_posix().removesuffix("/record.json")) for breach in found
+    )
+
+
+def test_a_turn_that_is_taken_away_or_doubled_is_found(linked: Path) -> None:
+    before, turn = set(breaches(linked, Repository(None))), linked / "gs-sgd/vgg16/gtopk-4"
+    gone = turn.rename(linked / "gtopk-4")
+    assert {breach.rule for breach in set(breaches(linked, Repository(None))) - before} == {"turns"}
+    shutil.copytree(linked / "gs-sgd/vgg16/gtopk-1", turn)
+    assert "is a copy of" in " ".join(breach.how for breach in breaches(linked, Repository(None)))
+    shutil.rmtree(turn)
+    gone.rename(turn)
+
+
+def test_the_verb_names_what_is_wrong(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(study, "RESULTS", results)
+    monkeypatch.setattr(study, "history", lambda *_: KNOWN)
+    monkeypatch.setattr(drifting, "drifts", lambda *_: ["table.md:1: is another"])
+    path = results / "gs-sgd/vgg16/gtopk-0/record.json"
+    doctor(path, lambda r: r["environment"]["git"].update(dirty=True))
+    assert study.main(["check"]) == 1
+    named = "gs-sgd/vgg16/gtopk-0/record.json: commit: cccccccccc with changes\n"
+    assert capsys.readouterr().out == named + "table.md:1: is another\n"
+    monkeypatch.setattr(drifting, "drifts", lambda *_: [])
+    assert study.main(["check"]) == 1
+    assert capsys.readouterr().out == named + "all tables, the page and the documents are those of their records\n"
+    monkeypatch.setattr(study, "history", lambda *_: Repository(None))
+    assert study.main(["check"]) == 1
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("commits are not checked: ")
+    monkeypatch.setattr(study, "history", lambda *_: KNOWN)
+    path.write_text("{")
+    assert study.main(["check"]) == 1
+    assert capsys.readouterr().out.startswith("gs-sgd/vgg16/gtopk-0/record.json: schema: not valid JSON")
