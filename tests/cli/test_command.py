@@ -120,11 +120,11 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("command", "says", "code"),
     [
-        ("suite topology 2+3 >&-", "", 0),
-        ("suite show --help >&-", "", 0),
-        ("suite topology 2+3 >&- 2>&-", "", 0),
-        ("suite --help >/dev/full", "wirebench: No space left on device", 2),
-        ("suite show --help >/dev/full", "wirebench show: No space left on device", 2),
+        ("wirebench topology 2+3 >&-", "", 0),
+        ("wirebench show --help >&-", "", 0),
+        ("wirebench topology 2+3 >&- 2>&-", "", 0),
+        ("wirebench --help >/dev/full", "wirebench: No space left on device", 2),
+        ("wirebench show --help >/dev/full", "wirebench show: No space left on device", 2),
         ("train --help >/dev/full", "error: standard output: No space left on device", 2),
     ],
 )

@@ -14,6 +14,7 @@ from wirebench.simulation.roofline import PRECISIONS, of_hardware
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.traces.estimate import GPUS, Gpu, estimate, model_options, shipped
 from wirebench.traces.inputs import images
+from wirebench.utils.package import TOP
 
 main = verb("trace", "estimate")
 
@@ -245,7 +246,7 @@ def test_rates_of_every_gpu_stand_in_a_sane_ratio(name):
 
 
 def test_the_docs_have_the_rates_and_their_sources():
-    table = (SHIPPED.parents[1] / "docs" / "traces.md").read_text(encoding="utf-8")
+    table = (TOP / "docs" / "traces.md").read_text(encoding="utf-8")
     for name, gpu in GPUS.items():
         rates = [f"{rate:g}" if rate else "" for rate in (*map(gpu.peak, PRECISIONS), gpu.memory_gbs)]
         row = " | ".join([f"`{name}`", gpu.label, *rates, gpu.source])

@@ -33,7 +33,7 @@ class Launcher:
     def __call__(self, command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, list[str]]:
         self.commands.append(list(command))
         self.variables.append(variables)
-        at = command.index(str(ROOT / "train.py"))
+        at = command.index("train")
         config = loader.load(command[at + 1], command[at + 2 :])
         self.configs.append(loader.to_dict(config))
         folder = Path(config.output.dir)
@@ -76,7 +76,7 @@ def test_the_change_is_tried_as_the_run_was_launched(
             "predicted_saving_seconds": gain, "measured_saving_seconds": pytest.approx(0.15),
         }],
     }  # fmt: skip
-    begin = [*shlex.split(CLUSTER), "python", str(ROOT / "train.py")]
+    begin = [*shlex.split(CLUSTER), "python", "-m", "wirebench", "train"]
     assert [command[: len(begin)] for command in launcher.commands] == [begin, begin]
     before, after = launcher.configs
     assert (before["engine"]["threads"], after["engine"]["threads"]) == (0, 1)

@@ -154,7 +154,7 @@ def test_what_a_login_shell_prints_is_no_answer(shell: tuple[str, str], monkeypa
         ({"prints": ""}, "its agent ended with code 0 and without an answer"),
         ({"command": {sys.executable: "/nowhere/python"}}, "/nowhere/python"),
         ({"command": {"(3, 11)": "(9, 1)"}}, "Python 3."),
-        ({"command": {"wirebench.doctor.agent": "suite.none"}}, "No module named suite.none"),
+        ({"command": {"wirebench.doctor.agent": "wirebench.none"}}, "No module named wirebench.none"),
         ({"command": {"exec ": "sleep 600; exec "}}, "no answer in 0.5 s"),
         ({"shell": ("echo Welcome; exec sleep 600", "")}, "no answer in 0.5 s; it printed 'Welcome'"),
     ],

@@ -86,7 +86,7 @@ def test_a_command_is_kept_without_its_secrets(line, kept):
 
 @pytest.fixture
 def checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "TOP", tmp_path)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path

@@ -23,12 +23,13 @@ from wirebench.utils.terminal import outlive_output
 
 ABOUT = """Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire.
 
+examples:
 python train.py CONFIG.toml [section.key=value ...]       virtual workers in this process
 horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
 torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
+wirebench train CONFIG ...                                without a checkout; torchrun ... -m wirebench train CONFIG
 
-Where wirebench is installed, `wirebench train` is the same as `python train.py`, and `-m wirebench train` for torchrun.
-CONFIG may be the bare name of a config that is shipped: smoke.
+CONFIG is a file, or the name of one that is shipped: smoke.
 """
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors.bits.blocks as blocks_module
-import compressors.bits.noise as noise_module
+import wirebench.compressors.bits.blocks as blocks_module
+import wirebench.compressors.bits.noise as noise_module
 from tests.helpers import answer_all, lay_out, whole
 from wirebench import compressors
 from wirebench.compressors.bits.blocks import (

@@ -1,4 +1,4 @@
-"""Train one composition and record it: what `python train.py` is in a checkout."""
+"""Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire."""
 
 from collections.abc import Sequence
 
