@@ -16,9 +16,9 @@ RUN apt-get update \
 ENV PATH=/opt/venv/bin:$PATH
 WORKDIR /app
 COPY pyproject.toml requirements.lock ./
-# The dependencies only, not the extras: no compiler, no linter.
-RUN python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-        >/tmp/wanted \
+# The dependencies, and the extras that training and figures need: no compiler, no linter.
+RUN python -c 'import tomllib as t; p = t.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; \
+        print(*p["dependencies"], *e["train"], *e["figures"], *e["horovod"], *e["papers"][1:], sep="\n")' >/tmp/wanted \
     && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock -r /tmp/wanted \
     && rm /tmp/wanted
 

@@ -14,6 +14,7 @@ from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
 from wirebench.training.failures import describe, give_up, lost_by_native, out_of_memory
 from wirebench.training.loop import come_back, conduct
 from wirebench.training.trainer import Trainer
+from wirebench.utils.extras import missing
 from wirebench.utils.output import show
 
 INTERRUPTED = 130
@@ -50,7 +51,7 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
             return fail("stopped at once", INTERRUPTED, run)
         if run is not None and lost_by_native(run, error):
             return lose(error, run)
-        if told := out_of_memory(error):
+        if told := out_of_memory(error) or missing(error):
             return fail(told, UserError.exit_code, run)
         traceback.print_exc()
         return leave(1, run)

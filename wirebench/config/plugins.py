@@ -4,11 +4,13 @@
 class is built with the options; their names and types are what its constructor declares. A dotted name (`mypkg.mine`)
 loads a user's own module in the same way, or names a class in one, or a function that makes an object
 (`mypkg.mine.Net`, `torchvision.models.resnet18`). What was not written for the suite need not annotate its options.
+Other distributions give their plugins names of their own by entry points.
 """
 
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import math
@@ -23,6 +25,7 @@ from typing import Any
 from wirebench.config.import_faults import fault
 from wirebench.config.sections import Config
 from wirebench.errors import UserError
+from wirebench.utils.extras import missing
 from wirebench.utils.names import suggest
 
 _built: dict[int, dict[str, Any]] = {}
@@ -45,22 +48,36 @@ class Plugins:
         self.package, self.kind, self.helpers, self.fixed = package, kind, helpers, fixed
 
     def available(self) -> list[str]:
-        """Names of the plugins in the folder, sorted."""
+        """Names of the plugins in the folder, and of those that other distributions have as entry points, sorted."""
+        return sorted({*self._shipped(), *entry_points(self.package)})
+
+    def _shipped(self) -> list[str]:
         names = _modules(tuple(importlib.import_module(self.package).__path__))
-        return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
+        return [n for n in names if n not in self.helpers and not n.startswith("_")]
+
+    def path(self, name: str) -> str:
+        """The dotted path that a name stands for; UserError for a name that exists not, or twice."""
+        if "." in name:
+            return name
+        known, foreign = self._shipped(), entry_points(self.package).get(name)
+        if name in known and foreign:
+            raise UserError(f"{self.kind}.name: {name!r} is a plugin of wirebench and of {foreign} ({self.package})")
+        if name not in known and not foreign:
+            raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
+        return foreign or f"{self.package}.{name}"
 
     def load(self, name: str) -> Any:
         """The public class of the plugin `name`, or what a dotted one names; UserError names those that exist."""
-        if "." not in name and name not in self.available():
-            raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
-        path = name if "." in name else f"{self.package}.{name}"
+        path = self.path(name)
         if not all(part.isidentifier() for part in path.split(".")):
             raise UserError(f"{self.kind}.name: {name!r} is no module's name; a module of your own reads mypkg.mine")
         try:
-            if "." in name and (named := _member(path)) is not None:
+            if (named := _member(path)) is not None:
                 return named
             module = importlib.import_module(path)
         except (ImportError, SyntaxError) as error:
+            if lacks := missing(error):
+                raise UserError(f"{self.kind}.name: {name!r}: {lacks}") from error
             absent = isinstance(error, ModuleNotFoundError) and error.name
             parent, _, member = path.rpartition(".")
             within = sys.modules.get(parent) if absent == path else None
@@ -80,7 +97,7 @@ class Plugins:
     def options(self, name: str) -> dict[str, inspect.Parameter]:
         """The options that plugin `name` takes, by name; UserError for one without a name of its own or a type."""
         options = {key: p for key, p in self.parameters(name).items() if key not in self.fixed}
-        if _is_foreign(name, self.load(name)):
+        if _is_foreign(self.path(name), self.load(name)):
             return {key: p for key, p in options.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         for key, parameter in options.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -93,7 +110,7 @@ class Plugins:
         """Default values of the plugin's options; options without a default are left out."""
         options = self.options(name).items()
         known = {key: p.default for key, p in options if p.default not in (inspect.Parameter.empty, None)}
-        if _is_foreign(name, self.load(name)):
+        if _is_foreign(self.path(name), self.load(name)):
             # Its other defaults are its own business: a function, a class, whatever no config can hold.
             return {key: value for key, value in known.items() if isinstance(value, bool | int | float | str)}
         return known
@@ -133,11 +150,11 @@ class Plugins:
     def _takes_any(self, name: str) -> bool:
         """Whether it is a user's own, and takes options that it does not name."""
         kinds = {parameter.kind for parameter in self.parameters(name).values()}
-        return _is_foreign(name, self.load(name)) and inspect.Parameter.VAR_KEYWORD in kinds
+        return _is_foreign(self.path(name), self.load(name)) and inspect.Parameter.VAR_KEYWORD in kinds
 
     def types(self, name: str) -> dict[str, Any]:
         """The declared type of every constructor argument; any type where a user's own says none that we know."""
-        if _is_foreign(name, self.load(name)):
+        if _is_foreign(self.path(name), self.load(name)):
             plain = {key: p.annotation for key, p in self.parameters(name).items()}
             return {key: value if value in (bool, int, float, str) else Any for key, value in plain.items()}
         try:
@@ -164,6 +181,16 @@ def options_of(made: object) -> dict[str, Any]:
     constructor = type(made).__init__
     names = inspect.signature(constructor).parameters if inspect.isfunction(constructor) else ()
     return {name: getattr(made, name) for name in names if hasattr(made, name)}
+
+
+@functools.cache
+def entry_points(package: str) -> dict[str, str]:
+    """Plugins that other distributions have for this package: by name the dotted path of a module, a class, a function.
+
+    In their pyproject.toml: [project.entry-points."wirebench.compressors"], mine = "mypkg.mine" or "mypkg.mine:Mine".
+    """
+    found = importlib.metadata.entry_points(group=package)
+    return {each.name: each.value.replace(":", ".") for each in found}
 
 
 @functools.cache

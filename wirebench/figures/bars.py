@@ -1,14 +1,21 @@
 """Horizontal bars stacked of parts, with whiskers, marks and words at their ends; upright bars in groups, with dots."""
 
+from __future__ import annotations
+
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import altair as alt
+from typing import TYPE_CHECKING, Any
 
 from wirebench.figures import colours
 from wirebench.figures.style import HEIGHT, LETTER, LINES, NUMBER, WIDTH, Axis, Panel, layered, rows, titled
+from wirebench.utils.extras import Late
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Late("altair")
+
 
 STEP = 20
 """Pixels from one horizontal bar to the next."""

@@ -1,14 +1,21 @@
 """Curves over a quantity or over names: points, bands or bars of their spread, and each one's name at its end."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import altair as alt
+from typing import TYPE_CHECKING, Any, Literal
 
 from wirebench.figures import colours
 from wirebench.figures.labels import End, end_labels, gap_of, room
 from wirebench.figures.style import HEIGHT, LETTER, WIDTH, Axis, Panel, layered, rows, titled
+from wirebench.utils.extras import Late
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Late("altair")
+
 
 Spread = Literal["band", "bars"]
 

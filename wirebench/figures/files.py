@@ -1,5 +1,7 @@
 """Figures as files: the same bytes for the same figure, whole or not at all."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
@@ -7,13 +9,18 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import vl_convert
+from typing import TYPE_CHECKING, Any
 
 from wirebench.errors import UserError
 from wirebench.figures.style import Figure
+from wirebench.utils.extras import Late
 from wirebench.utils.files import write_atomically
+
+if TYPE_CHECKING:
+    import vl_convert
+else:
+    vl_convert = Late("vl_convert")
+
 
 VEGA_LITE = "6.4"
 """The version whose charts Altair makes."""

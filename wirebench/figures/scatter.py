@@ -1,12 +1,18 @@
 """Points of two quantities that should be equal, with the line of equality and the band that counts as near."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from __future__ import annotations
 
-import altair as alt
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from wirebench.figures import colours
 from wirebench.figures.style import LETTER, WIDTH, Axis, Panel, layered, rows, titled
+from wirebench.utils.extras import Late
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Late("altair")
 
 
 class Point(NamedTuple):

@@ -1,19 +1,27 @@
 """The look that all figures share: axes with units, titles with notes, a grid of panels."""
 
+from __future__ import annotations
+
 import functools
 import math
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
+from wirebench.utils.extras import Late
 
-Figure = alt.TopLevelMixin
-"""What a builder ends with: a chart that can be written and put into a page."""
-Panel = alt.LayerChart
-"""Several marks on the same axes."""
+if TYPE_CHECKING:
+    import altair as alt
+
+    Figure = alt.TopLevelMixin
+    """What a builder ends with: a chart that can be written and put into a page."""
+    Panel = alt.LayerChart
+    """Several marks on the same axes."""
+else:
+    alt = Late("altair")
+    Figure = Panel = object
 WIDTH, HEIGHT = 320, 230
 """Of what lies between a panel's axes, in pixels: with its labels a panel is as broad as a telephone held upright."""
 LINES = "split(datum.label, '\\n')"

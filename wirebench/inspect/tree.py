@@ -1,9 +1,9 @@
 """The figure of a topology: switches and machines as boxes with their links' speeds, ranks as circles below them."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import altair as alt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from wirebench.errors import UserError
 from wirebench.figures import colours, files
@@ -11,6 +11,13 @@ from wirebench.figures.style import Figure, finished, layered, rows, titled
 from wirebench.topology.ascii import node_names, spans, speeds
 from wirebench.topology.tree import BranchPath as Node
 from wirebench.topology.tree import Topology
+from wirebench.utils.extras import Late
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Late("altair")
+
 
 MAX_SINGLE, MAX_MACHINES = 24, 64
 """Ranks that a figure draws one by one, and machines that it draws at all."""

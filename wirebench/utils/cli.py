@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wirebench.errors import PeerLost, Stopped, UserError, line_of
+from wirebench.utils.extras import missing
 from wirebench.utils.files import check_output
 from wirebench.utils.names import nearest, suggest
 
@@ -84,6 +85,10 @@ def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequenc
         return _say(f"{name}: {where}{error.strerror or error}", UserError.exit_code)
     except KeyboardInterrupt:
         return _say(f"{name}: stopped", INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (told := missing(error)) is None:
+            raise
+        return _say(f"{name}: {told}", told.exit_code)
 
 
 @contextmanager
