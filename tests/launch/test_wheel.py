@@ -106,10 +106,7 @@ def test_the_package_comes_from_the_wheel_and_has_no_papers(run: Run, installed:
     code = "import wirebench; from wirebench import compressors, models, schedulers; print(models.__file__)"
     assert run("python", "-c", code).startswith(str(installed.parents[1]))
     assert "wirebench 0." in run("wirebench", "--version") and "advise" in run("wirebench", "--help")
-    said = run("wirebench", "study", code=2)
-    assert said == (
-        "wirebench study: studies are not installed; in a checkout: git clone, pip install -e ., wirebench study\n"
-    )
+    assert run("wirebench", "study", code=2).startswith("wirebench study: studies are not installed; ")
 
 
 def test_it_trains_and_shows_by_a_bare_name(run: Run, there: Path) -> None:

@@ -13,9 +13,9 @@ PAPERS = TOP / "papers"
 def main(arguments: Sequence[str]) -> int:
     """Hand the command line to the checkout's own command; UserError where the package is not in one."""
     if not (PAPERS / "cli.py").is_file():
-        raise UserError("study: studies are not installed; in a checkout: git clone, pip install -e ., wirebench study")
+        raise UserError("studies are not installed; in a checkout: git clone, pip install -e ., wirebench study")
     cli = importlib.import_module("papers.cli")
     found = Path(str(cli.__file__)).resolve().parent
     if found != PAPERS:
-        raise UserError(f"study: another package papers comes first: {found}; start it from {TOP}")
+        raise UserError(f"another package papers comes first: {found}; start it from {TOP}")
     return int(cli.main(arguments))
