@@ -23,7 +23,7 @@ FOREIGN = (
 )
 BLOCKED = ("altair", "vl_convert", "torchvision", "sklearn", "PIL", "tensorboard", "horovod")
 """Of extras."""
-TINY = ("train.max_steps=2", "data.train_size=64", "data.test_size=32", "output.tensorboard=false")
+TINY = ("train.max_steps=2", "output.tensorboard=false")
 RUN = ("train", "smoke", "engine.name=local", *TINY, "output.dir=run")
 
 Run = Callable[..., str]
@@ -93,8 +93,7 @@ def run(installed: Path, there: Path) -> Run:
     def start(*words: str, code: int = 0, **variables: str) -> str:
         programs = str(installed.parent)
         path = os.pathsep.join([programs, str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **variables}
-        environment.pop("PYTHONPATH", None)
+        environment = {**os.environ, "PYTHONPATH": "", "PATH": path, "OMP_NUM_THREADS": "1", **variables}
         done = subprocess.run(words, cwd=there, env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
