@@ -10,6 +10,8 @@ code than train.py and the names of plugins, so it runs over any commit that has
 """
 
 import hashlib
+import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -47,10 +49,23 @@ REFUSED = 2
 WORLD, HOST, FIRST_PORT = 2, "127.0.0.1", 29600
 
 
+def _first_of(*names: str) -> Any:
+    """The first of these modules that the commit has: they have had other names."""
+    return importlib.import_module(next(filter(_is_there, names)))
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def compositions() -> Iterator[tuple[str, list[str]]]:
     """(name, overrides) of every run."""
-    from wirebench import compressors, schedulers
-    from wirebench.compose.resolve import optimizer_for
+    compressors = _first_of("wirebench.compressors", "compressors")
+    schedulers = _first_of("wirebench.schedulers", "schedulers")
+    optimizer_for = _first_of("wirebench.compose.resolve", "suite.compose.resolve").optimizer_for
 
     yield "smoke", ["configs/smoke.toml", "train.max_steps=4", "train.eval_every=0"]
     for name in compressors.available():
@@ -70,7 +85,7 @@ def run(engine: str, out: Path) -> int:
     """
     if engine == "horovod":
         import horovod.torch  # noqa: F401
-    import train
+    train = _first_of("wirebench.compose.run", "train")
 
     results: dict[str, Any] = {}
     for number, (name, overrides) in enumerate(compositions()):

@@ -24,7 +24,7 @@ from wirebench.cluster.plan import make_plan
 from wirebench.cluster.ranks import environment as cluster_environment
 
 PRELOADED = [
-    "train",
+    "wirebench.compose.run",
     "torch._dynamo",  # which DistributedDataParallel and Muon ask for
     "horovod.torch",
     "horovod.torch.mpi_ops",

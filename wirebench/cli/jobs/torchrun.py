@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from wirebench.training.elastic.torchrun import launch
 from wirebench.utils.cli import parser_of
 
-PRELOADED = ("train",)
+PRELOADED = ("wirebench.compose.run",)
 
 
 def main(arguments: Sequence[str]) -> int:
