@@ -80,7 +80,53 @@ def test_a_healthy_run_has_no_finding(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sum(told["parts"].values()) == pytest.approx(0.2, rel=0.05)
     assert told["break_even_bytes_per_second"] == pytest.approx((60e6 - sum(SIZES)) / 0.004)
     assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "No rule finds a cause of 5 % of the step. The exchange adds 6%, and no rule knows why." in out
+    assert out.startswith("A step takes 200 ms:")
+    record = healthy()
+    for rank in record["ranks"]:
+        rank["phases"]["exchange_exposed"] = 0.002
+    write(tmp_path, record)
+    assert main([str(tmp_path)]) == 0
     assert "Nothing stands out" in capsys.readouterr().out
+
+
+def test_parts_that_are_longer_than_the_median_step_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = healthy()
+    for rank in record["ranks"]:
+        rank["phases"]["forward"] = 0.1
+    write(tmp_path, record)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("A step takes 200 ms (median). The parts are means and add up to 237 ms, since some steps")
+    assert "forward                         100 ms  42.2%" in out
+
+
+def test_ranks_of_one_host_have_no_link_to_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = healthy()
+    for rank in record["ranks"]:
+        rank |= {"host": "here", "ranks_on_host": 2, "cores": 2}
+    write(tmp_path, record)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "All ranks are on one host, and no message leaves it. A link cannot be judged by this run." in out
+    assert "the link has" not in out
+
+
+def test_a_process_of_its_own_has_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Virtual workers, and a world of one rank: what their exchange computes is said, and no rate."""
+    for engine, world, more in (("local", 4, ", 4 ms of it compressing, the rest sums and copies"), ("torch", 1, "")):
+        record = healthy() | {"engine": engine, "world_size": world}
+        record["ranks"] = record["ranks"][:1]
+        record["ranks"][0]["phases"]["exchange_exposed"] = 0.054
+        write(tmp_path, record)
+        assert main([str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        line = f"No network: the exchange is computed in this process, 54 ms a step (23%){more}."
+        assert f"{line} A link cannot be judged by this run." in out
+        assert "exchange, computed here          54 ms" in out and "Gbit/s" not in out
+        assert "The exchange, computed in this process, takes 23% of the step; nothing else stands out." in out
+        assert "Nothing stands out" not in out
 
 
 def exchange(told: dict[str, Any]) -> dict[str, tuple[Any, ...]]:

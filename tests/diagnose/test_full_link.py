@@ -140,6 +140,23 @@ def test_what_the_backward_pass_hides_saves_nothing(tmp_path: Path) -> None:
     assert len(saved) == 2 and all(0 < each.seconds <= 0.0109 for each in saved)
 
 
+def test_ranks_that_share_cores_compute_longer_beside_a_compressor(tmp_path: Path) -> None:
+    """The pass as it was includes the run's own exchange; one that works longer beside it saves less."""
+
+    def saved(cores: int) -> float:
+        record = recorded(tmp_path)
+        record["ranks"] = [each | {"cores": cores} for each in record["ranks"]]
+        record["load"] = [{"hostname": "vm", "ranks": [0, 1], "cores": cores, "others_cores": 0.0}]
+        (tmp_path / "record.json").write_text(json.dumps(record))
+        known = evidence.read(tmp_path)
+        other = Other(known, carried(known))
+        assert other._own().passes.backward == pytest.approx(BACKWARD, rel=1e-3)
+        [found] = other.savings({"topk": 0.01})
+        return found.seconds
+
+    assert saved(2) < saved(4)
+
+
 def test_a_run_that_compresses_may_compress_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, "compressor.name=fp16", share=0.5)
     [found] = diagnosed(tmp_path, capsys)["findings"]
@@ -200,7 +217,7 @@ def test_virtual_workers_have_no_network(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "record.json").write_text(json.dumps(record))
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert out.count("Virtual workers have no network") == 1
+    assert out.count("No network: the exchange is computed in this process") == 1
     assert "Gbit/s" not in out and "Of the exchange" not in out and "full" not in out
     told = diagnosed(tmp_path, capsys)
     assert told["findings"] == [] and told["link"]["bytes_per_second"] is None

@@ -19,13 +19,20 @@ from wirebench.diagnose.launching import OWN, launcher_of, run
 main = verb("diagnose")
 CLUSTER = "wirebench cluster run --hosts 2 --link 1gbit --"
 SECONDS = {"before": 0.2, "after-1": 0.05, "after-2": 0.15}
+"""By the folder's name without the number of its turn."""
 
 
 class Launcher:
-    """In the place of trial.run: notes the commands, and leaves a record with SECONDS."""
+    """In the place of trial.run: notes the commands, and leaves a record with SECONDS.
+
+    drift   seconds by which a step of each run takes longer than one of the run before
+    held_up the number of a run whose steps take half a second longer
+    others  cores of other work beside every run
+    """
 
     def __init__(self, code: int = 0) -> None:
-        self.code = code
+        self.code, self.drift, self.others = code, 0.0, 0.0
+        self.held_up: int | None = None
         self.commands: list[list[str]] = []
         self.variables: list[Mapping[str, str]] = []
         self.configs: list[dict[str, Any]] = []
@@ -39,7 +46,10 @@ class Launcher:
         folder = Path(config.output.dir)
         folder.mkdir()
         record = healthy()
-        record["step_seconds"]["median"] = SECONDS[folder.name]
+        number = len(self.commands) - 1
+        drifted = self.drift * number + 0.5 * (number == self.held_up)
+        record["step_seconds"]["median"] = SECONDS[folder.name.rpartition("-")[0]] + drifted
+        record["load"] = [{"hostname": "vm", "ranks": [0, 1], "cores": 2, "others_cores": self.others}]
         (folder / "record.json").write_text(json.dumps(record))
         return self.code, ["the last line"]
 
@@ -70,15 +80,17 @@ def test_the_change_is_tried_as_the_run_was_launched(
     told = json.loads(capsys.readouterr().out)
     gain = told["findings"][0]["gain"]
     assert told["trial"] == {
-        "passed_over": [], "steps": 7, "before_seconds": 0.2,
+        "passed_over": [], "steps": 7, "before_seconds": pytest.approx(0.2), "befores_seconds": [0.2] * 4, "busy": [],
         "tried": [{
-            "finding": "threads", "command": f"{CLUSTER} python train.py engine.threads=1", "after_seconds": 0.05,
+            "finding": "threads", "command": f"{CLUSTER} python train.py engine.threads=1",
+            "after_seconds": pytest.approx(0.05), "afters_seconds": [0.05] * 3,
             "predicted_saving_seconds": gain, "measured_saving_seconds": pytest.approx(0.15),
+            "savings_by_turn_seconds": pytest.approx([0.15] * 3),
         }],
     }  # fmt: skip
     begin = [*shlex.split(CLUSTER), "python", "-m", "wirebench", "train"]
-    assert [command[: len(begin)] for command in launcher.commands] == [begin, begin]
-    before, after = launcher.configs
+    assert [command[: len(begin)] for command in launcher.commands] == [begin] * 7
+    before, after, *_ = launcher.configs
     assert (before["engine"]["threads"], after["engine"]["threads"]) == (0, 1)
     assert before["data"]["batch_size"] == 16  # as recorded: what was typed is not read again
     assert before["train"]["max_steps"] == after["train"]["max_steps"] == trial.SETTLING + 7
@@ -104,7 +116,8 @@ def test_what_is_passed_over_is_named(launcher: Launcher, tmp_path: Path, capsys
     assert [each["finding"] for each in trial["tried"]] == ["interface"] and trial["passed_over"] == ["slow rank"]
     told = ["env", "GLOO_SOCKET_IFNAME=eth0", "NCCL_SOCKET_IFNAME=eth0", "python"]
     assert launcher.commands[1][len(shlex.split(CLUSTER)) :][: len(told)] == told
-    assert launcher.variables == [{}, {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}]
+    named = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+    assert launcher.variables == [{}, named, {}, named, {}, named, {}]
 
 
 def test_the_two_best_changes_of_all_findings_are_tried(
@@ -115,7 +128,54 @@ def test_the_two_best_changes_of_all_findings_are_tried(
     told = json.loads(capsys.readouterr().out)
     assert len(told["findings"]) == 3
     assert [each["finding"] for each in told["trial"]["tried"]] == ["compressor", "interface"]
-    assert [each["compressor"]["name"] for each in launcher.configs] == ["topk", "none", "topk"]
+    names = [each["compressor"]["name"] for each in launcher.configs]
+    assert names == ["topk", "none", "topk", "topk", "topk", "none", "topk", "none", "topk", "topk"]
+
+
+def test_a_machine_whose_speed_drifts_measures_the_same_savings(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every run is 20 ms slower than the one before, which is more than half of what the second change saves."""
+    launcher.drift = 0.02
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", heavy, crowded, elsewhere)
+    assert main([str(tmp_path), "--try", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["trial"]
+    savings = [each["savings_by_turn_seconds"] for each in told["tried"]]
+    assert savings == [pytest.approx([0.15] * 3), pytest.approx([0.05] * 3)]
+    assert told["before_seconds"] == pytest.approx(0.2 + 0.02 * 4.5)
+
+
+def test_a_turn_that_was_held_up_does_not_count(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run 0 is as it was, before the first turn; run 5 has the change, in the third turn."""
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", crowded)
+    for held_up, by_turn in ((0, [0.4, 0.15, 0.15]), (5, [0.15, 0.15, -0.35])):
+        launcher.held_up, launcher.commands = held_up, []
+        assert main([str(tmp_path), "--try", "--json"]) == 0
+        [tried] = json.loads(capsys.readouterr().out)["trial"]["tried"]
+        assert tried["savings_by_turn_seconds"] == pytest.approx(by_turn)
+        assert tried["measured_saving_seconds"] == pytest.approx(0.15)
+
+
+def test_other_work_on_the_machine_is_said_before_the_diagnosis_and_before_what_was_measured(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def occupied(record: dict[str, Any]) -> None:
+        crowded(record)
+        record["load"] = [{"hostname": "vm", "ranks": [0, 1], "cores": 2, "others_cores": 1.25}]
+
+    launcher.others = 0.5
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", occupied)
+    assert main([str(tmp_path), "--try"]) == 0
+    diagnosis, _, trial = capsys.readouterr().out.partition("Tried in 3 turns")
+    line = "This machine was busy: 1.2 cores of other work during the run (vm, 2 cores)."
+    assert diagnosis.startswith(line) and line in trial.partition("predicted")[0]
+    assert "up to 0.5 cores of other work in 7 of the 7 short runs" in trial.partition("predicted")[0]
+    launcher.others = 0.3
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", crowded)
+    assert main([str(tmp_path), "--try"]) == 0
+    assert "busy" not in capsys.readouterr().out, "0.15 of the cores are the limit of wirebench show, too"
 
 
 def test_a_finding_without_a_setting_leaves_nothing_to_try(

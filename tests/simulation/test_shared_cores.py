@@ -13,7 +13,7 @@ from wirebench.costmodel.request_sizes import Sizes
 from wirebench.gradient.schedule import Duration
 from wirebench.planner.advice import Advice
 from wirebench.simulation.pipeline import Passes
-from wirebench.simulation.shared_cores import handled, share
+from wirebench.simulation.shared_cores import beside_computing, handled, share
 from wirebench.simulation.simulator import Factors, Simulator
 from wirebench.simulation.stages import Work
 from wirebench.topology import presets
@@ -66,10 +66,36 @@ def test_two_threads_have_half_of_what_their_rank_has(cores, ranks, speed):
     assert Processor(cores=cores).together_speed(ranks) == speed
 
 
-def made(processor: Processor, ranks: int) -> Simulator:
+@pytest.mark.parametrize(("threads", "cores", "speed"), [(1, 1, 0.5), (2, 1, 2 / 3), (2, 2, 2 / 3), (2, 3, 1.0)])
+def test_of_several_threads_that_compute_one_in_so_many_more_is_lost(threads, cores, speed):
+    assert Processor(cores=cores).together_speed(1, threads) == pytest.approx(speed)
+
+
+def test_a_backward_pass_that_the_cores_compute_takes_longer_by_the_work_beside_it():
+    """From 2 on 3 s of the bucket's work take 6 s, and 3 s of the 8 s of computation are done by then: 8 + 5 = 13."""
+    passes, exchanges = beside_computing(PASSES._replace(backward=11.0), SINGLE, EXCHANGES, BEFORE, 0.5)
+    assert passes == Passes(PASSES.forward, ready=(2.0, 13.0), backward=14.0)
+    assert exchanges == [Duration(7.0, 0.5), Duration(1.0)], "a message of 1 s follows the work"
+
+
+def made(processor: Processor, ranks: int, threads: int = 0) -> Simulator:
     topology = replace(presets.cluster(PAPER, ranks), processor=processor)
     pricer = Pricer(collectives.build("ring"), "ring", topology)
-    return Simulator(GOOGLENET, Sizes(make_of("topk"), ranks, 0), lambda numel: 1e-8 * numel, pricer)
+    return Simulator(GOOGLENET, Sizes(make_of("topk"), ranks, 0), lambda numel: 1e-8 * numel, pricer, None, threads)
+
+
+def test_what_cores_compute_is_slowed_down_by_compressing_and_by_calls_beside_it():
+    """Replayed passes take no core; those of hosts with cores to spare are not slowed down."""
+    built = schedulers.build("wfbp")
+    free, calls = Processor(cores=2.0), Processor(cores=2.0, call_seconds=1e-4)
+    replayed, computed, called = made(free, 2).step(built), made(free, 2, 1).step(built), made(calls, 2, 1).step(built)
+    assert replayed.passes.seconds == replayed.alone == computed.alone
+    assert replayed.passes.backward < computed.passes.backward < called.passes.backward
+    assert computed.step.exposed == pytest.approx(computed.step.seconds - computed.alone)
+    for spare, threads in ((Processor(cores=4.0), 1), (Processor(), 8)):
+        assert made(spare, 2, threads).step(built).step == made(spare, 2).step(built).step
+    naive = schedulers.build("naive")
+    assert made(free, 2, 1).step(naive).step == made(free, 2).step(naive).step, "nothing is beside the backward pass"
 
 
 @pytest.mark.parametrize("scheduler", ["wfbp", "optimal", "dear", "naive"])

@@ -28,7 +28,7 @@ class Evidence:
     """A run, as far as its causes go.
 
     ranks      the record's table of ranks, one at least
-    drawn      the steps of trace.json; nothing in it where that is missing, and of virtual workers
+    drawn      the steps of trace.json; nothing in it where that is missing, and of a single process
     link       fitted to their messages
     alone      the link as it was measured with nothing beside (measure.py)
     under_way  how far the run has come; None where it has ended
@@ -56,6 +56,16 @@ class Evidence:
     def is_virtual(self) -> bool:
         """Whether the workers are virtual: what they exchange are copies in memory."""
         return bool(self.record["engine"] == LOCAL)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the ranks are several processes, which send each other messages; not known while a run goes on."""
+        return not self.is_virtual and (self.under_way is not None or int(self.record["world_size"]) > 1)
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks are on one host, and their messages on no link; emulated hosts are several."""
+        return len(self.ranks) == self.record["world_size"] and len({each["host"] for each in self.ranks}) == 1
 
     @property
     def ranks_seen(self) -> list[int]:
@@ -135,7 +145,7 @@ def read(folder: Path) -> Evidence:
     ranks = record.get("ranks") or [_alone(record)]
     if any(each["phases"] is None for each in ranks):
         raise UserError(f"{folder}: a rank of this run counted no step")
-    if record["engine"] == LOCAL:
+    if record["engine"] == LOCAL or record["world_size"] == 1:
         return Evidence(record, ranks)
     place = folder if folder.is_dir() else folder.parent
     found = drawn.read(place / "trace.json", record)

@@ -46,6 +46,8 @@ from wirebench.utils import this_machine
 
 MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
 """Schedules that exchange the gradient of every step in messages of ours."""
+ROUNDS = 5
+"""In which a backward pass is found that takes as long as the run's beside the run's exchange."""
 TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9
 """Compressors are timed on a bucket of the run's largest size, up to so many elements, with so many repeats."""
 
@@ -79,6 +81,10 @@ class Other:
         self.scheduler = scheduler_of(self.config)
         self.rates, self.bytes_per_second = _memory(evidence)
         self.processor = self._processor()
+        # Those that compute on the cores which the exchange needs, too; a replayed model waits instead.
+        waits = self._on_gpu or bool(self.config.model.options.get("trace"))
+        self.threads = 0 if waits else int(evidence.ranks[0].get("threads") or 1)
+        self._take_out_own_exchange()
 
     def savings(self, densities: Mapping[str, float | None]) -> Iterator[Saving]:
         """Of those of these compressors that the run's config accepts and about which enough is known.
@@ -86,8 +92,9 @@ class Other:
         densities  by name; None for a compressor that has none
         """
         own, timed = self._own(), self._timed(densities)
-        # No more can be saved than was waited for.
-        share = min(1.0, self.evidence.exposed / own.step.exposed) if own.step.exposed else 0.0
+        # No more can be saved than was waited for, and than the backward pass took longer.
+        longer = own.passes.seconds - own.alone
+        share = min(1.0, (self.evidence.exposed + longer) / own.step.exposed) if own.step.exposed else 0.0
         for name, density in densities.items():
             settings = [f"compressor.name={name}"]
             settings += [] if density is None else [f"compressor.density={density:g}"]
@@ -99,6 +106,13 @@ class Other:
                     saved = (own.step.exposed - found.step.exposed) * share
                     plain = compressors.class_of(name).keeps == "nothing"
                     yield Saving(name, tuple(settings), saved, found.wire_bytes, plain)
+
+    def _take_out_own_exchange(self) -> None:
+        """Shorten the trace's backward pass until beside the run's own exchange it takes as long as it did."""
+        taken = sum(layer.backward_seconds for layer in self.trace.layers)
+        for _ in range(ROUNDS):
+            beside = self._own().passes.backward
+            self.trace = _stretched(self.trace, 1.0, taken / beside if beside else 1.0)
 
     def _tells(self, name: str, sizes: Sizes) -> bool:
         """Whether the method's work and bytes are known, and its learning rate is the run's.
@@ -122,12 +136,12 @@ class Other:
         section = self.config.compressor
         make = functools.partial(compressors.build, section.name, dense_below=0, warmup=(), **section.options)
         below = max(section.dense_below, 0) if self.evidence.layers else 0
+        return self._step(self.config, Sizes(make, self.workers, below), self._measured)
+
+    def _measured(self, numel: int) -> float:
+        """Seconds of one core that the run's own compressor worked on so many elements."""
         whole = self.evidence.phase("compress") / self.trace.numel / self.processor.crowded(self.workers)
-
-        def seconds(numel: int) -> float:
-            return whole * numel / self.processor.slower_by(numel)
-
-        return self._step(self.config, Sizes(make, self.workers, below), seconds)
+        return whole * numel / self.processor.slower_by(numel)
 
     def _with(
         self, name: str, sizes: Sizes, config: Config, timed: tuple[Compressing, Compressing] | None
@@ -135,7 +149,11 @@ class Other:
         if timed is None:
             method = self.rates, name, sizes, self.trace, self.bytes_per_second
             timed = compressing(*method, self.processor), decoding(*method)
-        return self._step(config, sizes, *timed)
+        seconds, decoded = timed
+        if self.config.compressor.name == "none":
+            # What a dense exchange has of such work, every exchange has.
+            return self._step(config, sizes, lambda numel: seconds(numel) + self._measured(numel), decoded)
+        return self._step(config, sizes, seconds, decoded)
 
     def _timed(self, densities: Mapping[str, float | None]) -> dict[str, tuple[Compressing, Compressing]]:
         """Seconds of a bucket, and those after the last answer, by compressor: measured here and now, on one core.
@@ -167,13 +185,15 @@ class Other:
     ) -> Simulated:
         name = config.collective.name
         pricer = Pricer(collectives.build(name), name, self._topology(config))
-        return Simulator(self.trace, sizes, seconds, pricer, decoded).step(self.scheduler)
+        return Simulator(self.trace, sizes, seconds, pricer, decoded, self.threads).step(self.scheduler)
 
     def _topology(self, config: Config) -> Topology:
         """The ranks on the run's link; `native` where the engine's own all-reduce serves sums, a round for each."""
         start, rate = self.link
         assert start is not None and rate is not None
         native = config.collective.name == "native"
+        # What the processor does in a call is in the start-up that the messages had.
+        start = max(start - self.processor.call_seconds * self.processor.crowded(self.workers), 0.0)
         # An all-reduce of the engine's counts as one round, and is a ring.
         each = start / (2 * (self.workers - 1)) if native and self.config.collective.name == "native" else start
         here = max(int(rank.get("ranks_on_host", 1)) for rank in self.evidence.ranks)
@@ -215,14 +235,16 @@ def _trace(evidence: Evidence) -> Trace:
         layers = tuple(TraceLayer(f"bucket {number}", numel, 1 / count, 1 / count) for number, numel in buckets)
         found = Trace("buckets", "", "", 1, False, "the buckets that were drawn", "", layers)
     # A layer takes the same share of a pass as in the trace.
-    ahead, back = forward / (found.forward_seconds or 1.0), backward / (found.backward_seconds or 1.0)
-    return replace(
-        found,
-        layers=tuple(
-            replace(each, forward_seconds=ahead * each.forward_seconds, backward_seconds=back * each.backward_seconds)
-            for each in found.layers
-        ),
+    return _stretched(found, forward / (found.forward_seconds or 1.0), backward / (found.backward_seconds or 1.0))
+
+
+def _stretched(trace: Trace, ahead: float, back: float) -> Trace:
+    """The trace with passes that take so many times as long, forward and backward."""
+    layers = (
+        replace(each, forward_seconds=ahead * each.forward_seconds, backward_seconds=back * each.backward_seconds)
+        for each in trace.layers
     )
+    return replace(trace, layers=tuple(layers))
 
 
 def _memory(evidence: Evidence) -> tuple[Rates, float]:

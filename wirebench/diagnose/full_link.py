@@ -44,9 +44,10 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Findin
         return None
     of = "" if nominal is None else f" of {gbit(nominal)}"
     waits = f"the exchange waits {ms(evidence.exposed)} of a step ({evidence.exposed / evidence.whole:.0%})"
+    what = "Messages inside this host are slow" if evidence.on_one_host else "Your link is full"
     return Finding(
         "full link",
-        f"Your link is full: {waits}, at {gbit(size / seconds)}{of} Gbit/s.",
+        f"{what}: {waits}, at {gbit(size / seconds)}{of} Gbit/s.",
         f"{size / 1e6:.4g} MB in {len(evidence.messages)} messages of a step, which take {ms(evidence.drawn.seconds)}",
         changes[0],
         (*changes[1], f"rank every method: {advise_line(evidence, nominal or rate)}"),
@@ -58,7 +59,7 @@ def carried(evidence: Evidence) -> Link:
 
     Where no start-up can be fitted, it is UNSURE_START. Unknown where the messages have no times.
     """
-    if evidence.is_virtual or not evidence.messages or evidence.record.get("backend") == LATE:
+    if not evidence.has_network or not evidence.messages or evidence.record.get("backend") == LATE:
         return UNKNOWN
     start = UNSURE_START if evidence.link.start_seconds is None else evidence.link.start_seconds
     seconds = _seconds(evidence) - start * sum(each.rounds for each in evidence.messages)

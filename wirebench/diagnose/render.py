@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from wirebench.bench.collectives import size_text
+from wirebench.diagnose.busy import busy
 from wirebench.diagnose.evidence import COMPUTING, Evidence
 from wirebench.diagnose.exchange import SECONDS, Row, rows
 from wirebench.diagnose.finding import Finding
 from wirebench.diagnose.full_link import NOTABLE
 from wirebench.diagnose.link import Link
 from wirebench.diagnose.measure import Measured
-from wirebench.diagnose.trial import Trial
+from wirebench.diagnose.trial import TURNS, Trial
 from wirebench.diagnose.words import gbit, ms
 
-VIRTUAL = "Virtual workers have no network: what they exchange are copies in memory."
+NO_LINK = "A link cannot be judged by this run."
 NOTHING_TO_TRY = "Nothing to try: no setting of a run makes a change that a finding suggests."
 
 
@@ -28,26 +29,25 @@ def parts(evidence: Evidence) -> dict[str, float]:
         **known,
         "data": evidence.phase("data"),
         "waiting for the slowest rank": waiting,
-        "exchange, not hidden": exposed - waiting,
+        _exchange(evidence): exposed - waiting,
         "other": evidence.whole - told,
     }
 
 
 def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> list[str]:
     """The diagnosis."""
-    told = _under_way(evidence)
-    told += [f"A step takes {ms(evidence.step)}:"]
+    told = [*_under_way(evidence), *busy(evidence.record), _step(evidence)]
     told += [_part(name, seconds, f"{seconds / evidence.whole:7.1%}") for name, seconds in parts(evidence).items()]
     beside = "inside" if evidence.is_virtual else "beside"
     told += [_part(f"compressing, {beside} them", evidence.phase("compress")), ""]
-    if evidence.is_virtual:
-        told += [VIRTUAL, ""]
+    if not evidence.has_network:
+        told += [_computed(evidence), ""]
     else:
         told += _rows(evidence)
         network = _network(evidence, nominal)
         told += [*network, ""] if network else []
     if not found:
-        return [*told, f"Nothing stands out: no cause that a rule knows takes 5 % of the step.{_unexplained(evidence)}"]
+        return [*told, *_nothing(evidence)]
     for number, each in enumerate(found, 1):
         told += [f"{number}. {each.sentence}", f"   known by: {each.evidence}"]
         told += _changes(each, evidence)
@@ -75,14 +75,36 @@ def _share(seconds: float, evidence: Evidence) -> str:
     return f"{ms(seconds)} a step ({seconds / evidence.step:.0%})"
 
 
-def _unexplained(evidence: Evidence) -> str:
-    """What the exchange adds where no rule says why, as far as it is worth a word."""
-    share = parts(evidence)["exchange, not hidden"] / evidence.whole
-    return (
-        ""
-        if share < NOTABLE or evidence.is_virtual
-        else f" The exchange adds {share:.0%}, and of that no rule knows the cause."
-    )
+def _step(evidence: Evidence) -> str:
+    """The heading of the parts: slow steps make means longer than the median."""
+    whole, step = ms(evidence.whole), ms(evidence.step)
+    if whole == step:
+        return f"A step takes {step}:"
+    return f"A step takes {step} (median). The parts are means and add up to {whole}, since some steps were slower:"
+
+
+def _computed(evidence: Evidence) -> str:
+    """What the exchange of a single process is: virtual workers', or of one rank with itself."""
+    seconds, compress = evidence.phase("exchange_exposed"), evidence.phase("compress")
+    share = f"{ms(seconds)} a step ({seconds / evidence.whole:.0%})"
+    if evidence.is_virtual:
+        share += f", {ms(compress)} of it compressing, the rest sums and copies"
+    return f"No network: the exchange is computed in this process, {share}. {NO_LINK}"
+
+
+def _nothing(evidence: Evidence) -> list[str]:
+    """The verdict where no rule finds anything; what the exchange adds is said, as far as it is worth a word."""
+    share = parts(evidence)[_exchange(evidence)] / evidence.whole
+    if share < NOTABLE:
+        return ["Nothing stands out: no cause that a rule knows takes 5 % of the step."]
+    if not evidence.has_network:
+        return [f"The exchange, computed in this process, takes {share:.0%} of the step; nothing else stands out."]
+    return [f"No rule finds a cause of 5 % of the step. The exchange adds {share:.0%}, and no rule knows why."]
+
+
+def _exchange(evidence: Evidence) -> str:
+    """The name of the exchange among the parts."""
+    return "exchange, not hidden" if evidence.has_network else "exchange, computed here"
 
 
 def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None) -> list[str]:
@@ -101,16 +123,18 @@ def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None
 
 def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
     """What changes were predicted to save, and what they saved."""
-    told = ["", f"Tried, {trial.steps} steps each:"]
+    told = ["", f"Tried in {TURNS} turns, {trial.steps} steps each:"]
+    told += [f"  {line}" for line in (*busy(evidence.record), *trial.busy)]
     if trial.passed_over:
         told.append(f"  (no setting makes the change of: {', '.join(trial.passed_over)})")
     told.append(f"  as it was    {ms(trial.before)} a step (the record has {ms(evidence.step)})")
     for each in trial.tried:
+        saved = f"{_saved(each.saving, trial.before)}, the median of {', '.join(map(ms, each.saved))}"
         told += [
             f"  {each.shown}",
             f"    with it    {ms(each.after)} a step",
             f"    predicted  {_saved(each.change.gain, evidence.step)}",
-            f"    measured   {_saved(trial.saved(each), trial.before)}",
+            f"    measured   {saved}",
         ]
     return told
 
@@ -120,6 +144,7 @@ def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None)
     return {
         "under_way": None if evidence.under_way is None else evidence.under_way._asdict(),
         "step_seconds": evidence.step,
+        "busy": busy(evidence.record),
         "ranks_seen": evidence.ranks_seen,
         "parts": parts(evidence),
         "exchange": [row._asdict() for row in rows(evidence)],
@@ -146,13 +171,17 @@ def trial_json(trial: Trial) -> dict[str, Any]:
         "passed_over": list(trial.passed_over),
         "steps": trial.steps,
         "before_seconds": trial.before,
+        "befores_seconds": list(trial.befores),
+        "busy": list(trial.busy),
         "tried": [
             {
                 "finding": each.finding,
                 "command": each.shown,
                 "after_seconds": each.after,
                 "predicted_saving_seconds": each.change.gain,
-                "measured_saving_seconds": trial.saved(each),
+                "afters_seconds": list(each.afters),
+                "measured_saving_seconds": each.saving,
+                "savings_by_turn_seconds": list(each.saved),
             }
             for each in trial.tried
         ],
@@ -196,11 +225,13 @@ def _row(row: Row) -> str:
 
 def _network(evidence: Evidence, nominal: float | None) -> list[str]:
     link, told = evidence.link, []
+    if evidence.on_one_host:
+        told.append(f"All ranks are on one host, and no message leaves it. {NO_LINK}")
     if link.bytes_per_second is not None:
         least = "" if link.start_seconds is not None else " at least"
         told.append(
             f"Messages travel at {gbit(link.bytes_per_second)} Gbit/s{least}"
-            + (f"; the link has {gbit(nominal)}." if nominal else ".")
+            + (f"; the link has {gbit(nominal)}." if nominal and not evidence.on_one_host else ".")
         )
     if link.start_seconds is not None:
         told.append(f"Starting a round takes {ms(link.start_seconds)}.")

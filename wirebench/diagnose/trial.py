@@ -1,17 +1,21 @@
-"""Try what a diagnosis suggests: short runs launched as the record's was, one as it was, one with each change.
+"""Try what a diagnosis suggests: short runs launched as the record's was, as it was and with each change in turns.
 
-The record's own step is no measure for the others: the machine may be busier now, or less busy, than it was then.
+The record's own step is no measure for the others: a machine's speed drifts by more than some changes save. So every
+run with a change is compared with the runs as it was that come before and after its turn. The order of the changes is
+reversed from turn to turn.
 """
 
 import shlex
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomli_w
 
+from wirebench.diagnose.busy import busiest
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.finding import Change, Finding, best_first
 from wirebench.diagnose.launching import launcher_of, run, training, without_interpreter
@@ -24,6 +28,8 @@ SETTLING = 16
 
 MOST = 2
 """Changes that are tried."""
+TURNS = 3
+"""Runs with each change; there is one more as it was."""
 
 
 class Tried(NamedTuple):
@@ -31,32 +37,59 @@ class Tried(NamedTuple):
 
     finding  the name of the one whose change it is
     shown    the command line, without what makes the run short
-    after    seconds of a step of the short run with the change
+    afters   seconds of a step of the short runs with the change, one a turn
+    saved    by turn, what a step of the runs as it was before and after the turn takes longer: seconds, below 0 where
+             the change made it slower
     """
 
     finding: str
     change: Change
     shown: str
-    after: float
+    afters: tuple[float, ...]
+    saved: tuple[float, ...]
+
+    @property
+    def after(self) -> float:
+        """Median seconds of a step with the change."""
+        return statistics.median(self.afters)
+
+    @property
+    def saving(self) -> float:
+        """Seconds of a step that it saved in the median turn: one that was disturbed does not count."""
+        return statistics.median(self.saved)
 
 
 class Trial(NamedTuple):
     """What changes were predicted to save, and what they saved.
 
-    tried   the best changes that a setting makes, the best first; passed_over: names of more expensive findings
-            that have none
-    steps   that count in a short run
-    before  seconds of a step of the short run as it was
+    tried    the best changes that a setting makes, the best first; passed_over: names of more expensive findings
+             that have none
+    steps    that count in a short run
+    befores  seconds of a step of the short runs as it was: before the first turn, and after each
+    busy     warnings about other programs on the machines during the short runs
     """
 
     tried: tuple[Tried, ...]
     passed_over: tuple[str, ...]
     steps: int
-    before: float
+    befores: tuple[float, ...]
+    busy: tuple[str, ...] = ()
 
-    def saved(self, tried: Tried) -> float:
-        """Seconds of a step; below 0 where the change made it slower."""
-        return self.before - tried.after
+    @property
+    def before(self) -> float:
+        """Median seconds of a step as it was."""
+        return statistics.median(self.befores)
+
+
+class Short(NamedTuple):
+    """A short run to make: its command line without output.dir, and its variables.
+
+    shown  the command line without what makes the run short
+    """
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    shown: str = ""
 
 
 def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: int) -> Trial | None:
@@ -75,19 +108,45 @@ def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: i
     words = launcher_of(evidence.record)
     if not words:
         raise UserError("--try: the record's environment.command does not say how train.py was launched")
-    tried = []
     with tempfile.TemporaryDirectory(prefix=".tried-", dir=folder) as made:
         config = Path(made) / "config.toml"
         config.write_text(tomli_w.dumps(evidence.record["config"]), encoding="utf-8")
-        short = [*training(words), str(config), *_short(evidence, steps)]
-        before = _step([*words, *short, f"output.dir={made}/before"], Path(made) / "before", {})
-        for number, change in enumerate(chosen, 1):
-            launcher, target = _with_variables(words, change), Path(made) / f"after-{number}"
-            changed = [*launcher, *short, *change.settings, f"output.dir={target}"]
-            shown = shlex.join([*launcher, "train.py", *change.settings])
-            tried.append(Tried(name_of[id(change)], change, shown, _step(changed, target, change.variables)))
+        ending = [*training(words), str(config), *_short(evidence, steps)]
+        changed = [_changed(words, ending, each) for each in chosen]
+        befores, afters, busy = _in_turns(Short((*words, *ending), {}), changed, Path(made))
+    tried = [
+        Tried(name_of[id(change)], change, short.shown, *seconds)
+        for change, short, seconds in zip(chosen, changed, afters, strict=True)
+    ]
     having = [any(change.can_be_tried for change in each.changes) for each in found]
-    return Trial(tuple(tried), tuple(each.name for each in found[: having.index(True)]), steps, before)
+    return Trial(tuple(tried), tuple(each.name for each in found[: having.index(True)]), steps, befores, busy)
+
+
+Turns = tuple[tuple[float, ...], tuple[float, ...]]
+"""By turn, seconds of a step with a change, and by how much it was shorter than as it was."""
+
+
+def _in_turns(
+    as_it_was: Short, changed: Sequence[Short], folder: Path
+) -> tuple[tuple[float, ...], list[Turns], tuple[str, ...]]:
+    """Seconds of a step as it was, the turns of each change, and which machines were busy meanwhile."""
+    records = [_record(as_it_was, folder / "before-0")]
+    befores = [_step(records[0])]
+    afters: list[list[float]] = [[] for _ in changed]
+    saved: list[list[float]] = [[] for _ in changed]
+    for turn in range(TURNS):
+        places = list(range(len(changed)))[:: 1 if turn % 2 == 0 else -1]
+        for place in places:
+            records.append(_record(changed[place], folder / f"after-{place + 1}-{turn}"))
+            afters[place].append(_step(records[-1]))
+        records.append(_record(as_it_was, folder / f"before-{turn + 1}"))
+        befores.append(_step(records[-1]))
+        for at, place in enumerate(places, 1):
+            # As it was would have taken so long at that time, if the machine's speed has drifted evenly.
+            drift = (befores[-1] - befores[-2]) * at / (len(places) + 1)
+            saved[place].append(befores[-2] + drift - afters[place][-1])
+    turns = [(tuple(each), tuple(less)) for each, less in zip(afters, saved, strict=True)]
+    return tuple(befores), turns, busiest(records)
 
 
 def _short(evidence: Evidence, steps: int) -> list[str]:
@@ -108,6 +167,13 @@ def _short(evidence: Evidence, steps: int) -> list[str]:
     return [f"{key}={value}" for key, value in settings.items()]
 
 
+def _changed(words: Sequence[str], ending: Sequence[str], change: Change) -> Short:
+    """The run with the change, started by the launcher's words."""
+    launcher = _with_variables(words, change)
+    shown = shlex.join([*launcher, "train.py", *change.settings])
+    return Short((*launcher, *ending, *change.settings), change.variables, shown)
+
+
 def _with_variables(words: Sequence[str], change: Change) -> list[str]:
     """The launcher's words, with `env` in front of the program that it starts.
 
@@ -119,11 +185,17 @@ def _with_variables(words: Sequence[str], change: Change) -> list[str]:
     return [*launcher, "env", *(f"{name}={value}" for name, value in change.variables.items()), *interpreter]
 
 
-def _step(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> float:
-    """Median seconds of a step of the run that the command makes in `folder`."""
-    code, said = run(command, variables)
-    step = schema.read(folder)["step_seconds"]["median"] if code == 0 else None
-    if step is None:
+def _record(short: Short, folder: Path) -> dict[str, Any]:
+    """The record of the run, which is made in `folder`; UserError where it fails or counts no step."""
+    command = [*short.words, f"output.dir={folder}"]
+    code, said = run(command, short.variables)
+    record = schema.read(folder) if code == 0 else None
+    if record is None or record["step_seconds"]["median"] is None:
         print(f"+ {shlex.join(command)}", *said, sep="\n", file=sys.stderr)
         raise UserError(f"--try: a short run failed, with exit code {code}")
-    return float(step)
+    return record
+
+
+def _step(record: Mapping[str, Any]) -> float:
+    """Median seconds of a step."""
+    return float(record["step_seconds"]["median"])

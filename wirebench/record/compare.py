@@ -160,13 +160,17 @@ def remarks(record: Record) -> list[str]:
     return [*warnings, *_uncounted(record), *_beside_the_wire(record), *_busy(record), *failed]
 
 
+def busy_machines(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of `load` whose machines other programs kept busy."""
+    return [each for each in record.get("load") or () if (each["others_cores"] or 0) > BUSY * each["cores"]]
+
+
 def _busy(record: Record) -> list[str]:
     """Machines that had something else to do, so that times are theirs, too."""
     return [
         f"beside the run {each['others_cores']:.2g} of {each['hostname']}'s {each['cores']} cores were busy with "
         "something else: compare no times of it"
-        for each in record.get("load") or ()
-        if (each["others_cores"] or 0) > BUSY * each["cores"]
+        for each in busy_machines(record)
     ]
 
 

@@ -3,6 +3,7 @@
 Where one machine plays all hosts, making a gradient and copying it into its bucket is the processor's work, as
 compressing the bucket before is. While a rank does both, each of them has half of the rank's share of the cores:
 compressing takes longer, and so does the backward pass once that half no longer suffices to keep up with computation.
+Where the cores compute the backward pass as well, it takes longer by all that is done beside it (beside_computing).
 """
 
 from collections.abc import Generator, Sequence
@@ -63,6 +64,29 @@ def share(
     _run([_computing(passes, handling, ready), _exchanging(groups, durations, works, ready, spans)], together)
     taken = [Duration(end - begin, each.copy_seconds) for (begin, end), each in zip(spans, durations, strict=True)]
     return passes._replace(ready=tuple(ready), backward=max(passes.backward, ready[-1])), taken
+
+
+def beside_computing(
+    passes: Passes, groups: Sequence[range], durations: Sequence[Duration], works: Sequence[Work], together: float
+) -> tuple[Passes, list[Duration]]:
+    """The same where the cores that compress also compute: the whole backward pass is their work.
+
+    passes  of a step that exchanges nothing; making gradients is part of them
+    """
+    ready: list[float] = []
+    spans: list[tuple[float, float]] = []
+    _run([_working(passes, ready), _exchanging(groups, durations, works, ready, spans)], together)
+    taken = [Duration(end - begin, each.copy_seconds) for (begin, end), each in zip(spans, durations, strict=True)]
+    # What is computed after the last gradient is beside messages alone.
+    return passes._replace(ready=tuple(ready), backward=passes.backward + ready[-1] - passes.ready[-1]), taken
+
+
+def _working(passes: Passes, ready: list[float]) -> Thread:
+    """The backward pass as work, from its start; `ready` gets the times of its gradients."""
+    before = 0.0
+    for computed in passes.ready:
+        ready.append((yield _Task(work=computed - before)))
+        before = computed
 
 
 def _computing(passes: Passes, handling: Sequence[float], ready: list[float]) -> Thread:

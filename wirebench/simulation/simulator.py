@@ -19,7 +19,7 @@ from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.schedule import LayerCost, Mode, OuterRule
 from wirebench.simulation.pipeline import Passes, Step, outer_step, simulate_step
-from wirebench.simulation.shared_cores import handled, share
+from wirebench.simulation.shared_cores import beside_computing, handled, share
 from wirebench.simulation.stages import (
     AS_PREDICTED,
     COMPRESS,
@@ -124,11 +124,19 @@ class Simulator:
     compressing  seconds that the compressor works on a bucket, by its elements
     pricer       the network with its collective
     decoding     how many of these seconds come after the last request is answered; None: none
+    threads      of a rank that compute the passes on the cores that its exchange needs; 0: the passes take no core's
+                 time, as those of a GPU and of a replayed model
     A bucket's requests are counted once, for all schedules that make it.
     """
 
     def __init__(
-        self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer, decoding: Compressing | None = None
+        self,
+        trace: Trace,
+        sizes: Sizes,
+        compressing: Compressing,
+        pricer: Pricer,
+        decoding: Compressing | None = None,
+        threads: int = 0,
     ) -> None:
         assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
         self.layers, self.passes, self._layer_costs = layers_of(trace), passes_of(trace), costs_of(trace)
@@ -139,9 +147,11 @@ class Simulator:
         crowded = processor.crowded(pricer.topology.size)
         self.compressing: Compressing = lambda numel: crowded * processor.slower_by(numel) * compressing(numel)
         self._decoding: Compressing = lambda numel: crowded * processor.slower_by(numel) * decoding(numel)
-        self._together = processor.together_speed(pricer.topology.size)
-        # Hosts of their own have cores to spare for it.
-        handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES if processor.cores else 0.0
+        self._computing = threads > 0
+        self._together = processor.together_speed(pricer.topology.size, max(threads, 1))
+        # Hosts of their own have cores to spare for it; passes that the cores compute have it in them.
+        spared = self._computing or not processor.cores
+        handling = 0.0 if spared else crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES
         self._handling = [handling * layer.numel for layer in self.layers] if handling else []
         self._sizes, self._requests = sizes, sizes.of_spans(self.layers)
 
@@ -195,7 +205,10 @@ class Simulator:
         """The step, and its computation as long as it takes beside the exchange."""
         passes, durations = self.passes.times(factors.compute), [duration(each, factors) for each in stages]
         beside, handling = passes, [factors.compute * seconds for seconds in self._handling]
-        if any(handling) and scheduler.mode in BESIDE_BACKWARD:
+        if self._computing and self._together < 1 and scheduler.mode in BESIDE_BACKWARD:
+            works = [self._on_cores(each, factors) for each in stages]
+            beside, durations = beside_computing(passes, groups, durations, works, self._together)
+        elif any(handling) and scheduler.mode in BESIDE_BACKWARD:
             works = [work_of(each, factors) for each in stages]
             beside, durations = share(passes, groups, durations, works, handling, self._together)
         elif any(handling):
@@ -208,6 +221,13 @@ class Simulator:
             return step, passes
         # By what the backward pass takes longer than computation, gradients and what is beside them add to the step.
         return step._replace(exposed=step.exposed + beside.seconds - passes.seconds), beside
+
+    def _on_cores(self, stages: Sequence[Stage], factors: Factors) -> Work:
+        """Of an exchange, what its rank's processor does: the compressor's work, and a call for each request."""
+        work = work_of(stages, factors)
+        asked = sum(stage.name != COMPRESS and not stage.copy for stage in stages)
+        called = min(asked * self.pricer.call_seconds, duration(stages).seconds - sum(work_of(stages)))
+        return work._replace(before=work.before + factors.messages * called)
 
     def _work(self, group: range) -> Work:
         """What the compressor does for a bucket."""

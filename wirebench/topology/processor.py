@@ -81,10 +81,13 @@ class Processor:
         share = math.log(BEYOND / max(elements, 1.0)) / math.log(BEYOND / FITS)
         return 1.0 + (self.compress_factor - 1.0) * min(max(share, 0.0), 1.0)
 
-    def together_speed(self, ranks: int) -> float:
-        """Share of its speed that either of a rank's two threads has while both work, as those of all ranks do."""
+    def together_speed(self, ranks: int, threads: int = 1) -> float:
+        """Share of its speed that a rank's computing has while another thread works, too, as those of all ranks do.
+
+        threads  that compute; with one, the other thread has as large a share of its speed
+        """
         share = self.cores / ranks if self.cores else math.inf
-        return min(1.0, share / 2) / min(1.0, share)
+        return min(1.0, share / (threads + 1)) / min(1.0, share / threads)
 
     def message(self, ranks: int) -> float:
         """Seconds of a message at each of its two ends, where there are so many ranks."""

@@ -6,7 +6,7 @@ wirebench diagnose --try results/runs/A
 wirebench cluster run --hosts 4 --link 1gbit -- wirebench diagnose results/runs/A --measure
 
 A run that is under way is told from what it has logged so far. --measure is started as the run was, on every rank.
---try makes three short runs: one as it was, and one with each of the two changes that save most.
+--try makes short runs in turns: as it was, and with each of the two changes that save most.
 """
 
 import argparse
@@ -63,7 +63,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--measure", action="store_true", help="measure the network alone, on every rank of a job")
     more.add_argument(
-        "--try", dest="try_it", action="store_true", help="make short runs: as it was, with the two best changes"
+        "--try",
+        dest="try_it",
+        action="store_true",
+        help="make short runs in turns: as it was, with two changes",
     )
     parser.add_argument("--steps", type=int, default=30, metavar="N", help="counted steps of a short run (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
