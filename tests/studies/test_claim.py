@@ -8,7 +8,7 @@ import pytest
 
 from suite.studies.claim import Claim, Verdict, together
 from suite.studies.estimate import Estimate
-from suite.studies.gs_sgd.claims import PUBLISHED
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.published import load
 from suite.studies.study import Study, available
 from wirebench.errors import UserError

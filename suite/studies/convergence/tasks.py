@@ -8,7 +8,7 @@ import compressors
 from compressors.sketch.base import Sketched
 from suite.compose.resolve import compressor_of
 from suite.studies.convergence.rows import DENSE
-from suite.studies.gs_sgd.claims import PUBLISHED
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
 from suite.studies.runner import ROOT
 from wirebench.config import loader

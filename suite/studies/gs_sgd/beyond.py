@@ -9,7 +9,8 @@ from suite.studies.convergence.rows import Method
 from suite.studies.convergence.verdicts import judge_points
 from suite.studies.estimate import Estimate
 from suite.studies.findings import Finding
-from suite.studies.gs_sgd.claims import AS_PRINTED, PUBLISHED, most_sent
+from suite.studies.gs_sgd.claims import AS_PRINTED, most_sent
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.gs_sgd.variants import SWEEPS, SWEPT, swept
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, size, times_faster

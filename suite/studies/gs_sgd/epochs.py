@@ -6,7 +6,8 @@ from suite.studies import estimate, trust
 from suite.studies.claim import Verdict
 from suite.studies.convergence.rows import Method, history
 from suite.studies.findings import Finding
-from suite.studies.gs_sgd.claims import AS_PRINTED, PUBLISHED, model_of
+from suite.studies.gs_sgd.claims import AS_PRINTED, model_of
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.notes import NotedRun
 
 LONG: int = PUBLISHED.tables["trained"]["epochs"]

@@ -16,7 +16,8 @@ from suite.studies.convergence import course
 from suite.studies.convergence.course import LOSS, TOP1, Measure
 from suite.studies.convergence.rows import Method
 from suite.studies.drawn import Drawn
-from suite.studies.gs_sgd.claims import AS_PRINTED, METHODS, PUBLISHED, model_of, of_method
+from suite.studies.gs_sgd.claims import AS_PRINTED, METHODS, model_of, of_method
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.gs_sgd.variants import DAMAGING_K, SWEEPS, SWEPT, swept
 from suite.studies.rows import Row, cluster
 

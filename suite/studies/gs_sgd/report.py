@@ -12,9 +12,10 @@ from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, instead, with_unrun
 from suite.studies.gs_sgd import cluster, figures, throughput
 from suite.studies.gs_sgd.beyond import of_runs, of_sweeps, of_trainings
-from suite.studies.gs_sgd.claims import PUBLISHED, model_of
 from suite.studies.gs_sgd.claims import findings as of_rows
+from suite.studies.gs_sgd.claims import model_of
 from suite.studies.gs_sgd.epochs import of_epochs
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.page import Page
 from suite.studies.rows import Row, load
 from suite.studies.runner import RESULTS

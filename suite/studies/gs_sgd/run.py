@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from suite.studies.gs_sgd.claims import READINGS
+from suite.studies.gs_sgd.paper import READINGS
 from suite.studies.gs_sgd.variants import DENSE_OF, on_cluster, readings, sweep, variants
 from suite.studies.launched import FEW, Composition, Trained
 from suite.studies.methods import run as methods

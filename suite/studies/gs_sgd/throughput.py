@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from suite.studies import trust
 from suite.studies.convergence.network import exchange_seconds
 from suite.studies.energy import with_energy
-from suite.studies.gs_sgd.claims import BASES, METHODS, PUBLISHED, most_sent, of_method
+from suite.studies.gs_sgd.claims import BASES, METHODS, most_sent, of_method
+from suite.studies.gs_sgd.paper import PUBLISHED
 from suite.studies.rows import Row, size, times_faster
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
