@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from papers.convergence.rows import DENSE
-from papers.gs_sgd.claims import PUBLISHED
+from papers.gs_sgd.paper import PUBLISHED
 from papers.gs_sgd.variants import DAMAGING_K, LITERAL
 from papers.runner import ROOT
 from wirebench import compressors

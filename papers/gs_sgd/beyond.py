@@ -9,7 +9,8 @@ from papers.convergence.rows import Method
 from papers.convergence.verdicts import judge_points
 from papers.estimate import Estimate
 from papers.findings import Finding
-from papers.gs_sgd.claims import AS_PRINTED, PUBLISHED, most_sent
+from papers.gs_sgd.claims import AS_PRINTED, most_sent
+from papers.gs_sgd.paper import PUBLISHED
 from papers.gs_sgd.variants import SWEEPS, SWEPT, swept
 from papers.rows import Row, size, times_faster
 from wirebench.record.notes import NotedRun

@@ -2,15 +2,12 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from papers import trust
 from papers.findings import Finding
-from papers.published import load
+from papers.gs_sgd.paper import PUBLISHED, READINGS, at
 from papers.rows import Row, size, times_faster
-
-PUBLISHED = load(Path(__file__).parent)
 
 _MODELS: tuple[tuple[str, dict[str, object]], ...] = (
     ("ResNet-20", {"name": "replay", "trace": "resnet20_gtx1080ti"}),
@@ -24,15 +21,6 @@ AS_PRINTED = {"gtopk": "gtopk", "gs_sgd": "gs_sgd literal", "sketched_sgd": "ske
 the same k, both sketches of the same size."""
 BASES = ("gtopk", "gtopk 16 bytes", "sketched_sgd", "sketched_sgd literal")
 """What throughputs are compared with."""
-
-
-READINGS = (0.004, 0.001)
-"""Densities beside 1 %: at which the paper's own warm-up ends, and which gTop-k and DGC have."""
-
-
-def at(label: str, share: float) -> str:
-    """The label of a method at another density than 1 %."""
-    return f"{label} density={share:g}"
 
 
 def model_of(section: Mapping[str, Any]) -> str | None:

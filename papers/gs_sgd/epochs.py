@@ -6,7 +6,8 @@ from papers import estimate, trust
 from papers.claim import Verdict
 from papers.convergence.rows import Method, history
 from papers.findings import Finding
-from papers.gs_sgd.claims import AS_PRINTED, PUBLISHED, model_of
+from papers.gs_sgd.claims import AS_PRINTED, model_of
+from papers.gs_sgd.paper import PUBLISHED
 from wirebench.record.notes import NotedRun
 
 LONG: int = PUBLISHED.tables["trained"]["epochs"]

@@ -12,7 +12,8 @@ from papers.convergence import course
 from papers.convergence.course import LOSS, TOP1, Measure
 from papers.convergence.rows import Method
 from papers.drawn import Drawn
-from papers.gs_sgd.claims import AS_PRINTED, METHODS, PUBLISHED, model_of, of_method
+from papers.gs_sgd.claims import AS_PRINTED, METHODS, model_of, of_method
+from papers.gs_sgd.paper import PUBLISHED
 from papers.gs_sgd.variants import DAMAGING_K, SWEEPS, SWEPT, swept
 from papers.rows import Row, cluster
 from wirebench.figures import colours

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from papers.gs_sgd.claims import READINGS
+from papers.gs_sgd.paper import READINGS
 from papers.gs_sgd.variants import DENSE_OF, on_cluster, readings, sweep, variants
 from papers.launched import FEW, Composition, Trained
 from papers.methods import run as methods

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from papers import trust
 from papers.convergence.network import exchange_seconds
 from papers.energy import with_energy
-from papers.gs_sgd.claims import BASES, METHODS, PUBLISHED, most_sent, of_method
+from papers.gs_sgd.claims import BASES, METHODS, most_sent, of_method
+from papers.gs_sgd.paper import PUBLISHED
 from papers.rows import Row, size, times_faster
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table

@@ -1,6 +1,6 @@
 """gs-SGD and gTop-k as the papers and their released codes have them: what Table II's factors can and cannot be."""
 
-from papers.gs_sgd.claims import PUBLISHED, READINGS, at
+from papers.gs_sgd.paper import PUBLISHED, READINGS, at
 
 DAMAGING_K = PUBLISHED.tables["entries_sent"]["k"]
 _RULE = (

@@ -120,8 +120,8 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
     assert len(printed) == len(found["rows"]) == 3
     for cells, row in zip(printed, found["rows"], strict=True):
         assert cells[1:4] == [row["compressor"], row["scheduler"], row["collective"]] and cells[-1] == row["limit"]
-        low, high = row["speedup_range"]
-        assert cells[4:8] == f"{row['speedup']:.2f}x [{low:.2f} - {high:.2f}]".split()
+        expected, low, high = (three_digits(each) for each in (row["speedup"], *row["speedup_range"]))
+        assert cells[4:8] == f"{expected}x [{low} - {high}]".split()
         ranges_of = [row[f"{part}_seconds_range"] for part in ("compress", "communicate", "exposed")]
         assert cells[-4:-1] == ["-".join(dict.fromkeys(f"{1e3 * each:.1f}" for each in ends)) for ends in ranges_of]
         assert cells[-5] == f"{row['bytes_per_step']['wire'] / 1e6:.4g}"
@@ -134,6 +134,24 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
         low, high = row["break_even_gbit_range"]
         assert cells[9] == f"{low:.3g}-{high:.3g}" and low <= row["break_even_gbit"] <= high
         assert row["break_even"] == rate(row["break_even_gbit"])
+
+
+def three_digits(value: float) -> str:
+    return next(text for text in (f"{value:.2f}", f"{value:.1f}", f"{value:.0f}") if len(text) <= 4 or "." not in text)
+
+
+def test_rows_stand_in_groups_below_their_names(tmp_path, capsys):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--schedulers", "wfbp"]
+    found = answer(tmp_path, *where, "--compressors", "fp16", "topk", "randomk", "iwp", "chunk_topk")
+    group, groups = "", []
+    for line in capsys.readouterr().out.partition(" compressor ")[2].splitlines()[1:]:
+        if re.match(r" *\d+ \w+ ", line):
+            groups.append(group)
+        elif line.startswith("   "):
+            group = line.strip()
+    named = {"within": "free, nearly free", "costs": "at a cost"}
+    assert groups == [named.get(row["standing"], "not recommended") for row in found["rows"]]
+    assert len(set(groups)) == 3 and {"too_much", "unknown"} <= {row["standing"] for row in found["rows"]}
 
 
 @pytest.mark.slow
@@ -481,7 +499,7 @@ def test_local_steps_are_ranked_as_they_were_trained(tmp_path, capsys):
     assert outer.keys() == trained
     assert all(row["accuracy"]["schedule"] == name for name, row in outer.items())
     printed = capsys.readouterr().out
-    assert re.search(r"^ *\d+ none +outer:delay=5 .*\n +:fragments=3:keep=0\.5 *$", printed, re.M)
+    assert re.search(r"^ *\d+ none +outer:delay=5 .*\n +:fragments=3 *\n +:keep=0\.5 *$", printed, re.M)
     best = answer(tmp_path, *TRACE, "--network", "1gbe", "--gbit", "0.1", "--compressors", "chunk_topk")
     assert sorted((row["compressor"], row["scheduler"].partition(":")[0] == "outer") for row in best["rows"]) == [
         ("chunk_topk", False), ("chunk_topk", True), ("none", False), ("none", True),
@@ -507,7 +525,9 @@ def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(
     same = ("scheduler", "step_seconds", "images_per_second_range")
     assert [found["as_ddp"][key] for key in same] == [plain[key] for key in same]
     for text, problem in (
-        ("outer:evry=2", "scheduler.evry: 'outer' has no such option; did you mean 'every'?"),
+        ("outer:evry=2", "--schedulers outer:evry: 'outer' has no such option; did you mean 'every'?"),
+        ("outer:every=x", "--schedulers outer:every: needs a whole number, got 'x'"),
+        ("outer:every=0", "--schedulers: every: needs at least 1, got 0"),
         ("outer:every", "--schedulers: cannot read 'outer:every'; it reads name:key=value:key=value"),
         ("outer:every=2:every=3", "--schedulers: 'outer:every=2:every=3' gives an option twice"),
         ("outer:name=wfbp", "--schedulers: 'outer:name=wfbp' has two names"),
@@ -534,7 +554,7 @@ def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
     assert pairs["messages"] == 30, "of 59 layers"
     capsys.readouterr()
     for name, problem in (
-        ("owned.scheduling.Forgetful", "scheduler.name: 'Forgetful': its groups must cover the layers in order"),
+        ("owned.scheduling.Forgetful", "'Forgetful': its groups must cover the layers in order"),
         ("native", "no scheduler of native goes with it"),
     ):
         assert main([*of, name]) == 2

@@ -297,8 +297,11 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
             [*words, *data[:1], f"{data[1]}:length"],
             "--data: cannot read 'mine.letters.Counting:length'; it reads name:key",
         ),
-        ([*words, *data[:1], f"{data[1]}:many=1"], "data.many: 'mine.letters.Counting' has no such option"),
-        ([*words, "--data", "mine.nothing"], "data.name: no module 'mine.nothing' can be imported"),
+        (
+            [*words, *data[:1], f"{data[1]}:many=1"],
+            "--data mine.letters.Counting:many: 'mine.letters.Counting' has no such option",
+        ),
+        ([*words, "--data", "mine.nothing"], "--data: no module 'mine.nothing' can be imported"),
         ([*words, "--data", "digits"], "--data: 'mine.letters.Successor' cannot be trained on what it has, float32"),
     ):
         assert main(arguments) == 2
@@ -315,10 +318,10 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
         (["--classes", "1"], "--classes: needs at least 2, got 1"),
         (["--precision", "bf16"], "--precision: NVIDIA Tesla K80, one of its two GPUs has no rate for bf16; there is:"),
         (["--precision", "fp23"], "--precision: no 'fp23'; did you mean 'fp32'?"),
-        (["--model", "toyy"], "model.name: no model 'toyy'; did you mean 'toy'?"),
+        (["--model", "toyy"], "--model: no model 'toyy'; did you mean 'toy'?"),
         (["--model", "replay"], "--model: it computes nothing that could be estimated"),
         (["--option", "hidden"], "--option: needs KEY=VALUE"),
-        (["--option", "hidden=red"], "model.hidden: needs a whole number, got 'red'"),
+        (["--option", "hidden=red"], "--option hidden: needs a whole number, got 'red'"),
         (["--out", f"{__file__}/all.json"], f"--out: {__file__}/all.json: cannot be written: Not a directory"),
     ],
 )

@@ -52,6 +52,9 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
     says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
     outer = build[0], schedulers.build("dear")
+    needed = "'dear' updates the model itself; make the optimizer first, and write "
+    call = "wirebench.synchronise(model, compressor, scheduler, optimizer=optimizer)"
+    says(needed + call, lambda: wirebench.synchronise(network(), *outer))
     says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
     model = network()
     part = torch.optim.SGD(list(model.parameters())[1:], RATE)

@@ -13,7 +13,7 @@ from tests.cli.test_advise import answer
 from tests.cli.verbs import verb
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended
 from wirebench.planner.advice import Advice, speedup
-from wirebench.planner.answer import NOTHING, Judge, best_of
+from wirebench.planner.answer import AT_EQUAL_TIME, NO_LOWER, NOTHING, Judge, best_of
 from wirebench.planner.dense import DenseForms, Reached
 from wirebench.planner.progress import Progress
 from wirebench.planner.rank import Adviser
@@ -139,7 +139,8 @@ def test_a_language_models_methods_stand_by_their_loss_in_as_much_time() -> None
     free, nearly, fastest = made.lines(every)
     assert free.advice is every[1] and nearly.nothing == NOTHING and fastest.advice is every[3]
     worse = [plain, of("bf16", 0.3), of("none", 0.29, "outer")]
-    assert made.lines(worse)[2].nothing == NOTHING, "faster, and in as much time not better"
+    last = made.lines(worse)[2]
+    assert (last.name, last.nothing) == (AT_EQUAL_TIME, NO_LOWER), "faster, and at equal time not better"
 
 
 @pytest.mark.slow
@@ -149,13 +150,15 @@ def test_a_language_model_is_advised_by_the_loss_of_the_nearest_size(tmp_path, c
     found = answer(tmp_path, *gpt, *few)
     of_model = {row["accuracy"]["of"]["near"] for row in found["rows"] if row["accuracy"]}
     assert of_model == {True}
-    line = re.search(r"^fastest at a cost +(.*)$", capsys.readouterr().out, re.M)
-    assert line and re.search(r"loss \d\.\d{3} \[\d\.\d{3} - \d\.\d{3}\]x on as many tokens, ", line[1])
+    line = re.search(r"^lowest loss at equal time +(.*)$", capsys.readouterr().out, re.M)
+    assert line and re.search(r"loss \d\.\d{3} \[\d\.\d{3} - \d\.\d{3}\]x at equal tokens, ", line[1])
     assert ", of a GPT of 1.9M parameters, 0.9 tokens a parameter; " in line[1]
     larger = answer(tmp_path, *gpt, "--option", "width=384", *few)
-    line = re.search(r"^fastest at a cost +(.*)$", capsys.readouterr().out, re.M)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed[printed.index(" compressor ") :].splitlines())) <= 120
+    line = re.search(r"^lowest loss at equal time +(.*)$", printed, re.M)
     assert line and re.search(
-        r"loss \d\.\d{3}x on as many tokens, (at most )?\d\.\d{3}x in as much time, of a GPT", line[1]
+        r"loss \d\.\d{3}x at equal tokens, (at most )?\d\.\d{3}x at equal time, of a GPT", line[1]
     )
     costs = [row["accuracy"]["loss_ratio_in_time"] for row in larger["rows"] if row["standing"] == "costs"]
     assert costs == sorted(costs) and len(costs) > 2

@@ -1,5 +1,6 @@
 """Commands that have commands: `wirebench VERB`, `wirebench bench TOOL`; what they list, and how one is run."""
 
+import gc
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,17 @@ class Menu:
                     raise UserError(f"no such {self.word}; {suggest(name, list(self.entries))}")
                 with importing():
                     module = importlib.import_module(self.entries[name].module)
+                _collect_garbage()
                 return int(module.main(arguments))
             except UserError:
                 let_rank_0_tell()
                 raise
 
         return run
+
+
+def _collect_garbage() -> None:
+    """From now on, where the program has imported without; but not among what imports have made."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

@@ -92,7 +92,7 @@ class Plugins:
 
     def parameters(self, name: str) -> Mapping[str, inspect.Parameter]:
         """All arguments of the plugin `name`, those that the suite passes itself included."""
-        return inspect.signature(self.load(name)).parameters
+        return _signature(self.load(name)).parameters
 
     def options(self, name: str) -> dict[str, inspect.Parameter]:
         """The options that plugin `name` takes, by name; UserError for one without a name of its own or a type."""
@@ -115,14 +115,16 @@ class Plugins:
             return {key: value for key, value in known.items() if isinstance(value, bool | int | float | str)}
         return known
 
-    def check(self, name: str, options: Mapping[str, Any]) -> None:
-        """Raise UserError unless the constructor of `name` takes these options, with these types."""
+    def check(self, name: str, options: Mapping[str, Any], *, in_config: bool = True) -> None:
+        """Raise UserError unless the constructor of `name` takes these options, with these types.
+
+        in_config  whether the error also lists the section's other keys
+        """
         allowed = self.options(name)
+        known = [*allowed, *(own_keys(self.kind) if in_config else ())]
         for key in options:
             if key not in allowed and not self._takes_any(name):
-                raise UserError(
-                    f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, [*allowed, *own_keys(self.kind)])}"
-                )
+                raise UserError(f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, known)}")
         for key, parameter in allowed.items():
             if key not in options and parameter.default is inspect.Parameter.empty:
                 raise UserError(f"{self.kind}.{key}: {name!r} needs it ({type_name(self.types(name).get(key))})")
@@ -247,6 +249,12 @@ def own_keys(section: str) -> list[str]:
     """The keys of a config's section that stand beside its plugin's options; none where it is no section."""
     kind = typing.get_type_hints(Config).get(section)
     return [f.name for f in dataclasses.fields(kind) if f.name != "options"] if kind else []
+
+
+@functools.lru_cache(maxsize=256)
+def _signature(plugin: Any) -> inspect.Signature:
+    """What a class or a function takes: it is asked for again and again, and takes long to find out."""
+    return inspect.signature(plugin)
 
 
 def _member(path: str) -> Any:

@@ -39,6 +39,7 @@ class Piecewise:
         pairs = zip(self.points, self.points[1:], strict=False)
         self._slopes = [_slope(one, other) for one, other in pairs] or [0.0]
         self._slopes.append(self._slopes[-1])
+        self._lines = np.array([seconds for _, seconds in self.points]), np.array(self._slopes)
 
     def __call__(self, numel: float) -> float:
         """Seconds of one exchange of `numel` elements."""
@@ -46,12 +47,26 @@ class Piecewise:
         size, seconds = self.points[place]
         return seconds + (numel - size) * self._slopes[place]
 
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Elements at which lines begin, from 0 on."""
+        return tuple(self._sizes)
+
     def of_all(self, numels: NDArray[np.int64]) -> NDArray[np.float64]:
         """Seconds of exchanges of many sizes, each to the last digit as by itself."""
-        place = np.searchsorted(self._sizes, numels, side="right") - 1
-        sizes, seconds = (np.array(each, dtype=np.float64)[place] for each in zip(*self.points, strict=True))
-        found: NDArray[np.float64] = seconds + (numels - sizes) * np.array(self._slopes)[place]
+        return self.on_lines(*lines(self.sizes, numels))
+
+    def on_lines(self, place: NDArray[np.intp], beyond: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of exchanges `beyond` the begins of these lines, as `lines` of `sizes` finds them."""
+        seconds, slopes = self._lines
+        found: NDArray[np.float64] = seconds.take(place) + beyond * slopes.take(place)
         return found
+
+
+def lines(sizes: tuple[float, ...], numels: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """For each number of elements, the line that it lies on and how far; alike for all costs of the same `sizes`."""
+    place = np.searchsorted(sizes, numels, side="right") - 1
+    return place, numels - np.array(sizes)[place]
 
 
 def _rising(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -53,7 +53,7 @@ class RequestSize(NamedTuple):
     def plus(self, other: "RequestSize", times: float = 1.0) -> "RequestSize":
         """This request with `times` times the other's bytes added."""
         num_bytes, most_bytes = self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes
-        return self._replace(num_bytes=num_bytes, most_bytes=most_bytes)
+        return RequestSize(self.kind, num_bytes, most_bytes, self.item_bytes)
 
 
 def play(

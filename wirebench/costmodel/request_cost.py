@@ -55,6 +55,7 @@ class Pricer:
         large = formulas or topology.size > MOST_RANKS
         self._large = RoundCost(self._name, topology, segmented=not formulas, kinds=kinds) if large else None
         self._known: dict[tuple[type[Request], Part, float, float], float] = {}
+        self._asked: dict[tuple[RequestSize, Part], float] = {}
 
     def seconds(self, request: RequestSize) -> float:
         """Seconds of one request."""
@@ -73,6 +74,12 @@ class Pricer:
         return Duration(self._seconds(request, "reduce"), self._seconds(request, "copy") - self.call_seconds)
 
     def _seconds(self, request: RequestSize, part: Part) -> float:
+        asked = (request, part)
+        if asked not in self._asked:
+            self._asked[asked] = self._counted(request, part)
+        return self._asked[asked]
+
+    def _counted(self, request: RequestSize, part: Part) -> float:
         if self.topology.size == 1:
             return 0.0
         num_bytes, most_bytes = max(request.num_bytes, LEAST_BYTES), max(request.most_bytes, LEAST_BYTES)

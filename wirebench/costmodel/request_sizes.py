@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
 from wirebench.costmodel.played_exchange import PLAYED, SAMPLE, RequestSize, Shapes, buckets, play
@@ -54,6 +54,19 @@ class Whole(NamedTuple):
     requests: list[RequestSize]
 
 
+class _Model(NamedTuple):
+    """A model's layers, and what is known of its buckets.
+
+    numels, sent, sent_numels  elements before each layer and of all; layers, and their elements, that are compressed
+    """
+
+    layers: tuple[Layer, ...]
+    numels: list[int]
+    sent: list[int]
+    sent_numels: list[int]
+    known: dict[range, list[RequestSize]]
+
+
 class Sizes:
     """Request sizes of one compressor in a world of `size`, by bucket.
 
@@ -76,7 +89,8 @@ class Sizes:
         self.make, self.size, self._before = lambda: copy.deepcopy(fresh), size, before
         self.known = dict(before(size))
         self._buckets: dict[tuple[Layer, ...], list[RequestSize]] = {}
-        self._spans: dict[tuple[Layer, ...], dict[range, list[RequestSize]]] = {}
+        self._models: dict[tuple[Layer, ...], _Model] = {}
+        self._latest: _Model | None = None
 
     def of_world(self, size: int) -> "Sizes":
         """The same compressor in a world of another size."""
@@ -91,29 +105,57 @@ class Sizes:
 
     def of_spans(self, model: tuple[Layer, ...]) -> Callable[[range], list[RequestSize]]:
         """The same by the places of a bucket's layers in a model, which are looked up faster than its layers."""
-        known = self._spans.setdefault(model, {})
+        if self._latest is None or self._latest.layers is not model:
+            if model not in self._models:
+                self._models[model] = self._model(model)
+            self._latest = self._models[model]
+        latest = self._latest
+        known = latest.known
 
         def of(span: range) -> list[RequestSize]:
             if span not in known:
-                known[span] = self.of(model[span.start : span.stop])
+                known[span] = self._of_span(latest, span)
             return known[span]
 
         return of
 
+    def _model(self, layers: tuple[Layer, ...]) -> _Model:
+        numels, sent = [layer.numel for layer in layers], [int(self._is_compressed(layer)) for layer in layers]
+        sent_numels = [one * numel for one, numel in zip(sent, numels, strict=True)]
+        before = [[0, *accumulate(each)] for each in (numels, sent, sent_numels)]
+        return _Model(layers, before[0], before[1], before[2], {})
+
+    def _of_span(self, model: _Model, span: range) -> list[RequestSize]:
+        """The requests of a bucket; without a look at each of its layers, where shapes do not count."""
+        sums = model.numels, model.sent, model.sent_numels
+        numel, sent, sent_numel = (each[span.stop] - each[span.start] for each in sums)
+        if sent and self.by_shape:
+            return self.of(model.layers[span.start : span.stop])
+        compressed = self._of_total(sent_numel, sent) if sent else []
+        return self._dense(numel - sent_numel) + compressed if sent < len(span) else compressed
+
+    def _is_compressed(self, layer: Layer) -> bool:
+        return not self.dense_below or (layer.ndim > 1 and layer.numel >= self.dense_below)
+
     def _counted(self, layers: Sequence[Layer]) -> list[RequestSize]:
-        limit = self.dense_below
-        sent = [layer for layer in layers if not limit or (layer.ndim > 1 and layer.numel >= limit)]
-        dense_bytes = FLOAT_BYTES * (sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent))
-        dense = [RequestSize(Sum, dense_bytes, dense_bytes)] if len(sent) < len(layers) else []
-        return dense + (self._of(sent) if sent else [])
+        sent = [layer for layer in layers if self._is_compressed(layer)]
+        rest = sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent)
+        return (self._dense(rest) if len(sent) < len(layers) else []) + (self._of(sent) if sent else [])
+
+    def _dense(self, numel: int) -> list[RequestSize]:
+        return [RequestSize(Sum, FLOAT_BYTES * numel, FLOAT_BYTES * numel)]
 
     def _of(self, layers: Sequence[Layer]) -> list[RequestSize]:
-        shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
         if self.by_shape:
+            shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
             return self._layer_by_layer(shapes) if self._is_sum_of_layers else self._requests(shapes, shaped=True)
-        one_layer = self._interpolated(sum(numel for numel, _, _ in shapes))
+        return self._of_total(sum(layer.numel for layer in layers), len(layers))
+
+    def _of_total(self, numel: int, layers: int) -> list[RequestSize]:
+        """The requests of so many elements in so many layers, where shapes do not count."""
+        one_layer = self._interpolated(numel)
         pairs = zip_longest(one_layer, self._of_a_layer[: len(one_layer)])
-        return [a.plus(more, len(shapes) - 1) if more and more.kind is a.kind else a for a, more in pairs]
+        return [a.plus(more, layers - 1) if more and more.kind is a.kind else a for a, more in pairs]
 
     def of_sample(self) -> list[RequestSize]:
         """The requests of one matrix of SAMPLE elements, on noise: what differs between worlds is seen in it."""

@@ -41,6 +41,13 @@ class _Crossed(NamedTuple):
     ways: tuple[tuple[float, float], ...]
 
 
+class _Order(NamedTuple):
+    """Rounds that cost the same once each, and how many times the one at which place comes, in order."""
+
+    distinct: list[Rounds]
+    order: list[tuple[float, int]]
+
+
 class RoundCost:
     """Seconds of a collective on a topology, by its rounds.
 
@@ -69,6 +76,7 @@ class RoundCost:
         above = [[each for each in level if isinstance(each.children[0], Branch)] for level in levels[1:]]
         self._network = [_kinds(each) for each in above]
         self._ways: dict[tuple[float, ...], _Crossed] = {}
+        self._orders: dict[tuple[Rounds, ...], _Order] = {}
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
         """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
@@ -124,21 +132,36 @@ class RoundCost:
         return {"reduce": half + adding, "copy": half, "whole": 2 * half + adding}[part]
 
     def _seconds(self, rounds: Sequence[Rounds], num_bytes: float, processor: Processor) -> float:
-        known: dict[tuple[float, tuple[float, ...], bool], float] = {}
+        key = tuple(rounds)
+        if key not in self._orders:
+            self._orders[key] = self._order(rounds)
+        distinct, order = self._orders[key]
+        seconds = [sum(self._costs(each, each.share * num_bytes, processor)) for each in distinct]
         total = 0.0
+        for times, place in order:
+            total += times * seconds[place]
+        return total
+
+    def _order(self, rounds: Sequence[Rounds]) -> _Order:
+        places: dict[tuple[float, tuple[float, ...], bool], int] = {}
+        distinct: list[Rounds] = []
+        order: list[tuple[float, int]] = []
         for each in rounds:
             if each.times:
                 # A copy half mirrors its reduce half: where adding costs nothing, its rounds cost the same.
                 key = (each.share, each.crossing, each.adds and self.topology.reduce_seconds_per_byte > 0)
-                if key not in known:
-                    known[key] = sum(self._costs(each, each.share * num_bytes, processor))
-                total += each.times * known[key]
-        return total
+                if key not in places:
+                    places[key] = len(distinct)
+                    distinct.append(each)
+                order.append((each.times, places[key]))
+        return _Order(distinct, order)
 
     def _costs(self, each: Rounds, message_bytes: float, processor: Processor) -> _Costs:
         """A round's costs. A rank sends one message and receives one, so that its processor works at two ends."""
         crossed = self._crossed(each.crossing, message_bytes)
-        wire = max([messages * message_bytes / rate for messages, rate in crossed.ways])
+        wire = 0.0
+        for messages, rate in crossed.ways:
+            wire = max(wire, messages * message_bytes / rate)
         adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
         latency = crossed.latency + 2 * processor.message_seconds + processor.engine_round_seconds
         return _Costs(latency, wire, adding + 2 * message_bytes * processor.seconds_per_byte)

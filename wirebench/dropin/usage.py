@@ -120,7 +120,11 @@ def refuse_mode(
     if scheduler.mode == "native":
         raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
     if scheduler.mode in UPDATES_ITSELF and optimizer is None:
-        raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
+        name = type(scheduler).__module__.rpartition(".")[2]
+        raise UserError(
+            f"synchronise: {name!r} updates the model itself; make the optimizer first, and write "
+            "wirebench.synchronise(model, compressor, scheduler, optimizer=optimizer)"
+        )
     if scheduler.mode in UPDATES_ITSELF and scaler is not None:
         raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
     if scheduler.mode == "elastic" and name_of(method) != "none":

@@ -15,11 +15,11 @@ from wirebench.planner.compositions import (
     DENSE,
     MOST,
     check_batches,
+    check_built,
     check_density,
     check_names,
     check_positive,
     check_time,
-    density_of,
 )
 from wirebench.planner.networks import error_of, gbit_of, source_of, topology_of
 from wirebench.planner.probe import probe
@@ -147,7 +147,7 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, Gpu | None]:
         given = [name for name in OF_A_MODEL if getattr(options, name) not in (None, False, [])]
         if given:
             raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
-        model = trace.load(trace.find(options.trace))
+        model = trace.load(trace.find(options.trace, "--trace"))
         check_batches([] if options.batch is None else [options.batch])
         return model.batched(_or(options.batch, model.batch_size)), gpu or _gpu_of(model)
     return _of_model(options, gpu), gpu
@@ -167,12 +167,13 @@ def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
     if options.batch is None:
         raise UserError(f"--batch: is missing, the {'samples' if options.data else 'images'} of a worker's step")
     own = model_options(options.option)
-    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, own)
-    if gpu is None:
-        return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))
-    precision = _or(options.precision, "fp32")
-    asked = (options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
-    return shipped(*asked) or estimate(*asked)
+    with inputs.naming_options(options.model, own, options.data):
+        given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, own)
+        if gpu is None:
+            return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))
+        precision = _or(options.precision, "fp32")
+        asked = (options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
+        return shipped(*asked) or estimate(*asked)
 
 
 def _named(name: str) -> Gpu:
@@ -214,7 +215,7 @@ def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     wanted = list(dict.fromkeys([DENSE, *(names or compressors.available())]))
     check_density(wanted, density)
     for name in wanted if names else ():
-        compressors.build(name, **density_of(name, density))
+        check_built("--compressors", name, density)
     return wanted
 
 

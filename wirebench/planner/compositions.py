@@ -16,6 +16,7 @@ from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.simulator import Compressing, free, layers_of
 from wirebench.simulation.trace import MOST_IMAGES, Trace
 from wirebench.topology.processor import IDLE, Processor
+from wirebench.utils.cli import naming
 
 DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
@@ -35,7 +36,13 @@ def check_density(names: Sequence[str], density: float | None) -> None:
     if not having:
         raise UserError(f"--density: {', '.join(map(repr, names))}: none has one")
     for name in having:
-        compressors.build(name, density=density)
+        check_built("--density", name, density)
+
+
+def check_built(option: str, name: str, density: float | None) -> None:
+    """Raise UserError, naming the option, for a compressor that cannot be built with this density."""
+    with naming({"compressor": option, "compressor.name": option, "compressor.density": "--density"}):
+        compressors.build(name, **density_of(name, density))
 
 
 def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:

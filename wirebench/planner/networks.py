@@ -7,6 +7,7 @@ from pathlib import Path
 from wirebench.errors import UserError
 from wirebench.topology import presets, topology_file
 from wirebench.topology.tree import Branch, Link, Topology
+from wirebench.utils.cli import naming
 
 DEFAULT = "10gbe"
 MOST_WORKERS = 100_000
@@ -49,7 +50,8 @@ def topology_of(
     for name in ("network", "per_machine", "rails", "per_rack", "oversubscription"):
         if getattr(options, name) not in (None, False):
             raise UserError(f"--{name.replace('_', '-')}: goes without --topology, which says it already")
-    described = topology_file.resolve(options.topology)
+    with naming({"topology": "--topology"}):
+        described = topology_file.resolve(options.topology)
     if not all(branch.links for branch in described.branches.values()):
         raise UserError(f"--topology: {options.topology} has no link speeds; wirebench fit measures them")
     if described.size != workers:

@@ -103,7 +103,9 @@ class Adviser:
                 reason = self.unknown(name, named)
                 advices += [] if reason else self._of(name, None)
             except UserError as error:
-                reason = str(error)
+                # The keys are a config's, which this command has none of.
+                reason = str(error).removeprefix("scheduler.name: ").removeprefix("compressor.name: ")
+                reason = reason.removeprefix("compressor.")
             except Exception as error:
                 # A user's own plugin may fail in any way; ours may not.
                 if not any("." in each.partition(":")[0] for each in (name, *self.tried)):

@@ -6,8 +6,18 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from wirebench.planner.accuracy import ELSEWHERE, LOSS, OTHERWISE, SAME_SIZE, Accuracies, Ended, is_exact, ratio
-from wirebench.planner.advice import Advice
+from wirebench.planner.accuracy import (
+    ELSEWHERE,
+    LOSS,
+    OTHERWISE,
+    SAME_SIZE,
+    Accuracies,
+    Ended,
+    Standing,
+    is_exact,
+    ratio,
+)
+from wirebench.planner.advice import Advice, Speedup
 from wirebench.planner.answer import Judge, Line
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.networks import WIDTH, rate
@@ -18,9 +28,10 @@ from wirebench.utils.console import console, with_room
 
 Ends = tuple[float | None, float | None]
 """Gbit/s below which a compressor surely pays, and from which on it surely does not; None: no rate, inf: any."""
-SCHEDULE_WIDTH = 22
+SCHEDULE_WIDTH = 19
 """Columns of a schedule with its options, which are folded at their colons."""
-ANSWER_WIDTH = len("fastest at a cost  ")
+AT_EQUAL_TIME = "equal time"
+"""The column of losses beside dense training that takes as long."""
 
 
 class Setting(NamedTuple):
@@ -139,7 +150,7 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
         "exchange_factors": {"low": ranking.errors.low, "high": ranking.errors.high, "runs": ranking.errors.runs},
         "accuracy_setting": ranking.accuracies.setting,
         "tolerance": ranking.judge.tolerance,
-        "answer": {line.name.replace(" ", "_"): _answer(line, ranking) for line in ranking.lines},
+        "answer": {line.key: _answer(line, ranking) for line in ranking.lines},
         "as_ddp": _entry(ranking.judge.plain, ranking),
         "rows": [_entry(row, ranking) for row in shown],
         "left_out": ranking.left_out,
@@ -224,7 +235,8 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
     notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + ranking.timed.said
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     files = [f"{path}: written" for path in written]
-    answers = [f"{line.name:<{ANSWER_WIDTH}}{words_of(line, ranking, setting)}" for line in ranking.lines]
+    width = max(len(line.name) for line in ranking.lines)
+    answers = [f"{line.name:<{width}}  {words_of(line, ranking, setting)}" for line in ranking.lines]
     for part in (_head(setting, ranking, shown), _more(setting, ranking) if wide else [], ["", *answers, ""]):
         for line in part:
             shown_on.print(line, **PLAIN)
@@ -246,7 +258,8 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     nearest = sorted(models, key=lambda numel: abs(math.log(numel / ranking.numel)))
     measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
     unit = " %" if measure is LOSS else " points"
-    in_time = "; in time: of dense in as much time" if judge.accuracies.dense else ""
+    as_long = f"; {AT_EQUAL_TIME}: beside dense training that takes as long; rows at a cost stand in its order"
+    in_time = as_long * (judge.accuracies.dense is not None)
     told = (
         f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} by the worst seed"
         if of
@@ -296,6 +309,12 @@ def _gain(each: Advice, ranking: Ranking) -> str:
     return f"{gain.expected:.2f}x [{gain.low:.2f} - {gain.high:.2f}]"
 
 
+def _short(gain: Speedup) -> str:
+    """A speed-up in the table: three digits."""
+    expected, low, high = (f"{each:.{2 if each < 9.995 else 1 if each < 99.95 else 0}f}" for each in gain)
+    return f"{expected}x [{low} - {high}]"
+
+
 def _loss(each: Advice, ranking: Ranking) -> str:
     """What it loses, with the model that says so."""
     ended = ranking.accuracies.of(each)
@@ -304,7 +323,7 @@ def _loss(each: Advice, ranking: Ranking) -> str:
     number, unit = (ended.said if ranking.is_near(ended) else ended.mean), ended.measure.unit
     found = f"loss {number}{unit}" if ended.measure is LOSS else f"{ended.measure.head} {number} {unit}"
     if ended.measure is LOSS and (in_time := ranking.judge.in_time(each)) is not None:
-        found += f" on as many tokens, {'' if in_time[1] else 'at most '}{in_time[0]:.3f}x in as much time"
+        found += f" at equal tokens, {'' if in_time[1] else 'at most '}{in_time[0]:.3f}x at {AT_EQUAL_TIME}"
     return found if ended.model is None else f"{found}, of {ended.model.words}"
 
 
@@ -316,11 +335,12 @@ def images(each: Advice) -> str:
 
 def table(ranking: Ranking, shown: Sequence[Advice], wide: bool) -> Table:
     """The ranking; wide: with rates, bytes, and the milliseconds of compressing and of messages."""
-    made, accuracies = Table(box=None, header_style="bold", padding=(0, 1, 0, 0)), ranking.accuracies
+    made = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    accuracies = ranking.accuracies
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    in_time = ["in time"] * (accuracies.dense is not None)
+    in_time = [AT_EQUAL_TIME.replace(" ", "\n")] * (accuracies.dense is not None)
     more = [
         "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s",
         "wire MB",
@@ -331,15 +351,26 @@ def table(ranking: Ranking, shown: Sequence[Advice], wide: bool) -> Table:
     for head in ("speed-up", accuracies.measure.head, *in_time, "pays below\nGbit/s", *more * wide):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
+    group = ""
     for number, each in enumerate(shown, 1):
+        if (now := _group(each, ranking)) != group:
+            made.add_row("", group := now, style="bold")
         ends = ranking.ends.get(key_of(each))
         cells = [images_range(each), f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each))]
         made.add_row(
-            str(number), each.compressor, _folded(each.scheduler), each.collective, _gain(each, ranking),
+            str(number), each.compressor, _folded(each.scheduler), each.collective, _short(ranking.judge.gain(each)),
             ranking.cell(each), *[_in_time(each, ranking)] * len(in_time), "" if ends is None else _below(*ends),
             *cells * wide, each.limit,
         )  # fmt: skip
     return made
+
+
+def _group(each: Advice, ranking: Ranking) -> str:
+    """What stands above the rows of its kind."""
+    standing = ranking.judge.standing(each)
+    if standing is Standing.WITHIN:
+        return "free, nearly free"
+    return "at a cost" if standing is Standing.COSTS else "not recommended"
 
 
 def _in_time(each: Advice, ranking: Ranking) -> str:

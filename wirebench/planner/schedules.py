@@ -8,6 +8,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import Mode
 from wirebench.planner.compositions import check_names
+from wirebench.utils.cli import naming
 from wirebench.utils.parsing import plugin_of
 
 LOCAL: tuple[Mode, ...] = ("outer", "elastic")
@@ -25,7 +26,11 @@ def built(texts: Sequence[str]) -> dict[str, Scheduler]:
         check_names("--schedulers", [name], schedulers.PLUGINS)
         for key in options.keys() & set(own_keys(schedulers.PLUGINS.kind)):
             raise UserError(f"--schedulers: {text!r}: {key} goes into the config of a run")
-        found[text] = schedulers.build(name, **options)
+        keys = dict.fromkeys((*options, *schedulers.PLUGINS.parameters(name)))
+        words = {f"scheduler.{key}": f"--schedulers {name}:{key}" for key in keys}
+        with naming({"scheduler": "--schedulers", "scheduler.name": "--schedulers", **words}):
+            schedulers.PLUGINS.check(name, options, in_config=False)
+            found[text] = schedulers.build(name, **options)
     return found
 
 

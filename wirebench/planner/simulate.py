@@ -27,6 +27,7 @@ from wirebench.planner.compositions import (
     MOST,
     check,
     check_batches,
+    check_built,
     check_density,
     check_names,
     check_positive,
@@ -34,7 +35,6 @@ from wirebench.planner.compositions import (
     collective_of,
     compressing,
     decoding,
-    density_of,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
@@ -53,7 +53,7 @@ from wirebench.telemetry import environment
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
 from wirebench.traces.estimate import gpu_of
-from wirebench.utils.cli import check_outputs
+from wirebench.utils.cli import check_outputs, naming
 from wirebench.utils.console import console, with_room
 from wirebench.utils.files import write_atomically
 
@@ -118,7 +118,7 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     check_names("--compressor", [options.compressor], compressors.PLUGINS)
     check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
     check_density([options.compressor], options.density)
-    compressors.build(options.compressor, **density_of(options.compressor, options.density))
+    check_built("--compressor", options.compressor, options.density)
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
     if options.chakra:
         chakra.check_folder(options.chakra, STEP, options.workers[-1])
@@ -161,7 +161,11 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
         topology = topology_of(options, workers, gbit)
         factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
         if workers not in sizes:
-            sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+            try:
+                sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+            except UserError as error:
+                reason = str(error).removeprefix("compressor.")
+                raise UserError(f"--compressor: {options.compressor!r}: {reason}") from error
             if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
         computed = model.batched(batch).faster(speed)
@@ -169,7 +173,8 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
         # Between the workers of one machine there is no such rate.
         between = len(topology.machines) > 1 or bool(options.topology)
         for name, scheduler in tried.items():
-            simulated = simulator.step(scheduler)
+            with naming({"scheduler.name": "--schedulers"}):
+                simulated = simulator.step(scheduler)
             if len(simulated.groups) > 1 and needs_whole(options.compressor, options.density):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None

@@ -4,6 +4,7 @@ What a file says of the machine it was measured on is checked here, too.
 """
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -17,7 +18,7 @@ MOST = 2**53
 
 def decoded(kind: type[Cell], line: Any) -> Cell:
     """A dataclass from the JSON object of all its fields."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(typing.cast(Any, kind))
     names = [each.name for each in dataclasses.fields(typing.cast(Any, kind))]
     if not isinstance(line, dict) or set(line) != set(names):
         raise ValueError(f"needs {', '.join(names)}")
@@ -49,8 +50,16 @@ def check_environment(environment: Any) -> None:
         raise ValueError("environment: needs a list of GPUs")
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a class's fields; a file has hundreds of lines of one class."""
+    return typing.get_type_hints(kind)
+
+
 def _as(hint: Any, value: Any) -> Any:
     """The JSON value as a value of this type."""
+    if hint is float and type(value) is float:  # most of a file is
+        return value
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return None if value is None else _as(next(each for each in inner if each is not types.NoneType), value)
@@ -63,7 +72,7 @@ def _as(hint: Any, value: Any) -> Any:
         if len(each_of) == len(value):
             return tuple(map(_as, each_of, value))
     if origin is None and issubclass(hint, tuple) and isinstance(value, list):
-        fields = list(typing.get_type_hints(hint).values())
+        fields = list(_hints(hint).values())
         if len(fields) == len(value):
             return hint(*map(_as, fields, value))
     if origin is None and _is_plain(hint, value):

@@ -4,6 +4,7 @@ Times are given in copies: as multiples of what a copy of the same vector took a
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,7 @@ class CompressorResult:
         """Turns in which it was measured: steps, each beside a copy."""
         return len(self.copy_seconds)
 
-    @property
+    @functools.cached_property
     def parts(self) -> dict[Part, float]:
         """Seconds of every part: means over the middle half of the turns by total, so that they sum to a mean total."""
         totals = self._totals()
@@ -83,7 +84,7 @@ class CompressorResult:
         copy = self.copy
         return {part: seconds / copy for part, seconds in self.parts.items()}
 
-    @property
+    @functools.cached_property
     def copy(self) -> float:
         """Seconds of the median copy."""
         return float(np.median(self.copy_seconds))

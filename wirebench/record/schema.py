@@ -141,16 +141,22 @@ def _differences(where: str, value: object, shape: Any) -> list[str]:
             return [f"{where}: needs a table, got {value!r}"]
         missing = [f"{_join(where, key)}: is missing" for key in shape if key not in value]
         present = [key for key in shape if key in value]
-        return missing + [line for key in present for line in _differences(_join(where, key), value[key], shape[key])]
+        doubtful = [key for key in present if not _is_one(value[key], shape[key])]
+        return missing + [line for key in doubtful for line in _differences(_join(where, key), value[key], shape[key])]
     if isinstance(shape, list):
         if not isinstance(value, list):
             return [f"{where}: needs a list, got {value!r}"]
         return [line for i, item in enumerate(value) for line in _differences(f"{where}[{i}]", item, shape[0])]
-    kinds = shape if isinstance(shape, tuple) else (shape,)
-    if isinstance(value, kinds) and not isinstance(value, bool):
+    if _is_one(value, shape):
         return []
+    kinds = shape if isinstance(shape, tuple) else (shape,)
     kinds = tuple(kind for kind in kinds if not (kind is int and float in kinds))
     return [f"{where}: needs {' or '.join(_WORDS[kind] for kind in kinds)}, got {value!r}"]
+
+
+def _is_one(value: object, shape: Any) -> bool:
+    """Whether a value that is neither a table nor a list is of one of these kinds; of most of a record it is."""
+    return isinstance(shape, type | tuple) and isinstance(value, shape) and not isinstance(value, bool)
 
 
 def _join(where: str, key: str) -> str:

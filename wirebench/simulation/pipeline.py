@@ -112,14 +112,16 @@ def _split(passes: Passes, groups: Sequence[range], durations: Sequence[Duration
     Two steps are simulated, and the second is returned: its forward pass waits for the all-gathers of the first. All
     later steps are like it: a forward pass waits for every all-gather, so the network is idle when it ends.
     """
-    bucket_of = [number for number, group in enumerate(groups) for _ in group]
+    needed = [(number, passes.forward[layer]) for number, group in enumerate(groups) for layer in group][::-1]
     gathered, free, begin = [0.0] * len(groups), 0.0, 0.0  # free: when the network has sent all so far
     spans: list[Span] = []
     for _ in range(2):
         spans, now = [], begin
         # The forward pass: a layer waits for the all-gather of its bucket.
-        for layer in reversed(range(len(bucket_of))):
-            now = max(now, gathered[bucket_of[layer]]) + passes.forward[layer]
+        for number, seconds in needed:
+            if gathered[number] > now:
+                now = gathered[number]
+            now += seconds
         # The backward pass begins now; each bucket's reduce-scatter starts when its gradients and the wire are there.
         for number, (group, duration) in enumerate(zip(groups, durations, strict=True)):
             ready = now + passes.ready[group.stop - 1]

@@ -118,14 +118,17 @@ class Trace:
         write_atomically(Path(path), f'{text},\n  "layers": [\n{lines}\n  ]\n}}\n')
 
 
-def find(name: str) -> Path:
-    """The file of a trace: a path, or the bare name of one in configs/traces. UserError lists what is there."""
+def find(name: str, where: str = "model.trace") -> Path:
+    """The file of a trace: a path, or the bare name of one in configs/traces. UserError lists what is there.
+
+    where  the option or key that names it
+    """
     if name.endswith(".json") or "/" in name:
         return Path(name)
     path = SHIPPED / f"{name}.json"
     if not path.is_file():
         known = [each.stem for each in SHIPPED.glob("*.json")]
-        raise UserError(f"model.trace: no trace {name!r}, which is no path to a .json file; {suggest(name, known)}")
+        raise UserError(f"{where}: no trace {name!r}, which is no path to a .json file; {suggest(name, known)}")
     return path
 
 

@@ -78,6 +78,8 @@ class Processor:
         Up to FITS `compress_factor`; none of BEYOND lie in a cache in the measurement either; in between on a line over
         the logarithm, as costs do.
         """
+        if self.compress_factor == 1:
+            return 1.0
         share = math.log(BEYOND / max(elements, 1.0)) / math.log(BEYOND / FITS)
         return 1.0 + (self.compress_factor - 1.0) * min(max(share, 0.0), 1.0)
 

@@ -230,8 +230,9 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(out=options.out)
     name = options.out.stem if options.out else name_of(options.model, options.gpu, options.precision)
     chosen, gpu = model_options(options.option), gpu_of(options.gpu)
-    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, chosen)
-    trace = estimate(options.model, chosen, gpu, given, name, options.precision)
+    with inputs.naming_options(options.model, chosen, options.data):
+        given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, chosen)
+        trace = estimate(options.model, chosen, gpu, given, name, options.precision)
     if options.out:
         trace.save(options.out)
     batch = (

@@ -1,14 +1,18 @@
 """What a step computes on: images of a size that was named, or the samples of a data set."""
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from wirebench import data, models
+from wirebench.config.plugins import Plugins
 from wirebench.data.base import Batch, Dataset, probe_batch, unit_of
 from wirebench.errors import UserError
+from wirebench.utils.cli import naming
 from wirebench.utils.parsing import plugin_of
 from wirebench.utils.rng import generator
 
@@ -46,6 +50,7 @@ class Inputs:
         """The model for them; UserError for one that does not exist, or takes images where there are none."""
         if not self.image_shape and "image_shape" in models.PLUGINS.parameters(name):
             raise UserError(f"--data: {name!r} takes images, and the data set has none")
+        models.PLUGINS.check(name, options, in_config=False)
         return models.build(name, self.num_classes, self.image_shape, **options)
 
     def empty(self, device: str) -> Batch:
@@ -71,6 +76,34 @@ class Inputs:
             return UserError(f"{text}; --data names a data set, if it takes none at all")
         what = f"{str(self.dtype).removeprefix('torch.')} of shape {self.shape}"
         return UserError(f"--data: {name!r} cannot be trained on what it has, {what}: {reason}")
+
+
+@contextmanager
+def naming_options(model: str, options: Mapping[str, Any], named: str | None) -> Iterator[None]:
+    """Around what builds a model and its data: a UserError of it names --model, --option and --data, not config keys.
+
+    named  what --data names; None: images
+    """
+    try:
+        yield
+    except UserError:
+        # Only now: a model takes long to import.
+        keys = {"model": "--model", "model.name": "--model", "data": "--data", "data.name": "--data"}
+        keys |= _options_of(models.PLUGINS, model, options, "--option {}")
+        if named is not None:
+            name, *given = named.split(":")
+            keys |= _options_of(data.PLUGINS, name, (each.partition("=")[0] for each in given), f"--data {name}:{{}}")
+        with naming(keys):
+            raise
+
+
+def _options_of(plugins: Plugins, name: str, given: Iterable[str], words: str) -> dict[str, str]:
+    """For each option of a plugin, or of the user's, what says it in words; none where there is no such plugin."""
+    try:
+        known = [*plugins.parameters(name), *given]
+    except UserError:
+        known = [*given]
+    return {f"{plugins.kind}.{key}": words.format(key) for key in known}
 
 
 NOT_TRAINED = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
@@ -104,6 +137,7 @@ def samples(named: str, batch_size: int, context: Any = None) -> Inputs:
                 f"--option: context={context} is not the length={options['length']} of --data; leave one of them out"
             )
         named = ":".join((name, *(f"{key}={value}" for key, value in options.items())))
+    data.PLUGINS.check(name, {key: options[key] for key in options.keys() - {"root"}}, in_config=False)
     dataset = data.build(name, **options)
     inputs, labels = probe_batch(dataset, 1, torch.device("cpu"))
     shape = "x".join(map(str, dataset.image_shape)) or named

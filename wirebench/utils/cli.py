@@ -2,10 +2,11 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -106,6 +107,29 @@ def importing() -> Iterator[None]:
     finally:
         if hears:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def naming(options: Mapping[str, str]) -> Iterator[None]:
+    """Around what speaks of a config's keys: a UserError of it names the options of a command line instead.
+
+    options  by key (`data.name`), or by section where it begins the line (`data`), what is to be named
+    """
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        for key, option in options.items():
+            if "." not in key:
+                text = f"{option}: {text.removeprefix(f'{key}: ')}" if text.startswith(f"{key}: ") else text
+                continue
+            # `data.name=x` reads `--data x`, and `data.length=8` reads `--data x:length=8`.
+            found = rf"(?<![\w./-]){re.escape(key)}(?![\w.])"
+            text = re.sub(f"{found}=", option + ("=" if option.endswith(key.partition(".")[2]) else " "), text)
+            text = re.sub(found, option, text)
+        if text == str(error):
+            raise
+        raise type(error)(text) from error
 
 
 def _code_of(tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

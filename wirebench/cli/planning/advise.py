@@ -8,8 +8,9 @@
   wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
 
 Three lines answer: what is free (dense gradients, in 16 bits or better merged), what is nearly free (its worst seed
-lost at most --tolerance), what is fastest at a cost. Then a table: first what loses no more than that, by speed; then
-what costs more, a language model's methods by their loss in as much time; then what diverged or was never trained so.
+lost at most --tolerance), what is fastest at a cost; of a language model, what has the lowest loss at equal time. Then
+a table in three groups: what is free or nearly free, by speed; what costs more, by speed, or a language model's methods
+by their loss at equal time; what is not recommended, since it lost too much, diverged or was never trained so.
 Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
 machine (--probe). Compressors take the seconds that they took on an H200 where a GPU compresses, else as many copies of
 the gradient as they took on a CPU, at the memory's bandwidth: an estimate too. Plugins of your own go by their
@@ -19,7 +20,6 @@ docs/simulation.md.
 """
 
 import argparse
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,15 +41,7 @@ from wirebench.utils.cli import check_outputs, parser_of
 
 def main(arguments: Sequence[str]) -> int:
     """Rank what the command line names."""
-    # The garbage collector need not look through what imports have made, again and again: a tenth of the time.
-    gc.freeze()
-    try:
-        return _rank(_parser().parse_args(arguments))
-    finally:
-        gc.unfreeze()
-
-
-def _rank(options: argparse.Namespace) -> int:
+    options = _parser().parse_args(arguments)
     # Mistakes first, and then a look at the machine that may take half a minute.
     names, given = chosen(options.compressors, options.density), Rates(options.rates) if options.rates else None
     built(options.schedulers or ())

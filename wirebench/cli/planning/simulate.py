@@ -29,7 +29,7 @@ from wirebench.utils.cli import parser_of
 def main(arguments: Sequence[str]) -> int:
     """Simulate what the command line names."""
     options = _parser().parse_args(arguments)
-    model = trace.load(trace.find(options.trace))
+    model = trace.load(trace.find(options.trace, "--trace"))
     check_options(options, model)
     rates = Rates.shipped(on_gpu=options.gpu is not None)
     timed = timed_for(options, model, rates)
