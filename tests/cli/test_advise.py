@@ -147,7 +147,7 @@ def test_rows_stand_in_groups_below_their_names(tmp_path, capsys):
     for line in capsys.readouterr().out.partition(" compressor ")[2].splitlines()[1:]:
         if re.match(r" *\d+ \w+ ", line):
             groups.append(group)
-        elif line.startswith("   "):
+        elif line.startswith("  "):
             group = line.strip()
     named = {"within": "free, nearly free", "costs": "at a cost"}
     assert groups == [named.get(row["standing"], "not recommended") for row in found["rows"]]
