@@ -218,6 +218,13 @@ def test_what_else_is_swept_has_an_efficiency():
         (["--compressor", "tpk"], "--compressor: no 'tpk'; did you mean 'topk'?"),
         (["--compressor", "topk", "--density", "2"], "density lies in (0, 1], got 2"),
         (["--density", "0.1"], "--density: 'none': none has one"),
+        (["--compressor", "int8", "--workers", "256"], "--compressor int8: sum_bits: 8 bits hold the sum of 127 ranks"),
+        (
+            ["--schedulers", "fused:cap=1"],
+            "--schedulers fused:cap: 'fused' has no such option; there is: ",
+        ),
+        (["--trace", "resnet50_v10"], "--trace: no trace 'resnet50_v10', which is no path"),
+        (["--topology", "2+x"], "--topology: cannot read the layout '2+x'"),
         (["--compressor", "nosuch.mine"], "--compressor: no module 'nosuch.mine' can be imported"),
         (["--collective", "rings"], "--collective: no 'rings'; did you mean 'ring'?"),
         (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),

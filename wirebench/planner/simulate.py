@@ -152,6 +152,13 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
 
 def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
     """All schedules at all points; UserError for what does not go together."""
+    name = options.compressor
+    own = {f"compressor.{key}": f"--compressor {name}: {key}" for key in compressors.PLUGINS.parameters(name)}
+    with naming({"scheduler.name": "--schedulers", "compressor.name": "--compressor", **own}):
+        return _rows(options, model, rates)
+
+
+def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
     rows = []
     tried = _schedulers(options)
     sizes: dict[int, Sizes] = {}
@@ -161,11 +168,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
         topology = topology_of(options, workers, gbit)
         factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
         if workers not in sizes:
-            try:
-                sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
-            except UserError as error:
-                reason = str(error).removeprefix("compressor.")
-                raise UserError(f"--compressor: {options.compressor!r}: {reason}") from error
+            sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
             if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
         computed = model.batched(batch).faster(speed)
@@ -173,8 +176,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
         # Between the workers of one machine there is no such rate.
         between = len(topology.machines) > 1 or bool(options.topology)
         for name, scheduler in tried.items():
-            with naming({"scheduler.name": "--schedulers"}):
-                simulated = simulator.step(scheduler)
+            simulated = simulator.step(scheduler)
             if len(simulated.groups) > 1 and needs_whole(options.compressor, options.density):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None
