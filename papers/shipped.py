@@ -54,7 +54,7 @@ def publish() -> list[Path]:
     at = {"commit": (git() or {}).get("commit"), "utc": datetime.now(UTC).isoformat(timespec="seconds")}
     written = []
     for path, lines_of in files().items():
-        first, *others = lines_of()
+        first, *others = _as_read(lines_of())
         if _now(path) == [first, *others]:
             continue
         path.parent.mkdir(exist_ok=True)
@@ -67,7 +67,12 @@ def publish() -> list[Path]:
 def drifts() -> list[str]:
     """A line for each file that is not what the records give."""
     again = "is not what the records give; run: wirebench study publish"
-    return [f"{path}: {again}" for path, lines_of in files().items() if _now(path) != lines_of()]
+    return [f"{path}: {again}" for path, lines_of in files().items() if _now(path) != _as_read(lines_of())]
+
+
+def _as_read(lines: Lines) -> Lines:
+    """The lines as they are read from a file: JSON knows no tuples."""
+    return [json_of(json.dumps(each, allow_nan=False)) for each in lines]
 
 
 def _now(path: Path) -> Lines | None:
