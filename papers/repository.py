@@ -55,7 +55,8 @@ def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:
     """When each version of a file was committed, and what it held, the oldest first; none outside a whole history."""
     if history(root).commits is None or not path.is_relative_to(root):
         return []
-    listing = _git(root, "log", "--raw", "--no-abbrev", "--no-renames", "--format=%ct", "--", path.relative_to(root))
+    # Followed over renames: a study's folder has moved.
+    listing = _git(root, "log", "--follow", "-M", "--raw", "--no-abbrev", "--format=%ct", "--", path.relative_to(root))
     found: list[tuple[float, str]] = []
     since = 0.0
     for line in (listing or "").splitlines():

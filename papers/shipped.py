@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from papers.convergence.reference import references
-from papers.runner import RESULTS
+from papers.runner import RESULTS, ROOT
 from papers.today.known import losses, top1
+from wirebench.errors import UserError
 from wirebench.inspect import reference
 from wirebench.planner import known, ranges
 from wirebench.record import compressor_results
@@ -50,8 +51,14 @@ def files() -> dict[Path, Callable[[], Lines]]:
 
 
 def publish() -> list[Path]:
-    """Write those files that are not what the records give; returns them."""
-    at = {"commit": (git() or {}).get("commit"), "utc": datetime.now(UTC).isoformat(timespec="seconds")}
+    """Write those files that are not what the records give; returns them.
+
+    UserError where the records are not the committed ones, or the code is not a commit's.
+    """
+    known = git()
+    if RESULTS != ROOT / "results" or known is None or known["dirty"]:
+        raise UserError("publish: needs a checkout without changes, and its own results (WIREBENCH_RESULTS not set)")
+    at = {"commit": known["commit"], "utc": datetime.now(UTC).isoformat(timespec="seconds")}
     written = []
     for path, lines_of in files().items():
         first, *others = _as_read(lines_of())

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, keep, shown, within
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
+from wirebench.config.plugins import BEFORE
 from wirebench.errors import UserError
 from wirebench.record import notes, schema
 from wirebench.topology.rates import parse_rate
@@ -202,5 +203,5 @@ def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
 
 def _told(launch: str) -> str:
     """The words after train.py; where the run was put, and how the cluster was made, make it no other run."""
-    words = shlex.split(launch.partition(f"{TRAIN} ")[2])
+    words = shlex.split(launch.partition(f"{TRAIN} ")[2].replace(f"={BEFORE}", "=papers."))
     return shlex.join(word for word in words if not word.startswith("output.dir=") and word not in RESUMING)

@@ -65,7 +65,7 @@ def compositions() -> Iterator[tuple[str, list[str]]]:
     """(name, overrides) of every run."""
     compressors = _first_of("wirebench.compressors", "compressors")
     schedulers = _first_of("wirebench.schedulers", "schedulers")
-    optimizer_for = _first_of("wirebench.compose.resolve", "wirebench.compose.resolve").optimizer_for
+    optimizer_for = _first_of("wirebench.compose.resolve", "suite.compose.resolve").optimizer_for
 
     yield "smoke", ["configs/smoke.toml", "train.max_steps=4", "train.eval_every=0"]
     for name in compressors.available():

@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written(folder: str, refused) -> None:
 def test_an_engine_that_is_not_installed(refused, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "horovod" else find(name))
-    assert "engine.name: horovod is not installed; `make setup` builds it" in refused("engine.name=horovod")
+    assert "engine.name: horovod is not installed; `make setup` in a clone builds it" in refused("engine.name=horovod")
 
 
 def test_a_gpu_that_is_not_there(refused, monkeypatch: pytest.MonkeyPatch) -> None:

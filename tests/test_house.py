@@ -138,10 +138,11 @@ def test_imports_go_down_the_order():
 
 
 def test_no_file_edits_the_search_path():
-    """Nor does the code in a text that a file runs."""
+    """Nor does the code in a text that a file runs; but for what stands in for `python -m`, which does."""
     wrong = [
         f"{file}:{node.lineno}"
         for file, tree in product().items()
+        if str(file) != "wirebench/training/elastic/as_module.py"
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path")
         or (isinstance(node, ast.Constant) and "sys.path." in str(node.value))
@@ -253,12 +254,18 @@ def test_every_module_of_the_package_is_installed():
     assert not outside and all(each.split(".")[0] == "wirebench" for each in packages)
 
 
+MEETS_PAPERS = ("wirebench/cli/results/study.py", "wirebench/config/plugins.py")
+
+
 def test_nothing_of_the_package_opens_a_path_outside_of_it_or_imports_papers():
-    """Where a checkout's folders are, `study` alone asks: it hands its words to the papers' own command."""
+    """Where a checkout's folders are, `study` alone asks: it hands its words to the papers' own command.
+
+    Plugins know what the studies' own compressors are called now, of which old records have another name.
+    """
     wrong = [
         f"{file}:{node.lineno}"
         for file, tree in product().items()
-        if module_of(file).startswith("wirebench") and str(file) != "wirebench/cli/results/study.py"
+        if module_of(file).startswith("wirebench") and str(file) not in MEETS_PAPERS
         for node in ast.walk(tree)
         if (isinstance(node, ast.Name) and node.id == "__file__" and not _stays_within(file, tree, node))
         or (isinstance(node, ast.Constant) and str(node.value).startswith("papers."))

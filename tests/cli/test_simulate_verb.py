@@ -128,8 +128,8 @@ def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
 def test_plugins_of_ones_own_go_by_dotted_paths(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "dotted"
     folder.mkdir()
-    (folder / "mine.py").write_text("from compressors.topk import TopK\n\n\nclass Mine(TopK):\n    pass\n")
-    (folder / "cut.py").write_text("from schedulers.wfbp import Wfbp\n\n\nclass Cut(Wfbp):\n    pass\n")
+    (folder / "mine.py").write_text("from wirebench.compressors.topk import TopK\n\n\nclass Mine(TopK):\n    pass\n")
+    (folder / "cut.py").write_text("from wirebench.schedulers.wfbp import Wfbp\n\n\nclass Cut(Wfbp):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
     monkeypatch.setattr(timing, "REPEATS", 3)

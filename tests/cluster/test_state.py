@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def test_python_and_wirebench_are_those_of_this_environment():
     assert cluster._command(["wirebench", "show"], PLAN) == [sys.executable, "-m", "wirebench", "show"]
     with pytest.raises(UserError, match="no such command: wirebanch"):
         cluster._command(["wirebanch"], PLAN)
+
+
+@pytest.mark.parametrize("words", ["python train.py C", "wirebench train C", "python -m wirebench train C"])
+def test_what_trains_is_told_how_slow_its_cluster_is(words: str) -> None:
+    slow = replace(PLAN, dilation=10)
+    assert cluster._command(words.split(), slow)[-1] == "network.dilation=10"
+    with pytest.raises(UserError, match="--dilation: "):
+        cluster._command(["wirebench", "show", "train"], slow)
 
 
 def test_found_again(process: subprocess.Popen):

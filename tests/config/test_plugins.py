@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from wirebench.config.plugins import Plugins, check_type, options_of, suggest, type_name
+from wirebench.config.plugins import Plugins, check_type, current, entry_points, options_of, suggest, type_name
 from wirebench.errors import UserError
 
 SQUARE = '''
@@ -45,7 +45,9 @@ def shapes(tmp_path, monkeypatch) -> Iterator[Callable[..., Plugins]]:
             (folder / f"{name}.py").write_text(textwrap.dedent(text))
         return Plugins("shapes", "shape", helpers=frozenset({"base"}), fixed=("given",))
 
+    entry_points.cache_clear()
     yield make
+    entry_points.cache_clear()
     for name in [name for name in sys.modules if name.split(".")[0] in ("shapes", "elsewhere")]:
         del sys.modules[name]
 
@@ -61,6 +63,36 @@ def test_a_plugin_is_a_file(shapes):
     plugins = shapes(square=SQUARE, circle="class Circle: pass", base="class Base: pass", _maths="")
     assert plugins.available() == ["circle", "square"]
     assert plugins.load("circle").__name__ == "Circle"
+
+
+def distribution(folder: Path, name: str, *entries: str) -> None:
+    about = folder / f"{name}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("\n".join(["[shapes]", *entries]) + "\n")
+
+
+def test_other_distributions_give_plugins_names(shapes, tmp_path: Path):
+    """A module's one class, or a class by its name; wirebench's own counts; a name of two has to be a path."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.py").write_text("class Mine: pass")
+    (tmp_path / "elsewhere" / "two.py").write_text("class One: pass\nclass Two: pass")
+    first = ("mine = elsewhere.mine", "two = elsewhere.two:Two", "square = elsewhere.mine", "a.b = x")
+    distribution(tmp_path, "first", *first)
+    distribution(tmp_path, "second", "both = elsewhere.mine", "broken = elsewhere.none")
+    distribution(tmp_path, "third", "both = elsewhere.two:One")
+    plugins = shapes(square=SQUARE)
+    assert plugins.available() == ["both", "broken", "mine", "square", "two"] and plugins.own() == ["square"]
+    assert [plugins.load(name).__name__ for name in ("mine", "two", "square")] == ["Mine", "Two", "Square"]
+    assert plugins.is_own("square") and not plugins.is_own("mine")
+    said = refusal(plugins.load, "both")
+    assert "first" not in said and "second and third" in said.replace("third and second", "second and third")
+    assert "no module 'elsewhere.none' can be imported" in refusal(plugins.load, "broken")
+
+
+def test_names_of_version_0_1_are_still_understood():
+    assert current("suite.studies.gs_sgd.released_gtopk") == "papers.gs_sgd.released_gtopk"
+    assert current("suite.mine") == "suite.mine" and current("topk") == "topk"
 
 
 def test_an_unknown_name_is_answered_with_those_that_exist(shapes):

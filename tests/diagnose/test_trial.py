@@ -14,7 +14,7 @@ from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, heavy, slo
 from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
 from wirebench.config import loader
 from wirebench.diagnose import trial
-from wirebench.diagnose.launching import OWN, launcher_of, run
+from wirebench.diagnose.launching import OWN, run, started
 
 main = verb("diagnose")
 CLUSTER = "wirebench cluster run --hosts 2 --link 1gbit --"
@@ -209,13 +209,24 @@ def test_a_short_run_that_fails_is_shown(
 
 
 def test_the_launchers_words() -> None:
-    def of(command: str) -> list[str]:
-        return launcher_of({"environment": {"command": command}})
-
-    assert of("torchrun --nproc-per-node 2 /x/train.py c.toml") == ["torchrun", "--nproc-per-node", "2"]
-    assert of("horovodrun -np 2 python train.py c.toml") == ["horovodrun", "-np", "2", "python"]
-    assert of("python train.py c.toml output.dir=train.py") == ["python"]
-    assert launcher_of({"environment": {}}) == []
+    told, module = {"A": "1"}, "-m wirebench train"
+    for command, words, shown in (
+        ("torchrun -n 2 /x/train.py", f"torchrun -n 2 {module}", "torchrun -n 2 /x/train.py"),
+        ("torchrun -n 2 -m wirebench train", f"torchrun -n 2 {module}", "torchrun -n 2 -m wirebench train"),
+        ("horovodrun -np 2 /v/python3 train.py", f"horovodrun -np 2 env A=1 /v/python3 {module}",
+         "horovodrun -np 2 env A=1 /v/python3 train.py"),
+        ("horovodrun -np 2 wirebench train", f"horovodrun -np 2 env A=1 python {module}",
+         "horovodrun -np 2 env A=1 wirebench train"),
+        ("srun python -m wirebench train", f"srun env A=1 python {module}", f"srun env A=1 python {module}"),
+        ("wirebench cluster run -- wirebench train", f"wirebench cluster run -- env A=1 python {module}",
+         "wirebench cluster run -- env A=1 wirebench train"),
+        ("python train.py", f"env A=1 python {module}", "env A=1 python train.py"),
+    ):  # fmt: skip
+        how = started({"environment": {"command": f"{command} c.toml output.dir=train.py"}})
+        assert how is not None
+        assert (shlex.join(how.words(told)), shlex.join(how.shown(told))) == (words, shown)
+        assert "env" not in how.words({})
+    assert started({"environment": {}}) is None and started({"environment": {"command": "python mine.py"}}) is None
 
 
 def test_a_command_finds_this_environments_programs(monkeypatch: pytest.MonkeyPatch) -> None:

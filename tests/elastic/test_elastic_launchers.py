@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.run import parse_args
 
 from wirebench.training.elastic import launchers
+from wirebench.training.elastic.torchrun import AS_MODULE, _by_path
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,21 @@ from wirebench.training.elastic import launchers
 def test_which_launchers_start_ranks_anew(engine: str, environment: dict[str, str], kind: type) -> None:
     mine: Any = SimpleNamespace(name=engine)
     assert type(launchers.launcher_of(mine, environment)) is kind
+
+
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        ("--nnodes 2 train.py -m x", "--nnodes 2 train.py -m x"),
+        ("--nproc-per-node 2 -m mine.job a b=1", f"--nproc-per-node 2 {AS_MODULE} mine.job a b=1"),
+        ("--rdzv-id mine -m mine", f"--rdzv-id mine {AS_MODULE} mine"),
+        ("--module mine --module", f"{AS_MODULE} mine --module"),
+    ],
+)
+def test_a_module_is_run_by_a_script_of_ours(words: str, run: str) -> None:
+    """A forked rank can be a script's path alone."""
+    given = words.split()
+    assert _by_path(given, parse_args(given)) == run.split()
 
 
 def test_a_rank_asks_horovod_for_its_next_place() -> None:

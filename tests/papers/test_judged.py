@@ -126,6 +126,17 @@ def test_a_tolerance_that_is_not_committed_yet_is_held_against_the_history(tmp_p
     assert found.how == "c: tolerance was 0.1 and is 0.3, with results at hand"
 
 
+def test_a_study_that_moves_keeps_its_history(tmp_path: Path) -> None:
+    commit(tmp_path, WHOLE, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, WHOLE + "\n", "2026-04-02T00:00:00+00:00")
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "published.toml").rename(tmp_path / "moved" / "published.toml")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["add", "-A"], ["commit", "-q", "-m", "moved"]):
+        subprocess.run([*git, *words], check=True)
+    assert len(judged.versions(tmp_path, tmp_path / "moved")) == 3
+
+
 def test_without_a_history_nothing_is_said_of_tolerances(tmp_path: Path) -> None:
     (tmp_path / "published.toml").write_text(WHOLE)
     assert judged.versions(tmp_path, tmp_path) == []

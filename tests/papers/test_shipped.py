@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from papers import shipped
+from wirebench.errors import UserError
 
 
 def test_the_package_ships_what_the_records_give() -> None:
@@ -18,6 +19,10 @@ def test_the_package_ships_what_the_records_give() -> None:
 def test_a_file_is_written_where_its_records_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, lines = tmp_path / "data" / "rates.jsonl", [{"of": "a"}, {"cell": 1.5}]
     monkeypatch.setattr(shipped, "files", lambda: {path: lambda: lines})
+    monkeypatch.setattr(shipped, "git", lambda: {"commit": "abc", "dirty": True})
+    with pytest.raises(UserError, match="without changes"):
+        shipped.publish()
+    monkeypatch.setattr(shipped, "git", lambda: {"commit": "abc", "dirty": False})
     assert [line.partition(":")[0] for line in shipped.drifts()] == [str(path)]
     assert shipped.publish() == [path] and shipped.drifts() == []
     before = path.read_text()

@@ -38,6 +38,7 @@ from wirebench.figures.provenance import provenance
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import PARTS, Budget, Part
 from wirebench.telemetry.environment import capture
+from wirebench.utils import extras
 from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
 from wirebench.utils.parsing import plugin_of
 
@@ -76,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     _check(options)
     check_outputs(json=options.json, figures=options.figures / "figure.png" if options.figures else None)
+    extras.check(extras.FIGURES if options.figures else ())
     return measure(options)
 
 

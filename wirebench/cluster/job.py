@@ -116,7 +116,9 @@ def _rendezvous(planned: Plan) -> int:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousServer
     except ImportError as error:
-        raise UserError(f"--engine horovod: Horovod cannot be loaded ({error}); `make setup` builds it") from error
+        raise UserError(
+            f"--engine horovod: Horovod cannot be loaded ({error}); `make setup` in a clone builds it"
+        ) from error
     server = RendezvousServer()
     port = server.start()
     slots = ",".join(f"{host.name}:{len(host.ranks)}" for host in planned.hosts)

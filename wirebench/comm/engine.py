@@ -216,7 +216,7 @@ def _start_horovod(section: EngineConfig, launch: Launch, device: torch.device, 
         import horovod.torch as hvd
     except ImportError as error:
         raise UserError(
-            f"engine.name: horovod cannot be loaded ({first_line(error)}); `make setup` builds it"
+            f"engine.name: horovod cannot be loaded ({first_line(error)}); `make setup` in a clone builds it"
         ) from error
     if launch.launcher != "horovodrun" and launch.size != 1 and not hvd.mpi_built():
         raise cannot_join(launch, "horovod was built without MPI")

@@ -63,7 +63,9 @@ def engine_of(name: str, workers: int, launch: Launch, environment: Environment 
     UserError where the launch does not allow it: no process of several trains alone for want of an engine.
     """
     if name == "horovod" and not _has_horovod():
-        raise UserError("engine.name: horovod is not installed; `make setup` builds it, torch and local work without")
+        raise UserError(
+            "engine.name: horovod is not installed; `make setup` in a clone builds it, torch and local work without"
+        )
     if name != "auto" and name not in launch.engines:
         if launch.alone:
             raise UserError(f"engine.name: {name!r} {_needs_its_launcher(name, workers)}")
@@ -102,7 +104,10 @@ def _started(launch: Launch) -> str:
 
 def _script() -> str:
     """This command, as a launcher is to start it."""
-    return shlex.join(sys.argv) if Path(sys.argv[0]).name == "train.py" else "train.py CONFIG.toml"
+    program = Path(sys.argv[0]).name
+    if program in ("wirebench", "__main__.py"):
+        return f"-m wirebench {shlex.join(sys.argv[1:])}"
+    return shlex.join(sys.argv) if program == "train.py" else "train.py CONFIG.toml"
 
 
 def _has_horovod() -> bool:

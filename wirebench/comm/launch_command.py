@@ -38,7 +38,7 @@ def command() -> str:
     """
     launch = launched()
     if not launch.launcher:
-        return shlex.join(sys.orig_argv)
+        return typed(sys.orig_argv)
     if TOLD in os.environ:
         return os.environ[TOLD]
     try:
@@ -65,7 +65,7 @@ def launcher_words(line: Sequence[str], launcher: str) -> list[str]:
     for place, word in enumerate(line[:4]):
         if Path(word).name in programs:
             asked = Path(line[place - 1]).name if place else ""
-            before = {"-m": ["python", "-m"], "suite": ["wirebench"], "wirebench": ["wirebench"]}.get(asked, [])
+            before = {"-m": ["python", "-m"], "wirebench": ["wirebench"]}.get(asked, [])
             return [*before, Path(word).name, *line[place + 1 :]]
     return []
 
@@ -74,5 +74,6 @@ def _rebuilt(launch: Launch) -> str:
     if launch.launcher == "torchrun":
         nodes = launch.size // launch.local_size
         several = f"--nnodes {nodes} " if nodes > 1 else ""
-        return f"torchrun {several}--nproc-per-node {launch.local_size} {shlex.join(sys.argv)}"
+        program = ["-m", "wirebench"] if Path(sys.argv[0]).name == "__main__.py" else sys.argv[:1]
+        return f"torchrun {several}--nproc-per-node {launch.local_size} {shlex.join([*program, *sys.argv[1:]])}"
     return f"{_REBUILT[launch.launcher].format(size=launch.size)} {shlex.join(sys.orig_argv)}"

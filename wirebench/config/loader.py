@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from wirebench.config import requested, validation
-from wirebench.config.plugins import check_type, suggest
+from wirebench.config.plugins import check_type, current, suggest
 from wirebench.config.sections import (
     AS_THE_PAPER,
     CollectiveConfig,
@@ -87,6 +87,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def find(path: str | Path) -> Path:
     """The file of a config: a path, or else the name of a shipped one, as `smoke` or `synthetic/toy`."""
+    name = Path(path)
+    if name.is_absolute() or ".." in name.parts:
+        return name
     shipped = CONFIGS / f"{path}.toml"
     taken = Path(path).exists() and not Path(path).is_dir()
     return shipped if not taken and shipped.is_file() else Path(path)
@@ -173,6 +176,7 @@ def _meant(path: Path) -> str:
         return f"; did you mean {alike[0]}?"
     names = [file.relative_to(CONFIGS).with_suffix("").as_posix() for file in sorted(CONFIGS.rglob("*.toml"))]
     shipped = [name for name in names if name.rpartition("/")[2] == path.stem]
+    shipped = shipped or get_close_matches(str(path), names, 1)
     return f"; did you mean {shipped[0]}, which is shipped?" if shipped else ""
 
 
@@ -185,7 +189,7 @@ def _section(section: str, keys: Mapping[str, Any]) -> Any:
     for key, value in keys.items():
         if key in hints:
             check_type(f"{section}.{key}", value, hints[key])
-            known[key] = _frozen(value, hints[key])
+            known[key] = current(value) if key == "name" else _frozen(value, hints[key])
         elif takes_options:
             options[key] = _frozen(value, Any)
         else:

@@ -28,6 +28,8 @@ from wirebench.errors import UserError
 from wirebench.utils.extras import missing
 from wirebench.utils.names import suggest
 
+BEFORE = "suite.studies."
+
 _built: dict[int, dict[str, Any]] = {}
 """What objects were built with, by their `id`."""
 
@@ -49,22 +51,31 @@ class Plugins:
 
     def available(self) -> list[str]:
         """Names of the plugins in the folder, and of those that other distributions have as entry points, sorted."""
-        return sorted({*self._shipped(), *entry_points(self.package)})
+        return sorted({*self.own(), *entry_points(self.package)})
 
-    def _shipped(self) -> list[str]:
+    def own(self) -> list[str]:
+        """Names of the plugins in the folder, sorted."""
         names = _modules(tuple(importlib.import_module(self.package).__path__))
-        return [n for n in names if n not in self.helpers and not n.startswith("_")]
+        return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
 
     def path(self, name: str) -> str:
         """The dotted path that a name stands for; UserError for a name that exists not, or twice."""
         if "." in name:
-            return name
-        known, foreign = self._shipped(), entry_points(self.package).get(name)
-        if name in known and foreign:
-            raise UserError(f"{self.kind}.name: {name!r} is a plugin of wirebench and of {foreign} ({self.package})")
-        if name not in known and not foreign:
+            return current(name)
+        # What wirebench has itself counts: a distribution that comes later changes no run.
+        if name in self.own():
+            return f"{self.package}.{name}"
+        foreign = entry_points(self.package).get(name, [])
+        if not foreign:
             raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
-        return foreign or f"{self.package}.{name}"
+        if len(foreign) > 1:
+            owners = " and ".join(owner for _, owner in foreign)
+            raise UserError(f"{self.kind}.name: {name!r} is a plugin of {owners}; name one by its dotted path")
+        return foreign[0][0]
+
+    def is_own(self, name: str) -> bool:
+        """Whether the plugin is one of the folder's."""
+        return name in self.own()
 
     def load(self, name: str) -> Any:
         """The public class of the plugin `name`, or what a dotted one names; UserError names those that exist."""
@@ -185,14 +196,25 @@ def options_of(made: object) -> dict[str, Any]:
     return {name: getattr(made, name) for name in names if hasattr(made, name)}
 
 
+def current(name: str) -> str:
+    """A dotted name as it is now: records of version 0.1 have the studies' own compressors below suite.studies."""
+    return f"papers.{name.removeprefix(BEFORE)}" if name.startswith(BEFORE) else name
+
+
 @functools.cache
-def entry_points(package: str) -> dict[str, str]:
-    """Plugins that other distributions have for this package: by name the dotted path of a module, a class, a function.
+def entry_points(package: str) -> dict[str, list[tuple[str, str]]]:
+    """Plugins that other distributions have for this package: by name (dotted path, distribution), once for each.
 
     In their pyproject.toml: [project.entry-points."wirebench.compressors"], mine = "mypkg.mine" or "mypkg.mine:Mine".
+    A name with a dot could not be told from a path, and is left out.
     """
-    found = importlib.metadata.entry_points(group=package)
-    return {each.name: each.value.replace(":", ".") for each in found}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for each in importlib.metadata.entry_points(group=package):
+        path = f"{each.module}.{each.attr}" if each.attr else each.module
+        owner = each.dist.name if each.dist else "an unknown distribution"
+        if "." not in each.name and (path, owner) not in found.get(each.name, []):
+            found.setdefault(each.name, []).append((path, owner))
+    return found
 
 
 @functools.cache

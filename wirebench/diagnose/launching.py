@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wirebench.cluster.signals import Interrupted, Relay, ends_with_parent
 
@@ -19,30 +19,53 @@ OWN = {"python": [sys.executable], "wirebench": [sys.executable, "-m", "wirebenc
 """First words of a command that mean this interpreter and this program, whatever the PATH says."""
 
 
-def launcher_of(record: dict[str, Any]) -> list[str]:
-    """The words before train.py, or before `wirebench train`, in the command that was typed.
+class Started(NamedTuple):
+    """How a run was started: the launcher's words, none for a run alone, and those of the program, as typed."""
 
-    [] where there are none, or another program ran.
-    """
+    launcher: list[str]
+    program: list[str]
+
+    def words(self, variables: Mapping[str, str]) -> list[str]:
+        """What trains in the same way, of this installation: torchrun takes a module, any other launcher a program.
+
+        variables  are given to the program with `env`: an emulated cluster tells its ranks their interface itself
+        """
+        interpreter = [next((word for word in self.program if _is_python(word)), "python")]
+        own = [*([] if self._takes_module else interpreter), "-m", "wirebench", "train"]
+        return [*self.launcher, *self._told(variables), *own]
+
+    def shown(self, variables: Mapping[str, str]) -> list[str]:
+        """The same as it was typed."""
+        return [*self.launcher, *self._told(variables), *self.program]
+
+    @property
+    def _takes_module(self) -> bool:
+        return any(Path(word).name in TORCHRUN for word in self.launcher)
+
+    def _told(self, variables: Mapping[str, str]) -> list[str]:
+        if not variables or self._takes_module:
+            return []
+        return ["env", *(f"{name}={value}" for name, value in variables.items())]
+
+
+def started(record: dict[str, Any]) -> Started | None:
+    """How the run was started, by the command in its record; None where another program than train.py ran."""
     words = shlex.split(record["environment"].get("command", ""))
     names = [Path(word).name for word in words]
     if "train.py" in names:
-        return words[: names.index("train.py")]
-    at = next((at for at, pair in enumerate(pairwise(names)) if pair == ("wirebench", "train")), 0)
-    return words[: at - (names[at - 1 : at] == ["-m"])]
+        begin = end = names.index("train.py")
+    else:
+        begin = next((at for at, pair in enumerate(pairwise(names)) if pair == ("wirebench", "train")), len(words))
+        end = begin + 1
+    if end >= len(words):
+        return None
+    begin -= names[begin - 1 : begin] == ["-m"]
+    begin -= begin > 0 and _is_python(words[begin - 1])
+    return Started(words[:begin], words[begin : end + 1])
 
 
-def training(launcher: Sequence[str]) -> list[str]:
-    """The words that train behind a launcher's: torchrun takes a module, any other a program."""
-    interpreter = without_interpreter(launcher)[1]
-    module = interpreter or any(Path(word).name in TORCHRUN for word in launcher)
-    return [*([] if module else ["python"]), "-m", "wirebench", "train"]
-
-
-def without_interpreter(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A launcher's words, and the interpreter behind them, if there is one: torchrun takes a script, most a program."""
-    at = len(words) - (bool(words) and Path(words[-1]).name.startswith("python"))
-    return list(words[:at]), list(words[at:])
+def _is_python(word: str) -> bool:
+    return Path(word).name.startswith("python")
 
 
 def run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, list[str]]:

@@ -7,6 +7,7 @@ is to be had.
 import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
 from wirebench.comm.peers import gather_bytes
 from wirebench.config.loader import EngineConfig
-from wirebench.diagnose.launching import launcher_of, without_interpreter
+from wirebench.diagnose.launching import TORCHRUN, started
 from wirebench.diagnose.link import Link, Message, fitted
 from wirebench.errors import UserError
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
@@ -99,6 +100,7 @@ def _nominal(engine: Engine) -> float | None:
 
 def _how(record: dict[str, Any]) -> str:
     """The command line that measures on the run's hosts, made of its own."""
-    words = without_interpreter(launcher_of(record))[0] or ["wirebench", "cluster", "run", "--hosts", "2", "--"]
-    program = ["-m", "wirebench"] if words[0] == "torchrun" else ["wirebench"]
+    how = started(record)
+    words = how.launcher if how and how.launcher else ["wirebench", "cluster", "run", "--hosts", "2", "--"]
+    program = ["-m", "wirebench"] if any(Path(word).name in TORCHRUN for word in words) else ["wirebench"]
     return f"{shlex.join([*words, *program])} diagnose RECORD --measure"

@@ -18,7 +18,7 @@ import tomli_w
 from wirebench.diagnose.busy import busiest
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.finding import Change, Finding, best_first
-from wirebench.diagnose.launching import launcher_of, run, training, without_interpreter
+from wirebench.diagnose.launching import Started, run, started
 from wirebench.errors import UserError
 from wirebench.record import schema
 
@@ -105,15 +105,15 @@ def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: i
     chosen = best_first(possible)[:MOST]
     if not chosen:
         return None
-    words = launcher_of(evidence.record)
-    if not words:
+    how = started(evidence.record)
+    if how is None:
         raise UserError("--try: the record's environment.command does not say how train.py was launched")
     with tempfile.TemporaryDirectory(prefix=".tried-", dir=folder) as made:
         config = Path(made) / "config.toml"
         config.write_text(tomli_w.dumps(evidence.record["config"]), encoding="utf-8")
-        ending = [*training(words), str(config), *_short(evidence, steps)]
-        changed = [_changed(words, ending, each) for each in chosen]
-        befores, afters, busy = _in_turns(Short((*words, *ending), {}), changed, Path(made))
+        ending = [str(config), *_short(evidence, steps)]
+        changed = [_changed(how, ending, each) for each in chosen]
+        befores, afters, busy = _in_turns(Short((*how.words({}), *ending), {}), changed, Path(made))
     tried = [
         Tried(name_of[id(change)], change, short.shown, *seconds)
         for change, short, seconds in zip(chosen, changed, afters, strict=True)
@@ -167,27 +167,16 @@ def _short(evidence: Evidence, steps: int) -> list[str]:
     return [f"{key}={value}" for key, value in settings.items()]
 
 
-def _changed(words: Sequence[str], ending: Sequence[str], change: Change) -> Short:
-    """The run with the change, started by the launcher's words."""
-    launcher = _with_variables(words, change)
-    shown = shlex.join([*launcher, "train.py", *change.settings])
-    return Short((*launcher, *ending, *change.settings), change.variables, shown)
-
-
-def _with_variables(words: Sequence[str], change: Change) -> list[str]:
-    """The launcher's words, with `env` in front of the program that it starts.
-
-    Its own environment does not do everywhere: an emulated cluster tells its ranks their interface itself.
-    """
-    launcher, interpreter = without_interpreter(words)
-    if not change.variables or not interpreter:
-        return [*launcher, *interpreter]
-    return [*launcher, "env", *(f"{name}={value}" for name, value in change.variables.items()), *interpreter]
+def _changed(how: Started, ending: Sequence[str], change: Change) -> Short:
+    """The run with the change, started as the run was."""
+    words = (*how.words(change.variables), *ending, *change.settings)
+    return Short(words, change.variables, shlex.join([*how.shown(change.variables), *change.settings]))
 
 
 def _record(short: Short, folder: Path) -> dict[str, Any]:
     """The record of the run, which is made in `folder`; UserError where it fails or counts no step."""
     command = [*short.words, f"output.dir={folder}"]
+    print(f"trying: {short.shown or 'as it was'}", file=sys.stderr, flush=True)
     code, said = run(command, short.variables)
     record = schema.read(folder) if code == 0 else None
     if record is None or record["step_seconds"]["median"] is None:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
@@ -27,7 +28,8 @@ def gather(config: str | None, interface: str | None) -> dict[str, Any]:
         "dirty": bool(git and git["dirty"]),
         **{name: versions[name] for name in ("wirebench", "python", "torch", "torchvision", "horovod", "cuda", "nccl")},
         "horovod_build": _horovod_build(),
-        "config": _digest(TOP / config) if config else None,
+        # From the checkout, whatever folder the host starts in; or a shipped one by its name.
+        "config": _digest(loader.find(TOP / config if (TOP / config).exists() else config)) if config else None,
         "gpus": known["gpus"],
         "driver": known["gpu_driver"],
         "cores": known["cpu"]["cores"],

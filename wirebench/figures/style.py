@@ -194,4 +194,4 @@ def grid(panels: Sequence[Panel], title: str, note: str, columns: int, broad: fl
 def panels_of(figure: Figure) -> list[Panel]:
     """The panels of a figure, each a figure of its own, for a page that lays them out itself."""
     panels = figure.concat if isinstance(figure, alt.ConcatChart) else [figure]
-    return [finished(panel) for panel in panels if isinstance(panel, Panel)]
+    return [finished(panel) for panel in panels if isinstance(panel, alt.LayerChart)]

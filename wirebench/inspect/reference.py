@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
+from wirebench.config.plugins import current
 from wirebench.utils.parsing import json_of
 
 SHIPPED = Path(__file__).parent / "data" / "references.json"
@@ -83,7 +84,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, object]:
 def options_of(config: Mapping[str, Any]) -> dict[str, object]:
     """What makes the method: the compressor's options and the optimizer's, of a run's config."""
     sections = ("compressor", "optimizer")
-    return {f"{name}.{key}": value for name in sections for key, value in config.get(name, {}).items()}
+    given = {f"{name}.{key}": value for name in sections for key, value in config.get(name, {}).items()}
+    return {key: current(value) if key == "compressor.name" else value for key, value in given.items()}
 
 
 def composition(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def check_tolerance(tolerance: float) -> None:
 def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     """The compressors to be ranked, dense first; UserError for a name or a density that does not exist."""
     check_names("--compressors", names or (), compressors.PLUGINS)
-    wanted = list(dict.fromkeys([DENSE, *(names or compressors.available())]))
+    wanted = list(dict.fromkeys([DENSE, *(names or compressors.PLUGINS.own())]))
     check_density(wanted, density)
     for name in wanted if names else ():
         check_built("--compressors", name, density)

@@ -74,12 +74,13 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
     """
     below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
     # What is of the suite stays as it is; a user's own module may be another one the next time.
-    return (_sizes if "." in name else _kept_sizes)(name, density, workers, below)
+    return (_kept_sizes if compressors.PLUGINS.is_own(name) else _sizes)(name, density, workers, below)
 
 
 def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
-    before = known_sizes.of(name, own_density(name) if density is None else density) if "." not in name else nothing
+    own = compressors.PLUGINS.is_own(name)
+    before = known_sizes.of(name, own_density(name) if density is None else density) if own else nothing
     return Sizes(make, workers, below, before)
 
 

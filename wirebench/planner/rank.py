@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wirebench import collectives
+from wirebench import collectives, compressors, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
@@ -108,7 +108,8 @@ class Adviser:
                 reason = reason.removeprefix("compressor.")
             except Exception as error:
                 # A user's own plugin may fail in any way; ours may not.
-                if not any("." in each.partition(":")[0] for each in (name, *self.tried)):
+                tried = [each.partition(":")[0] for each in self.tried]
+                if compressors.PLUGINS.is_own(name) and all(map(schedulers.PLUGINS.is_own, tried)):
                     raise
                 reason = f"it fails: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             if reason and name == DENSE:

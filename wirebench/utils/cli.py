@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wirebench.errors import PeerLost, Stopped, UserError, line_of
-from wirebench.utils.extras import missing
+from wirebench.utils import extras
 from wirebench.utils.files import check_output
 from wirebench.utils.names import nearest, suggest
 
@@ -87,7 +87,7 @@ def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequenc
     except KeyboardInterrupt:
         return _say(f"{name}: stopped", INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (told := missing(error)) is None:
+        if (told := extras.missing(error)) is None:
             raise
         return _say(f"{name}: {told}", told.exit_code)
 
@@ -159,6 +159,7 @@ def check_outputs(figure: Path | None = None, reads: Iterable[Path] = (), **file
     """
     if figure is not None and figure.suffix != ".png":
         raise UserError(f"--figure: draws .png, not {figure.name!r}")
+    extras.check(extras.FIGURES if figure is not None else ())
     for option, path in {"figure": figure, **files}.items():
         if path is None:
             continue

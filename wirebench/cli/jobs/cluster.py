@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from typing import IO
 
 from rich.table import Table
@@ -188,8 +189,9 @@ def _command(words: list[str], plan: Plan) -> list[str]:
         raise UserError(f"no such command: {command[0]}")
     if plan.dilation == 1:
         return command
-    if not any(os.path.basename(word) == "train.py" for word in words):
-        raise UserError("--dilation: slows the links and a replayed model alike, so the command must be train.py's")
+    names = [os.path.basename(word) for word in words]
+    if "train.py" not in names and ("wirebench", "train") not in pairwise(names):
+        raise UserError("--dilation: slows the links and a replayed model alike, so the command must train one")
     return [*command, f"network.dilation={plan.dilation}"]
 
 

@@ -7,19 +7,19 @@ nothing else: nothing of a rank is in it, no thread, no connection, and no GPU.
 """
 
 import argparse
-import importlib.util
 import logging
 import multiprocessing
 import os
 from collections.abc import Sequence
 from multiprocessing import forkserver
+from pathlib import Path
 
-from wirebench.errors import UserError
 from wirebench.utils.files import shorten_socket_folder
 
 RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVOUS)
 """Those that the user gives come later, and count."""
+AS_MODULE = str(Path(__file__).with_name("as_module.py"))
 ENVIRONMENT = {
     # A host that comes later would wait in vain in a store that agents share between restarts (torch 2.15).
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -32,7 +32,6 @@ def launch(words: Sequence[str], preload: Sequence[str]) -> None:
     """Run torchrun with these words: options, a script's path or -m and a module, the script's own.
 
     preload  modules that the script imports
-    Raises UserError for a module that cannot be found.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -46,25 +45,13 @@ def launch(words: Sequence[str], preload: Sequence[str]) -> None:
 
 
 def _by_path(words: Sequence[str], asked: argparse.Namespace) -> list[str]:
-    """The words with a module's file in its place: run by its path is all that a forked rank can be."""
+    """The words with a script in place of a module: run by a path is all that a forked rank can be."""
     if not asked.module:
         return list(words)
-    at = list(words).index(asked.training_script)
-    flag = max(place for place, word in enumerate(words[:at]) if word in ("-m", "--module"))
-    path = _file_of(asked.training_script)
-    return [*words[:flag], *words[flag + 1 : at], path, *words[at + 1 :]]
-
-
-def _file_of(module: str) -> str:
-    """What `python -m` runs."""
-    for name in (f"{module}.__main__", module):
-        try:
-            spec = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
-            continue  # a module has no __main__, nor has a package that does not exist
-        if spec is not None and spec.origin:
-            return spec.origin
-    raise UserError(f"-m: no module {module!r} can be found")
+    rest = list(asked.training_script_args)
+    options = list(words)[: len(words) - len(rest) - 1]
+    kept = [word for word in options if not ((word.startswith("-") and "--module".startswith(word)) or word == "-m")]
+    return [*kept, AS_MODULE, asked.training_script, *rest]
 
 
 def _with_text(record: logging.LogRecord) -> bool:
