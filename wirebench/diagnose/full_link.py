@@ -16,7 +16,7 @@ from wirebench.planner.accuracy import LOSS, TOLERANCE, Accuracies, Ended
 Known = Callable[[bool, int], Accuracies]
 """known(images, numel): what compressors did to the accuracy of models that take images, or to the loss of others."""
 NOTABLE = 0.05
-"""Share of a step below which nothing is said: as much passes from one run to the next."""
+"""Share of a step below which no finding is reported: step times vary as much between runs."""
 POOR = 0.5
 """Share of the nominal rate below which a link is poor; headers, and a busy processor, cost less than that."""
 MOSTLY = 0.5

@@ -51,11 +51,11 @@ PARTS = {
 MEMORY = {"kept": BLUE, "during a step": "#A6CEE3"}
 
 _UNKNOWN = (OLIVE, WINE, BROWN, PURPLE)
-"""For plugins that users bring."""
+"""Colours for users' own plugins."""
 DASHES: Sequence[Sequence[int]] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3), (1, 4), (12, 4), (6, 2, 2, 2, 2, 2))
-"""Of a method and its variants."""
+"""Dash patterns: the first for a method, the others for its variants."""
 TEXT_CONTRAST, DARK = 4.5, "#16181D"
-"""What WCAG asks of small text; a dark page's ground."""
+"""The contrast that WCAG requires of small text; the background of a dark page."""
 
 
 def family(label: str) -> str:

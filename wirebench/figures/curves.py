@@ -24,7 +24,7 @@ Spread = Literal["band", "bars"]
 class Curve:
     """One line; two of the same name are parts of one, with a gap between them.
 
-    low, high  the spread around each point; none where there is none
+    low, high  the spread around each point; empty for a line without spread
     label      what stands at the end; "" for nothing
     points     whether measurements are marked
     """

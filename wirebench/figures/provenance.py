@@ -6,7 +6,7 @@ from typing import Any
 COMMIT = 10
 """Characters of a commit."""
 MANY = 3
-"""More commits than so many are counted, not named."""
+"""More commits than this are counted, not named."""
 
 
 def provenance(environments: Iterable[Mapping[str, Any]]) -> str:

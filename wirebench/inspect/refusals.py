@@ -45,7 +45,7 @@ class _Alone:
 
 
 def table() -> str:
-    """The settings and what is said to them, as Markdown."""
+    """The refused settings and their error messages, as Markdown."""
     said = [(settings, refusal(settings)) for settings in REFUSED] + [(HOROVOD, _of_horovod())]
     rows = [f"| {' '.join(f'`{each}`' for each in settings.split())} | {text} |" for settings, text in said]
     return "\n".join(["| settings | answer |", "| --- | --- |", *rows])

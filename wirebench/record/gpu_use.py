@@ -18,7 +18,7 @@ class GpuUse:
     per_sample   joules, by samples that were trained on; per_point: by percentage points of the final top-1 accuracy
     utilisation  percent, the mean over GPUs; most_memory_mb: the largest of one GPU
     sampling     the record's table on what sampling took; None in older records
-    partly       why the joules are not those of all ranks' GPUs, '' where they are
+    partly       why the joules leave out some ranks' GPUs; '' if they include all
     problems     what NVML did not answer, a line each
     """
 
