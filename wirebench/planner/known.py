@@ -45,7 +45,7 @@ def nearest(studies: Sequence[Accuracies], numel: int) -> Accuracies:
 
 
 def table(accuracies: Accuracies) -> dict[str, Any]:
-    """As JSON has it."""
+    """The accuracies as JSON values."""
     return {
         "measure": accuracies.measure.head,
         "setting": accuracies.setting,
@@ -57,7 +57,7 @@ def table(accuracies: Accuracies) -> dict[str, Any]:
 
 
 def read(content: dict[str, Any]) -> Accuracies:
-    """What `table` wrote."""
+    """The accuracies from the JSON values that `table` returned."""
     measure = MEASURES[content["measure"]]
 
     def ended(values: dict[str, Any]) -> Ended:

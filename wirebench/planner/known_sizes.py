@@ -67,7 +67,7 @@ def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> st
 
 
 def _alike(by_world: Mapping[int, Known]) -> Known:
-    """What is the same in all worlds."""
+    """The entries that are equal for all world sizes."""
     first = by_world[WORLDS[0]]
     return {
         asked: requests

@@ -82,7 +82,7 @@ class Row:
     quantiles: tuple[float, float] | None = None
 
     def entry(self) -> dict[str, Any]:
-        """As JSON."""
+        """The point as JSON values."""
         seconds, images = self.found.step.seconds, self.workers * self.batch
         return {
             "workers": self.workers, "gbit": self.gbit, "batch": self.batch, "speed": self.speed,

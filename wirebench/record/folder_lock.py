@@ -137,7 +137,7 @@ class FolderLock:
         return False
 
     def _held_by(self, holder: Holder | None) -> str:
-        who = f"process {holder.pid} on {holder.host} since {holder.since}" if holder else f"whoever wrote {self.path}"
+        who = f"process {holder.pid} on {holder.host} since {holder.since}" if holder else f"the writer of {self.path}"
         return f"output.dir: {self.path.parent} is in use by another run: {who}"
 
     def _beat(self) -> None:

@@ -1,8 +1,8 @@
 """The machines of a run: what each is, and how busy it was with anything but the run.
 
-A load average alone does not tell: at its start a run before may still be in it, at its end the run itself is. So a
-process counts its own processor time as well, and the machine's time that no process of the run used is somebody
-else's.
+A load average alone is ambiguous: at the start it may contain an earlier run, at the end it contains the run itself. So
+each process also counts its own processor time. The machine's time that no process of the run used belongs to other
+programs.
 """
 
 import json
@@ -68,7 +68,7 @@ class LoadMeter:
         return _each_once(engine, {"boot": this_machine.boot()}, _machine_load, self._mine())
 
     def load(self) -> list[dict[str, Any]]:
-        """The same of a process that is no rank of a job."""
+        """The load of this machine, as `loads` gives it, for a process that is no rank of a job."""
         return [{"ranks": [0]} | _machine_load([self._mine()])]
 
     def _mine(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def _end_of_value(text: str, name: re.Match[str]) -> int:
 
 
 def command_without_secrets(line: str) -> str:
-    """A shell command likewise, whose words may have spaces."""
+    """A shell command with HIDDEN in place of each secret; its words may have spaces."""
     try:
         words = shlex.split(line)
     except ValueError:

@@ -3,10 +3,10 @@ r"""Reconstruct a trace from a model's shape and the time of its whole step, whe
   wirebench trace reconstruct --model resnet50 --stride-first --seconds 0.56 --batch 32 \
       --out configs/traces/resnet50_k80.json
 
-A part of the backward time goes to the modules with parameters by their multiply-adds, the rest to all alike; forward
-times are half of the backward times. A module is one layer: weight and bias travel together. This is how the simulated
-claims of the MG-WFBP paper for ResNet-50 can be compared, whose log was not published. Its ResNet-50 has 7.8 GFLOP:
-that of He et al. and of Caffe, with the stride in a block's first convolution. torchvision's has 8.2.
+A part of the backward time goes to the modules with parameters by their multiply-adds, the rest to all alike. Forward
+times are half of the backward times. A module is one layer: weight and bias travel together. This makes the MG-WFBP
+paper's simulated claims for ResNet-50 comparable, whose log was not published. Its ResNet-50 has 7.8 GFLOP: like He et
+al. and Caffe it has the stride in a block's first convolution. torchvision's has 8.2.
 """
 
 import argparse
