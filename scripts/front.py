@@ -129,7 +129,7 @@ def switched_on(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """By model, the lines of its table: for each link what to switch on, what that brings and costs, what is faster."""
+    """The Markdown lines of each model's table: for each link the method, its gain and loss, and a faster one."""
     found: dict[str, list[str]] = {}
     for row in rows:
         first = found.setdefault(row["model"], [f"| {' | '.join(HEADS)} |", f"| {' | '.join(['---'] * len(HEADS))} |"])

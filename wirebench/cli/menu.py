@@ -79,7 +79,7 @@ class Menu:
 
 
 def _collect_garbage() -> None:
-    """From now on, where the program has imported without; but not among what imports have made."""
+    """Switch the garbage collector on if imports ran without it; objects made by the imports are never scanned."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -194,7 +194,7 @@ def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | Non
 
 
 def _growth(evidence: Evidence, crowded: Sequence[int]) -> tuple[float, str]:
-    """By how many seconds of a step crowded ranks compute longer, the mean of them, and how that is known."""
+    """Extra seconds that crowded ranks compute in a step, as their mean, and the evidence in words."""
     waits = {rank: evidence.ranks[rank].get("core_wait") for rank in crowded}
     known = {rank: wait for rank, wait in waits.items() if wait is not None}
     if known:

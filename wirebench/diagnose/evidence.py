@@ -49,7 +49,7 @@ class Evidence:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """Of a step, in order; empty where they are not known."""
+        """The messages of a step, in order; empty if they are not known."""
         return self.drawn.messages
 
     @property
@@ -165,7 +165,7 @@ def _layers(path: Path, record: dict[str, Any]) -> Trace | None:
 
 
 def _nominal_start(record: dict[str, Any]) -> float | None:
-    """Of the links between machines, by the topology file of the run; None where it names none, or it is elsewhere."""
+    """Start-up seconds of a link between machines, from the run's topology file; None without one, or if not found."""
     named = record["config"].get("network", {}).get("topology", "")
     if not named.endswith(".toml") or not Path(named).is_file():
         return None

@@ -72,7 +72,7 @@ def _size(evidence: Evidence) -> float:
 
 
 def _seconds(evidence: Evidence) -> float:
-    """Of all messages of a usual step, without what rank 0 waits for a slower rank."""
+    """Seconds of all messages of a usual step, without rank 0's wait for a slower rank."""
     computing = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
     fastest = sum(each.seconds for each in evidence.messages)
     return max(evidence.drawn.seconds - (max(computing) - computing[0]), fastest)
@@ -144,7 +144,7 @@ def front(savings: Iterable[Saving], ended: Mapping[str, Ended], least: float) -
 
 
 def _accuracy(ended: Ended) -> str:
-    """In words: with the options of the trainings where they are not the compressor's own."""
+    """The accuracy in words, with the trainings' options if they differ from the compressor's own."""
     figures = _figures(ended) + (f" with {ended.options}" if ended.options else "")
     free = ended.lost <= TOLERANCE and ended.between is not None and ended.between[1] >= 0
     return f"free ({figures})" if free else figures

@@ -40,7 +40,7 @@ COLLECTIVES = {
     "recursive_doubling": (SKY, "triangle-left"), "tree": (ORANGE, "triangle-right"), "star": (BROWN, "cross"),
     "hierarchical": (PURPLE, "circle"),
 }  # fmt: skip
-"""With the shape of their points."""
+"""Colours of collectives, with the shapes of their points."""
 STEP = {"computing": PALE, "compressing": ORANGE, "communication that is not hidden": BLUE}
 """The parts of a training step."""
 PARTS = {
@@ -122,7 +122,7 @@ def on_dark(spec: Any) -> Any:
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours, from 1 to 21, by WCAG 2."""
+    """Contrast ratio of two colours, from 1 to 21, as WCAG 2 defines it."""
     low, high = sorted(map(_luminance, (one, other)))
     return (high + 0.05) / (low + 0.05)
 

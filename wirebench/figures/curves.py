@@ -110,7 +110,7 @@ def _spreads(lines: Sequence[Curve], across: Axis, up: Axis, spread: Spread) -> 
 
 
 def _points(lines: Sequence[Curve], across: Axis, up: Axis) -> list[alt.Chart]:
-    """Of every curve, seen or not: the pointer finds them."""
+    """Points of every curve, visible or not, so that the pointer finds them for tooltips."""
     layers = []
     for shown in (True, False):
         some = [value for n, line in enumerate(lines) if line.points is shown for value in line.values(n)]

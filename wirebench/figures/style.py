@@ -23,7 +23,7 @@ else:
     alt = Late("altair")
     Figure = Panel = object
 WIDTH, HEIGHT = 320, 230
-"""Of what lies between a panel's axes, in pixels: with its labels a panel is as broad as a telephone held upright."""
+"""Size of the area between a panel's axes, in pixels: with its labels a panel fits a telephone held upright."""
 LINES = "split(datum.label, '\\n')"
 """Vega expression that splits the names on an axis into lines."""
 LETTER = 6.0

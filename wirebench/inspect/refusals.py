@@ -30,7 +30,7 @@ REFUSED = (
     "network.topology=2+3 engine.workers=4",
     "network.dilation=10 model.name=toy",
 )
-"""On virtual workers; values that are no option's and names that do not exist are left out."""
+"""Refused settings on virtual workers, without invalid values of options and unknown names."""
 HOROVOD = "engine.name=horovod engine.rounds=alltoall compressor.name=bf16 collective.name=native"
 
 

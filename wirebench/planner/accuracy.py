@@ -81,7 +81,7 @@ class Ended(NamedTuple):
 
     @property
     def lost(self) -> float:
-        """By how much its worst seed ended below the worst dense one, or its mean below theirs, if that is more.
+        """Loss of its worst seed against the worst dense seed, or of its mean against the dense mean, if that is more.
 
         inf where one diverged. Dense seeds differ, too: their worst one is no loss.
         """
@@ -156,7 +156,7 @@ class Accuracies:
         return min(those, key=lambda pair: len(pair[1]), default=(None, set()))[0]
 
     def otherwise(self, each: Advice, density: float | None) -> str:
-        """In what the measured runs differ from the composition at this density, in words; "" where they do not."""
+        """How the measured runs differ from the composition at this density, in words; "" if they do not."""
         ended = self.of(each)
         if ended is None or ended.points is None:
             return ""
@@ -166,7 +166,7 @@ class Accuracies:
         return " and ".join(found + [f"with {ended.options}"] * bool(ended.options))
 
     def standing(self, each: Advice, density: float | None, tolerance: float = TOLERANCE) -> Standing:
-        """Of a composition whose compressor works at this density."""
+        """The standing of a composition whose compressor works at this density."""
         if is_exact(each):
             return Standing.WITHIN
         ended = self.of(each)

@@ -12,7 +12,7 @@ from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 
 WORTHWHILE = 0.99
-"""Of the dense step's time: a compressor that needs more of it does not pay."""
+"""Share of the dense step's time: a compressor whose step takes more than this does not pay."""
 HIDDEN = 0.02
 """Share of the computing time: a step that waits for less than this is compute-bound."""
 
@@ -141,11 +141,11 @@ def speedup(each: Advice, other: Advice) -> Speedup:
 
 
 def _errors(each: Advice) -> tuple[float, float]:
-    """By how much its step may be shorter and longer than expected, on a scale of logarithms."""
+    """How much shorter and longer than expected its step may be, as natural logarithms of ratios."""
     low, high = each.between
     return math.log(each.expected_seconds / low), math.log(high / each.expected_seconds)
 
 
 def place(advice: Advice) -> float:
-    """To rank by: expected seconds of a step, and dense before whatever is not worth its loss."""
+    """Sort key: expected seconds of a step, with dense before all that is not worth its loss."""
     return advice.expected_seconds * (WORTHWHILE if advice.compressor == DENSE else 1)

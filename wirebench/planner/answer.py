@@ -88,9 +88,9 @@ class Judge:
         return ratio(points) / reached.ratio, reached.within
 
     def key(self, each: Advice) -> tuple[float, ...]:
-        """To order by: what loses no more than is tolerated by its speed; what costs more by its loss in the same time.
+        """Sort key: within the tolerance by speed, beyond it by loss at equal time.
 
-        Where no such loss is known, by its speed, too.
+        Compositions beyond the tolerance without such a loss are ordered by speed, too.
         """
         standing, in_time = self.standing(each), self.in_time(each)
         by_loss = standing in (Standing.COSTS, Standing.TOO_MUCH) and in_time is not None

@@ -20,7 +20,7 @@ from wirebench.utils.cli import naming
 
 DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
-"""Of rates, speeds and seconds: beyond, sums are of rounding errors."""
+"""Bounds of rates, speeds and seconds; beyond them rounding errors dominate sums."""
 
 
 def density_of(name: str, density: float | None) -> dict[str, Any]:

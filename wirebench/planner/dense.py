@@ -29,7 +29,7 @@ class DenseRuns(NamedTuple):
     whole: bool
 
     def seconds(self, step: float, alone: float) -> float:
-        """Of the run. step: seconds of a dense step; alone: of its computation, which a larger batch repeats."""
+        """Seconds of the run. step: seconds of a dense step; alone: of its computing, which a larger batch repeats."""
         return self.steps * (step + (self.accumulation - 1) * alone)
 
 

@@ -145,7 +145,7 @@ def written(runs: Sequence[dict[str, object]], about: dict[str, object]) -> str:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """On straight lines between the values, as numpy has it."""
+    """Quantile of sorted values by linear interpolation, as numpy's default."""
     place = share * (len(ordered) - 1)
     low = min(int(place), len(ordered) - 2) if len(ordered) > 1 else 0
     high = min(low + 1, len(ordered) - 1)

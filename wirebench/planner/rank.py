@@ -118,7 +118,7 @@ class Adviser:
         return sorted(advices, key=place), left_out
 
     def plain(self) -> Advice:
-        """As DistributedDataParallel has it."""
+        """Dense training with DistributedDataParallel's schedule."""
         name, scheduler, collective = PLAIN
         return self._advices(name, [scheduler], collective, None)[0]
 

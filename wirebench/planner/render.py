@@ -223,7 +223,7 @@ def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
 
 
 def key_of(each: Advice) -> Key:
-    """By which its break-even is known."""
+    """The key of its break-even rate."""
     return each.compressor, each.scheduler, each.collective
 
 
@@ -396,7 +396,7 @@ def images_range(each: Advice) -> str:
 
 
 def _seconds(each: Advice) -> tuple[list[float], list[float], list[float]]:
-    """Of compressing, of all messages, of what of both is exposed: each at least and at most."""
+    """Seconds of compressing, of all messages, and of the exposed part of both: each at least and at most."""
     return (
         [each.found.compress * factors.compress for factors in each.factors],
         [each.found.communicate * factors.messages for factors in each.factors],

@@ -47,8 +47,8 @@ FITTED = {
 RATES = "rates.jsonl"
 """Beside the runs: how long compressors work on their machine, by `wirebench bench compressors`."""
 STEPS = (0.2, 0.03)
-"""Of the search, in logarithms, one after the other. Schedulers that weigh times cut anew where a cost has changed: a
-step too small to see that sees noise."""
+"""Step sizes of the search, in logarithms, used in this order. Schedulers that use profiles choose other buckets when a
+cost changes, so a smaller step would measure noise."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
 PULL = 0.1
@@ -214,7 +214,7 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
 
 @functools.cache
 def _sizes(name: str, options: str, size: int, dense_below: int) -> Sizes:
-    """Of a compressor with these options, as JSON: one for all its runs, for it remembers the sizes of every bucket."""
+    """Sizes of a compressor. options: as JSON. One object serves all its runs, since it caches the sizes of buckets."""
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **json.loads(options))
     return Sizes(make, size, dense_below)
 

@@ -188,7 +188,7 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
 
 
 def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
-    """Those that were named; else the usual ones that go with the compressor and the collective."""
+    """The named schedulers; else the usual ones that go with the compressor and the collective."""
     collective = options.collective or collective_of(options.compressor)
     if options.schedulers:
         named = built(options.schedulers)

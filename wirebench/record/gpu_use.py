@@ -105,7 +105,7 @@ def _of_rank_0(record: Mapping[str, Any], gpu: Mapping[str, Any]) -> GpuUse:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """In words; ranks that follow each other as a range."""
+    """The ranks in words, consecutive ranks as a range."""
     if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"

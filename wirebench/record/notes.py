@@ -108,7 +108,7 @@ def finished(folder: Path) -> list[NotedRun]:
 
 
 def commits(runs: Iterable[NotedRun]) -> str:
-    """Of the code that made them, in words."""
+    """The commits of the code that made the runs, in words."""
     known = sorted({run.commit for run in runs})
     return f"{'commit' if len(known) == 1 else 'commits'} {', '.join(known)}"
 

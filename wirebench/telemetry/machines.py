@@ -96,7 +96,7 @@ def _each_once(
     together: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
     more: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """For each `identity` of a process: its processes' ranks, and `together` of what they are and tell besides."""
+    """One table for each `identity`: the ranks of its processes, and the result of `together` on these processes."""
     mine = {"identity": identity, "ranks": list(engine.ranks), "more": more or {}}
     texts = [json.dumps(mine).encode()]
     if engine.distributed:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from wirebench.errors import UserError
 
 HEADER_BYTES = 14 + 20 + 32
-"""Of one packet: Ethernet, IPv4 and TCP with time stamps. The kernel counts a large packet, cut by the card, once."""
+"""Headers of a packet: Ethernet, IPv4 and TCP with time stamps. A large packet that the card splits is counted once."""
 
 COUNTERS = Path("/proc/net/dev")
 ROUTES = Path("/proc/net/route")

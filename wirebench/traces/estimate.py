@@ -81,7 +81,7 @@ def estimate(
 def shipped(
     model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, name: str, precision: Precision = "fp32"
 ) -> Trace | None:
-    """The same from configs/traces, where it was made with this version of PyTorch; None where it is not there.
+    """The estimate from configs/traces, if it is there and its description matches; else None.
 
     So a model need not be imported, which takes seconds. Tests make these traces anew, and find no difference.
     """

@@ -98,7 +98,7 @@ def naming_options(model: str, options: Mapping[str, Any], named: str | None) ->
 
 
 def _options_of(plugins: Plugins, name: str, given: Iterable[str], words: str) -> dict[str, str]:
-    """For each option of a plugin, or of the user's, what says it in words; none where there is no such plugin."""
+    """How to set each option of a plugin, and each given one, in words; only the given ones for an unknown plugin."""
     try:
         known = [*plugins.parameters(name), *given]
     except UserError:

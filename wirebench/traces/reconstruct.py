@@ -26,7 +26,7 @@ from wirebench.utils.cli import check_outputs, parser_of
 BY_WORK = 0.9
 FORWARD_SHARE = 0.5
 PIXELS, CLASSES, IMAGES = 224, 1000, 2
-"""Of what is counted; normalisation needs more than one image."""
+"""The input on which multiply-adds are counted; normalisation needs more than one image."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,7 +84,7 @@ def multiply_adds(model_name: str, stride_first: bool = False) -> dict[str, tupl
 
 
 def _move_strides(model: nn.Module) -> None:
-    """From the second convolution of every block of three to the first."""
+    """Move strides from the second convolution of every block of three to the first."""
     blocks: list[Any] = [module for module in model.modules() if all(hasattr(module, f"conv{i}") for i in (1, 2, 3))]
     strided = [block for block in blocks if block.conv2.stride != (1, 1)]
     if not strided:

@@ -11,7 +11,7 @@ EXTRAS = {
     "torchvision": "train", "tensorboard": "train", "sklearn": "train", "PIL": "train",
     "horovod": "horovod",
 }  # fmt: skip
-"""By the name that is imported, the extra of pyproject.toml that brings it."""
+"""The extra of pyproject.toml that installs a module, by the module's name."""
 
 
 def missing(error: BaseException) -> UserError | None:
