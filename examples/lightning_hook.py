@@ -1,6 +1,6 @@
 """Lightning with a compressor of the suite: its DDP strategy takes a communication hook.
 
-On a CPU Lightning 2.6 leaves the strategy's hook out without a word, so there a callback registers it.
+On a CPU Lightning 2.6 silently ignores the strategy's hook, so there a callback registers it.
 
 torchrun --nproc-per-node 2 examples/lightning_hook.py
 """
@@ -41,9 +41,9 @@ class Classifier(lightning.LightningModule):
 
 
 class Kept(lightning.Callback):
-    """Saves each rank's compressor beside Lightning's checkpoint, and loads it when a run goes on from one.
+    """Saves each rank's compressor beside Lightning's checkpoint, and loads it when a run resumes.
 
-    Residuals differ between ranks, and Lightning writes rank 0's checkpoint alone.
+    Residuals differ between ranks, and Lightning writes only rank 0's checkpoint.
     """
 
     def __init__(self, hook: Any, folder: Path, register: bool) -> None:

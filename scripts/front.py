@@ -1,10 +1,10 @@
 r"""Make the numbers that README.md and docs/playbook.md show, into results/front.
 
-python scripts/front.py loops       DDP's loop and ours on two emulated hosts at 1 Gbit/s; root, quiet machine
-python scripts/front.py diagnose    a run on a full link, its diagnosis, and what --try measures; root, quiet machine
-python scripts/front.py advice      what to switch on, by model and link: simulated
-python scripts/front.py picture     the speed-up of four methods on ResNet-50 against the rate of the links: simulated
-python scripts/front.py playbook    print the tables of docs/playbook.md from advice.json
+  python scripts/front.py loops       DDP's loop and ours on two emulated hosts at 1 Gbit/s; root, quiet machine
+  python scripts/front.py diagnose    a run on a full link, its diagnosis, and what --try measures; root, quiet machine
+  python scripts/front.py advice      what to switch on, by model and link: simulated
+  python scripts/front.py picture     the speed-up of four methods on ResNet-50 against the rate of the links: simulated
+  python scripts/front.py playbook    print the tables of docs/playbook.md from advice.json
 
 tests/test_front.py compares the numbers of both pages with these files.
 """
@@ -39,10 +39,10 @@ MODELS = {
 }
 PICTURED = ("bf16", "quantised_sum", "dgc", "powersgd")
 NETWORKS = {0.1: "1gbe", 0.3: "1gbe", 1.0: "1gbe", 3.0: "10gbe", 10.0: "10gbe", 30.0: "100gbe", 100.0: "100gbe"}
-"""Of the picture: by Gbit/s, the network whose start-up time a message has."""
+"""The networks of the picture, by Gbit/s; a message takes the network's start-up time."""
 HEADS = ("link per worker", "switch on", "speed-up", "accuracy or loss", "bytes a step", "faster, at a cost")
 WORKERS = 8
-"""Of every row."""
+"""Number of workers in every row."""
 GPU = "--gpu rtx4090 --precision bf16"
 LINKS = {
     "100 Mbit/s": "--network 1gbe --gbit 0.1 --workers 8",
@@ -77,7 +77,7 @@ def loops() -> None:
 
 
 def diagnose() -> None:
-    """A run, then its diagnosis as it is printed."""
+    """Make a run, diagnose it with --try, and save the printed lines."""
     mine = "results/runs/mine"
     with tempfile.TemporaryDirectory() as folder:
         words = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
@@ -129,7 +129,7 @@ def switched_on(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """By model, the lines of its table: for each link what to switch on, what that brings and costs, what is faster."""
+    """The Markdown lines of each model's table: for each link the method, its gain and loss, and a faster one."""
     found: dict[str, list[str]] = {}
     for row in rows:
         first = found.setdefault(row["model"], [f"| {' | '.join(HEADS)} |", f"| {' | '.join(['---'] * len(HEADS))} |"])

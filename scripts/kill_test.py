@@ -1,11 +1,11 @@
-"""Kill ranks of a run again and again, resume it each time, and compare its end with that of an undisturbed run.
+"""Kill ranks of a run repeatedly, resume it each time, and compare its final state with an undisturbed run.
 
-python scripts/kill_test.py --kills 20 --engine all
-python scripts/kill_test.py --kills 5 --engine horovod --workers 4 --seed 7
+  python scripts/kill_test.py --kills 20 --engine all
+  python scripts/kill_test.py --kills 5 --engine horovod --workers 4 --seed 7
 
-A kill is SIGKILL to one rank (of the local engine: to the only process) while the run starts, computes, or writes a
-checkpoint. The others must end soon and say in one line which rank is lost; no process may stay; and the run that is
-resumed until its end must have the same parameters, momentum, batch statistics, residuals and losses, to the last bit.
+A kill sends SIGKILL to one rank (with the local engine, to the only process) while the run starts, computes, or writes
+a checkpoint. The other ranks must end soon, print in one line which rank is lost, and leave no process. The resumed run
+must end with the same parameters, momentum, batch statistics, residuals and losses, bit for bit.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def _processes(job: Job, engine: str) -> Mapping[int, int]:
 
 
 def _named(ended: Ended, rank: int) -> list[int]:
-    """The ranks that say, in one line each, that `rank` and nobody else is lost."""
+    """The ranks that report, in one line each, that `rank` and no other rank is lost."""
     lines = [line for line in ended.errors if re.search(r": lost rank \d", line)]
     wrong = [line for line in lines if not re.search(rf": lost rank {rank} \(pid \d+ on [^)]*\) (at|before)", line)]
     assert not wrong, f"rank {rank} was killed, but: {wrong}\n{ended.said}"

@@ -1,12 +1,12 @@
-"""Train one run of every composition that a change of the code must leave alone, and keep what came out to the bit.
+"""Train one run of every composition whose results a code change must not alter, and save the results bit for bit.
 
-bash scripts/same_bits.sh FIRST LAST               two commits, all engines: the whole comparison
-python scripts/same_bits.py run local OUT.json     in a checkout, with PYTHONPATH naming it: the runs of one engine
-python scripts/same_bits.py compare A.json B.json  what differs; exit code 1 if anything does
+  bash scripts/same_bits.sh FIRST LAST               two commits, all engines: the whole comparison
+  python scripts/same_bits.py run local OUT.json     in a checkout, with PYTHONPATH naming it: the runs of one engine
+  python scripts/same_bits.py compare A.json B.json  what differs; exit code 1 if anything does
 
-The compositions: the smoke run, each compressor with `fused` and `dear`, each scheduler without compression.
-Kept of each are the exit code, the losses of all steps and a digest of the parameters. The script knows no more of the
-code than train.py and the names of plugins, so it runs over any commit that has them.
+The compositions are the smoke run, each compressor with `fused` and `dear`, and each scheduler without compression.
+A result is the exit code, the losses of all steps and a digest of the parameters. The script depends only on train.py
+and the names of plugins, so it runs on any commit that has them.
 """
 
 import hashlib
@@ -79,9 +79,10 @@ def compositions() -> Iterator[tuple[str, list[str]]]:
 
 
 def run(engine: str, out: Path) -> int:
-    """Make the runs of one engine and write `out`. A run has its own processes: those of a rank leave nothing behind.
+    """Make the runs of one engine and write `out`.
 
-    They are forked off this process, which has imported everything.
+    Each run has its own processes, so no state passes between runs. They are forked off this process, which has
+    imported everything.
     """
     if engine == "horovod":
         import horovod.torch  # noqa: F401

@@ -171,7 +171,7 @@ def test_goodput_and_percentiles() -> None:
     assert [figures.cost(each, 300.0) for each in lines] == [0.0, 5.0, 5.0]
     shown = report.report_of([*lines, line("slow_link", 300, 1.0)], TEN.header()).lines
     assert "A fault costs 3.3 s on average: extrapolated to one a minute, a goodput of 94%." in shown
-    assert "Nobody has to name slow_link: no rank is lost: the job goes on." in shown
+    assert "No host must name slow_link: no rank is lost; the job continues." in shown
     assert [row.split(" | ")[:4] for row in shown[2:7]] == [
         ["| sigkill", "1", "0", "0"], ["| slow_link", "1", "0", "0"], ["| nan", "1", "1", "0"],
         ["| all", "3", "1", "0"], ["| none", "1", "0", "0"],

@@ -589,7 +589,7 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
     assert "top-1" not in table and "image" not in table
     said = charts.note(drawn[0])
     assert "8 samples" in said and "samples/s" in said and "top-1" not in said and "images" not in said
-    assert "and loss, times that of dense training, " in said
+    assert "and loss, as a multiple of dense training's, " in said
 
 
 @pytest.mark.parametrize(

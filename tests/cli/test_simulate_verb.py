@@ -190,7 +190,7 @@ def test_schedules_that_come_out_alike_share_a_curve_and_its_name():
         "linear": ([2, 4], [2, 4]),
     }  # fmt: skip
     assert charts.names(figure) == ["wfbp", "dear", "optimal = mg_wfbp", "linear"]
-    assert "Simulated: a trace. Schedules that come out alike are one curve" in charts.note(figure)
+    assert "Simulated: a trace. Schedules with equal results are one curve" in charts.note(figure)
     colour = {row["name"]: row["colour"] for row in charts.of(figure, "line")}
     assert colour["dear"] == colours.SCHEDULES["dear"]
 

@@ -148,7 +148,7 @@ def test_who_is_gone_holds_nothing(
 def test_a_file_that_names_nobody_counts_by_its_age(content: str, tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_text(content)
-    with pytest.raises(UserError, match=f"is in use by another run: whoever wrote {path}, .* s ago last; .*remove"):
+    with pytest.raises(UserError, match=f"is in use by another run: the writer of {path}, .* s ago last; .*remove"):
         FolderLock(tmp_path)
     os.utime(path, times=(1.0, 1.0))
     FolderLock(tmp_path).release()

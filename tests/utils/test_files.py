@@ -179,9 +179,9 @@ def test_what_takes_no_output_is_refused_before_a_long_job(kind: str, why: str, 
 
 def test_a_pipe_that_nobody_reads_is_given_up(pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PIPE_SECONDS", 0.05)
-    with pytest.raises(OSError, match="nobody reads this pipe"):
+    with pytest.raises(OSError, match="no process reads this pipe"):
         write_atomically(pipe, "x")
-    with pytest.raises(OSError, match="nobody reads this pipe"):
+    with pytest.raises(OSError, match="no process reads this pipe"):
         open_steps(pipe, 0, print)
     check_outputs(json=pipe)  # a reader may come later
 

@@ -42,7 +42,7 @@ def test_a_run_without_its_output_ends_well(
     assert record(tmp_path)["status"] == "finished"
     assert checkpoints(tmp_path)[-1].name == "step-00000012"
     [line] = capsys.readouterr().err.splitlines()
-    assert line == f"warning: standard output is lost ({why}); the run goes on without showing anything"
+    assert line == f"warning: standard output is lost ({why}); the run continues without output"
 
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""Measurements of parts of the suite itself: all-reduces, compressors, the trunk, the input pipeline; their figures.
+"""Benchmarks of the suite's parts: all-reduces, compressors, the harness, the input pipeline; and their figures.
 
 May import wirebench, the plugins and wirebench.compose.
 """

@@ -31,15 +31,15 @@ BYTES_PER_FLOAT = 4
 
 
 class Rival(Method):
-    """Base of all: nothing is planned with them."""
+    """Base class of all baselines; no plan uses them."""
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """Those of the vector."""
+        """The size of the vector in bytes, fp32."""
         return BYTES_PER_FLOAT * numel
 
 
 class Copy(Rival):
-    """The unit itself, timed as all others are: how much the measurement scatters."""
+    """The unit itself, timed as all methods are: shows how much the measurement scatters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,8 +109,8 @@ class SketchOfTorch(Rival):
 class DdpHook(Rival):
     """A communication hook of DistributedDataParallel on one bucket.
 
-    Its all-reduces are answered at once with the same tensor, as ours are. What it takes in, keeps and writes back
-    cannot be told apart.
+    Its all-reduces are answered at once with the same tensor, as ours are. Its time is not split into parts, since
+    reading the gradient, keeping state and writing back happen in one call.
     """
 
     def __init__(self, hook: Callable[[Any, Any], torch.futures.Future], state: Any) -> None:

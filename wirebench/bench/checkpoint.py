@@ -1,12 +1,12 @@
-"""What checkpoints cost: steps of a run that saves one and steps of the same run without take turns.
+"""What checkpoints cost: steps of a run that saves one, interleaved with steps of the same run without.
 
   wirebench bench checkpoint                                     VGG-16, 4 processes, one checkpoint every 50 steps
   wirebench bench checkpoint --compressor topk --every 20        the residual of every rank is saved, too
 
-A turn has as many steps as lie between two checkpoints. In every second one the run saves a checkpoint first, as
-train.py does, then trains while it is written; at its end it waits for the write if that is still going on, as the next
-checkpoint would. The stall is the time that rank 0 stood still for all that (the record's `stall_seconds`). The ratio
-of step times, taken turn by turn, also has what the write takes from the steps beside it. Checkpoints go to the folder
+A turn has as many steps as lie between two checkpoints. In every second turn the run first saves a checkpoint, as
+train.py does, and trains while it is written. At the end of the turn it waits for an unfinished write, as the next
+checkpoint would. The stall is the time that rank 0 waited for the checkpoint (the record's `stall_seconds`). The ratio
+of step times, taken turn by turn, also shows how much the write slows the steps down. Checkpoints go to the folder
 for temporary files, which TMPDIR names.
 """
 

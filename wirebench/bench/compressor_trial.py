@@ -1,9 +1,10 @@
 """One rank's own work in an exchange, timed part by part: no network, no other ranks.
 
-The exchange is advanced by hand. What it asks for is answered at once from its own message, as if every rank had sent
-the same, so it has as much to decode as among P ranks. The answering takes part in no number, but for merging: a rank
-that is the root of a tree merges ceil(log2 P) messages, and that is work of the method's own. To merge a message with
-itself is less work than with another's, which has entries at other places: it is merged with those of earlier steps.
+The exchange is advanced by hand. Each request is answered at once from the rank's own message, as if every rank had
+sent the same, so there is as much to decode as among P ranks. The time of answering is not counted, except for merging:
+the root of a tree merges ceil(log2 P) messages, which is the method's own work. Merging a message with itself is less
+work than merging it with another rank's, whose entries lie at other places. So it is merged with messages of earlier
+steps.
 """
 
 import time
@@ -36,10 +37,10 @@ class Work(NamedTuple):
 
 
 class Stopwatch:
-    """Seconds by name; of spans inside each other only the outermost counts.
+    """Seconds by name; of nested spans only the outermost counts.
 
-    On a GPU they are those of its stream, event to event, so that nothing waits in between. On a CPU they are those of
-    the wall's clock, or, with one thread, of the processor: what it did for other processes is not counted.
+    On a GPU it reads events of the stream, so that timing adds no synchronisation. On a CPU with one thread it reads
+    the process's CPU time, which leaves out other processes. With several threads it reads the wall clock.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -109,7 +110,7 @@ def run_exchange(
 ) -> Work:
     """One exchange of rank `world.rank`, all of its requests answered from its own messages.
 
-    earlier  messages of the steps before, those of other ranks in what is merged; this step's are added
+    earlier  messages of earlier steps, which stand for other ranks' messages in merges; this step's are added
     """
     watch.take()
     earlier = {} if earlier is None else earlier

@@ -5,18 +5,18 @@
   wirebench bench compressors --sizes 14.7m --json cells.jsonl --figures figures
 
 There is no network: each request is answered at once from the rank's own messages, as if all P workers had sent the
-same, and the answer's time is not counted. A message is merged with those of earlier steps, whose entries lie at other
-places. The parts are those of wirebench/gradient/phases.py: recover selects entries again in a later round, merge is
-the ceil(log2 P) merges of a tree's root, other is all the rest. The whole model is one bucket; methods send dense what
+same. The time of answering is not counted. A message is merged with messages of earlier steps, whose entries lie at
+other places. wirebench/gradient/phases.py defines the parts: recover selects entries again in a later round, merge is
+the ceil(log2 P) merges of a tree's root, other is the rest. The whole model is one bucket; methods send dense what
 their papers send dense (dense_below). The one step in 32 in which oktopk finds exact thresholds is not timed.
 
 All methods take turns, and beside each turn the vector is copied: that is the unit. With one thread of a CPU the clock
-is the processor's, so what other processes do is not counted. The first steps (--warmup) are left out. Parts and copies
+is the process's CPU time, which leaves out other processes. The first steps (--warmup) are left out. Parts and copies
 are means of the middle half of the turns over the median copy; [p10 - p90] are turns over the copies beside them; least
 is the quickest turn over the quickest copy. Where the memories of all do not fit, methods take turns in groups.
 
-Memory is measured in steps of its own, as multiples of the vector (d), without gradient, parameters and what other
-ranks sent: state is what a checkpoint holds, peak all that is allocated at the height of a step, state included.
+Memory is measured in separate steps, as multiples of the vector (d). It leaves out the gradient, the parameters and the
+messages of other ranks. state is what a checkpoint holds; peak is the most that is allocated in a step, with the state.
 """
 
 import argparse
@@ -61,13 +61,13 @@ BUDGETS = {
     "sketched_sgd": (Budget(("select",), 7.0), Budget(("recover",), 25.0)),
     "fetch_sgd": _SKETCH,
 }
-"""What they may take on one thread of a CPU."""
+"""Upper bounds of the parts' time, in copies of the vector, on one thread of a CPU."""
 NO_SLOWER = {"powersgd": DDP_POWERSGD}
-"""With its defaults, than this rival in all, in the same run."""
+"""Compressors that, with their defaults, must take no more time in all than this rival in the same run."""
 USUAL = {"iwp": "threshold=3"}
 REMARKS = {
-    "iwp threshold=3": "these weights are as initialised and these gradients noise, of which the default threshold, "
-    "0.05, lets 10 to 25 % through; 3 lets 1 to 2 % through, as the paper's threshold of a model in training"
+    "iwp threshold=3": "weights are as initialised and gradients are noise: the default threshold, 0.05, lets 10 to "
+    "25 % through; 3 lets 1 to 2 % through, as the paper's threshold does in training"
 }
 """Options for these gradients in place of a method's own defaults, and why."""
 
@@ -117,10 +117,10 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def choose(texts: Sequence[str] | None, density: float | None, with_rivals: bool) -> list[Contender]:
-    """The contenders: compressors by what was typed, all of them where nothing was, and the rivals.
+    """The contenders: the compressors that the command line names, or else all of them, and the rivals.
 
-    Raises UserError for a compressor that was typed and does not exist, or does not take its options. What else goes
-    wrong with it is told where it is measured.
+    Raises UserError for a named compressor that does not exist or does not take its options. Its other errors are
+    reported when it is measured.
     """
     usual = [f"{name}:{USUAL[name]}" if name in USUAL else name for name in compressors.available()]
     contenders = [parse_compressor(text, density) for text in texts or usual]

@@ -18,7 +18,7 @@ REAL: dict[str, tuple[str, str, dict[str, Any], int, int]] = {
     "25.6m": ("ResNet-50", "resnet50", {}, 1000, 224),
     "138m": ("VGG-16", "vgg16", {}, 1000, 224),
 }
-"""By size: title, model, its options, classes, side of the images."""
+"""Models by their size: title, model, its options, classes, side of the images."""
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 
 GRADIENTS = (

@@ -1,4 +1,4 @@
-"""What the trunk costs: a step of ours and one of the engine's own data parallelism take turns in one run.
+"""What the harness costs: steps of ours and of the engine's own data parallelism, interleaved in one run.
 
   wirebench bench overhead --engine torch   --model resnet20     against DistributedDataParallel
   wirebench bench overhead --engine horovod --model vgg16        against hvd.DistributedOptimizer
@@ -8,8 +8,8 @@ Both sides run the same model, batches, optimizer and machine. Ours is train.py'
 fused, collective native, record and guard included) or, with --ours synchronise, the peer's loop with
 `wirebench.synchronise` in place of the engine's synchroniser. The peer's is a plain loop. Turns are short and their
 order alternates; the ratio of step times is taken turn by turn, so what slows the machine down slows both sides. Both
-use the fused SGD, and ResNet-50 channels_last. Horovod's tensor fusion is on, for its optimizer's sake: ours has one
-message in flight.
+use the fused SGD, and ResNet-50 runs channels_last. Horovod's tensor fusion is on for its own optimizer; our step has
+one message in flight, so fusion does not apply to it.
 """
 
 import argparse

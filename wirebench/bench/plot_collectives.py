@@ -56,7 +56,7 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
 
 
 def figures(stem: str, measured: Measurement, bits_per_second: float | None = None) -> dict[str, Figure]:
-    """Those of one file, by their files' names; `stem`: what is before its ending."""
+    """The figures of one measured file, by the names of their image files; `stem`: the measured file's name."""
     where = provenance([measured.header["environment"]] if "environment" in measured.header else [])
     return {
         f"latency-{stem}.png": latency_against_size(measured.cells, bits_per_second, where),
@@ -181,7 +181,7 @@ def _load(files: Sequence[Path]) -> dict[str, Measurement]:
 
 
 def _of_one_size(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> list[AllReduceResult]:
-    """The cells of every file that are compared against learners; none where there is one file."""
+    """The cells of one size, one per file, for the figure against learners; none if there is only one file."""
     if len(measured) == 1:
         if size is not None:
             raise UserError("--size: is for the figure against learners, which needs at least 2 files")

@@ -24,7 +24,7 @@ from wirebench.record.compressor_results import CompressorResult
 from wirebench.utils.cli import parser_of
 
 LONG = 2.5
-"""Bars of more than so many times the length of three quarters of them are cut off."""
+"""Bars longer than this multiple of the third quartile of the lengths are cut off."""
 SHORT_NAME = 40
 TIMES = "bars: means of the middle half of the turns; lines: 10 % to 90 % of turns"
 
@@ -80,7 +80,7 @@ def figure_of(cells: Sequence[CompressorResult], note: str = "", where: str = ""
 
 
 Drawn = tuple[list[Bar], Axis, Look, str, str]
-"""What a panel is made of."""
+"""Arguments of `stacked`: bars, axis, look, and two texts."""
 
 
 def _time(cells: Sequence[CompressorResult], italic: Sequence[str]) -> Drawn:

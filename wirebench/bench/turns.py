@@ -58,7 +58,7 @@ class _Turns:
     earlier: Earlier = field(default_factory=dict)
 
     def cell(self, size: Size) -> CompressorResult:
-        """All of it."""
+        """The result of all turns."""
         state_bytes, memory = self.memory
         return CompressorResult(
             method=self.contender.name,
@@ -79,10 +79,10 @@ class _Turns:
 class Bench:
     """Measures contenders at one size after the other; `cells` holds what was measured, also after Ctrl-C.
 
-    workers  ranks that take part as far as rank 0 can tell
+    workers  ranks that rank 0 counts as taking part; there is one process
     warmup   steps that are left out
     repeats  turns that count
-    say      is told how far it is
+    say      called with each line of progress
     """
 
     def __init__(

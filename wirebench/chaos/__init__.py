@@ -1,5 +1,6 @@
 """Faults injected into an elastic job on an emulated cluster, and what they cost.
 
-`faults` has a way to deliver each kind, `job` keeps a launcher on every host, `rank` is what they start, `trial` makes
-one fault and measures, `campaign` makes many and goes on with them, `report` says what they show. Imports up to train.
+`faults` delivers each kind of fault. `job` keeps a launcher on every host, and the launchers start `rank`. `trial`
+injects one fault and measures its cost; `campaign` runs many trials and resumes a series; `report` summarises them.
+Imports up to train.
 """

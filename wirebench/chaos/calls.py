@@ -1,7 +1,7 @@
-"""What a file of trials says of each call that made some: from which trial on, where, and what else the machine did.
+"""Records of the calls that made a file of trials: the first trial of each, its environment, and the machine's load.
 
-Processor time is counted while nothing happens to the job: for some seconds when it has begun, and in the wait before
-each fault. Beside a fault ranks die, whose processor time nobody can count any more.
+Processor time is counted while the job is undisturbed: for some seconds at the start, and in the wait before each
+fault. It is not counted during a fault, since the processor time of a rank that died cannot be read.
 """
 
 import statistics
@@ -15,11 +15,11 @@ from wirebench.telemetry.environment import capture, host
 
 Call = dict[str, Any]
 Load = Mapping[str, Any]
-"""Of a machine, as LoadMeter counts it."""
+"""Load of a machine, as LoadMeter counts it."""
 
 
 def begun(first: int, hosts: int) -> Call:
-    """A call that is about to make trials from number `first` on, with so many hosts, all of them this machine."""
+    """A call that is about to make trials from number `first` on; `hosts` ranks, all on this machine."""
     machine = {**host(), "ranks": list(range(hosts))}
     environment = {**capture(torch.device("cpu")), "hosts": [machine]}
     return {"first": first, "environment": environment, "beginnings": [], "load": None}
@@ -39,7 +39,7 @@ def load_of(call: Call, trials: Sequence[Line]) -> list[dict[str, Any]] | None:
 
 
 def _together(loads: Sequence[Load]) -> dict[str, Any]:
-    """Of several stretches of time."""
+    """The load over several stretches of time, weighted by their seconds."""
     seconds = [load["seconds"] for load in loads]
 
     def mean(name: str) -> float | None:

@@ -35,9 +35,9 @@ class Fault(NamedTuple):
     deliver  does it to a host; returns how to undo it, None where it did nothing, as the process to do it to was gone
     seconds  after which it is undone
     named    pattern of the lines that name the cause; where it is LOST the victim's rank is the only one that is named
-    who      who has to name it: `others` than the victim, `all` hosts, `any` one of them
-    silent   where nobody has to: why
-    renews   what it costs comes later, when the victim's rank is started anew
+    who      which hosts must name the cause: `others` than the victim, `all`, `any` one of them
+    silent   why no host must name it; "" if one must
+    renews   the cost comes later, when the victim's rank is started anew
     """
 
     about: str
@@ -50,11 +50,11 @@ class Fault(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Whether somebody has to name the cause."""
+        """Whether any host must name the cause."""
         return not self.silent
 
     def names(self, line: str, victim: str) -> bool:
-        """Whether a line names the cause, and accuses nobody else."""
+        """Whether a line names the cause, and no rank other than the victim's."""
         found = re.search(self.named, line) if self.due else None
         if found is None or self.named != LOST:
             return found is not None
@@ -62,7 +62,7 @@ class Fault(NamedTuple):
 
 
 def due_to_name(fault: "Fault", hosts: int) -> int:
-    """How many of so many hosts have to name its cause."""
+    """How many of the `hosts` must name the fault's cause."""
     return {"others": hosts - 1, "all": hosts, "any": 1}[fault.who] if fault.due else 0
 
 
@@ -152,16 +152,17 @@ def _fill_disk(job: Job, host: str) -> Undo | None:
 
 FAULTS = {
     "sigkill": Fault("a rank is killed", _signal(signal.SIGKILL)),
-    "sigstop": Fault("a rank is stopped, and never goes on", _signal(signal.SIGSTOP)),
+    "sigstop": Fault("a rank is stopped, and never continues", _signal(signal.SIGSTOP)),
     "sigsegv": Fault("a rank crashes", _signal(signal.SIGSEGV)),
     "gil": Fault("a rank holds Python's lock for ever", _signal(HOLD_LOCK)),
     "cut_link": Fault("a host's cable is out for 8 s", _cut_link, seconds=8.0),
     "slow_link": Fault(
-        "a host's link has 1 % of its rate for 8 s", _slow_link, seconds=8.0, silent="no rank is lost: the job goes on"
+        "a host's link has 1 % of its rate for 8 s", _slow_link, seconds=8.0,
+        silent="no rank is lost; the job continues",
     ),
     "slow_rank": Fault(
         f"{NEIGHBOURS} busy processes share a rank's core for 8 s", _busy_neighbour, seconds=8.0,
-        silent="no rank is lost: the job goes on",
+        silent="no rank is lost; the job continues",
     ),
     "disk_full": Fault("the disk is full for 3 s", _fill_disk, seconds=3.0, named="No space left on device", who="any"),
     "nan": Fault(
@@ -169,7 +170,7 @@ FAULTS = {
         named=rf"the gradient of layers? (\S+ to )?{re.escape(SPOILED_LAYER)}\b.* is not finite",
     ),
     "launcher": Fault(
-        "a host's launcher is killed", _kill_launcher, silent="no rank is lost: the host's rank lives on", renews=True
+        "a host's launcher is killed", _kill_launcher, silent="no rank is lost; the host's rank lives on", renews=True
     ),
     "host": Fault("a host is lost with its memory", _lose_host),
     "none": Fault("nothing: what there is to compare with", lambda job, host: nothing, silent="nothing happens"),

@@ -1,4 +1,4 @@
-"""A job on an emulated cluster: a launcher on every host, started anew when it ends; what is said, how far it is."""
+"""A job on an emulated cluster: keeps a launcher running on every host, and collects printed lines and progress."""
 
 import signal
 import subprocess

@@ -70,7 +70,7 @@ class Injector:
 
 
 def images(run: Trainer, epoch: int) -> float:
-    """Images that the job has trained on since it began, those of earlier worlds included."""
+    """Images that the job has trained on since it began, in all world sizes."""
     shard = run.workers[0].shard
     within = shard.worker_steps(epoch, run.step - epoch * run.steps_per_epoch) * shard.batch_size
     return epoch * shard.dataset.train_size + within

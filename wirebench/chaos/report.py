@@ -50,9 +50,9 @@ def _in_words(trials: Sequence[Line], faults: Sequence[Line], header: Line, rate
 
 
 def _silent(faults: Sequence[Line]) -> list[str]:
-    """The kinds among these that nobody has to name, with the reason."""
+    """One line for each kind among these faults whose cause no host must name, with the reason."""
     kinds = [kind for kind, fault in FAULTS.items() if fault.silent and any(line["kind"] == kind for line in faults)]
-    return [f"Nobody has to name {kind}: {FAULTS[kind].silent}." for kind in kinds]
+    return [f"No host must name {kind}: {FAULTS[kind].silent}." for kind in kinds]
 
 
 def _cells(lines: Sequence[Line], rate: float) -> list[str]:

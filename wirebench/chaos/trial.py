@@ -14,10 +14,10 @@ POLL_SECONDS = 0.05
 SETTLED_STEPS = 2 * COMMIT_STEPS
 """Steps of the whole world after which a trial ends: there is a commit, and what came late would have come."""
 QUIET_SECONDS = 12.0
-"""A fault that is never noticed ends its trial after so long: longer than any timeout of the job."""
+"""A trial whose fault is never noticed ends after this many seconds, longer than any timeout of the job."""
 START_SECONDS = 120.0
 MOST_REDONE = 3 * COMMIT_STEPS // 2
-"""Steps that a job which goes on may do again: back to the commit before, and half as many until that is written."""
+"""Most steps that a job may repeat after a fault: back to the previous commit, and half as many until it is written."""
 
 
 class Trial(NamedTuple):
@@ -30,13 +30,13 @@ class Trial(NamedTuple):
 
 
 def whole(job: Job, since: float, steps: int) -> bool:
-    """Whether the job has made so many steps since then, the last ones of all workers and without a break."""
+    """Whether the job's last `steps` steps all came after `since` and were made by all workers."""
     last = job.steps[-steps:]
     return len(last) == steps and last[0].at > since and all(step.workers == job.setting.hosts for step in last)
 
 
 def until(job: Job, condition: Callable[[], bool], seconds: float) -> bool:
-    """Look after the job until the condition holds; False where it does not within so many seconds."""
+    """Look after the job until the condition holds; False if it does not hold within `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         job.look()
@@ -155,7 +155,7 @@ def _redone(before: Sequence[Step], after: Sequence[Step]) -> int:
 
 
 def _lost(line: str) -> float:
-    """Share of all residuals that a restart lost, by what rank 0 said of it; all of them where nobody can tell."""
+    """Share of all residuals that a restart lost, from rank 0's line; 1.0 if the line gives no share."""
     found = re.search(r"lost with (?:rank [\d, ]+|all ranks): (?:(\S+)% of all residuals|how much is not)", line)
     if found is None:
         return 0.0
@@ -163,7 +163,7 @@ def _lost(line: str) -> float:
 
 
 def _rate(steps: Sequence[Step]) -> float | None:
-    """Images per second; None where nobody knows, as the job has gone back meanwhile."""
+    """Images per second; None with fewer than two steps, or if the job went back to a commit meanwhile."""
     if len(steps) < 2 or any(two.images < one.images for one, two in itertools.pairwise(steps)):
         return None
     return (steps[-1].images - steps[0].images) / (steps[-1].at - steps[0].at)

@@ -25,7 +25,7 @@ TRIAL: dict[str, tuple[type, ...]] = {
     "lost_residual": _NUMBER, "seconds": _NUMBER, "images": _NUMBER, "calm_images_per_second": _MAYBE,
     "load": (list,),
 }  # fmt: skip
-"""What a report reads of a trial."""
+"""The fields of a trial that a report reads, with their types."""
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

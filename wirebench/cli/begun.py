@@ -1,6 +1,6 @@
-"""Imported first by the program `wirebench`: until a verb runs, Ctrl-C ends the process without a word.
+"""Imported first by the program `wirebench`: until a verb runs, Ctrl-C ends the process silently.
 
-Python would show which import it was in.
+Python's default is a traceback of the import that it interrupted.
 """
 
 import signal

@@ -23,13 +23,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Menu:
-    """A command whose first word says what is to be done.
+    """A command whose first argument selects an entry.
 
-    command  as it is typed: `wirebench bench`
-    doc      its module's docstring: what --help begins with
+    command  the command line up to the entry: `wirebench bench`
+    doc      its module's docstring, the beginning of --help
     word     what its entries are called: verb, tool
-    after    what --help ends with
-    version  of the command; "" for one that has none of its own
+    after    the last text of --help
+    version  the command's version; "" if it has none of its own
     """
 
     command: str
@@ -49,7 +49,7 @@ class Menu:
         return run_tool(f"{self.command} {words[0]}", self._tool(words[0]), words[1:])
 
     def usage(self) -> str:
-        """What --help prints."""
+        """The text that --help prints."""
         width = max(map(len, self.entries))
         lines = [self.doc.rstrip(), "", *(f"  {name:{width}}  {entry.about}" for name, entry in self.entries.items())]
         return "\n".join([*lines, "", f"{self.command} {self.word.upper()} --help explains one. {self.after}".rstrip()])
@@ -79,7 +79,7 @@ class Menu:
 
 
 def _collect_garbage() -> None:
-    """From now on, where the program has imported without; but not among what imports have made."""
+    """Switch the garbage collector on if imports ran without it; objects made by the imports are never scanned."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

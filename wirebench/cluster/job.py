@@ -26,7 +26,7 @@ from wirebench.errors import UserError
 
 HOSTS_FILE = Path("/etc/hosts")
 PORTS = range(20_000, 32_000)
-"""Ports for rank 0's store: below those of outgoing connections; a host has no other services that could use one."""
+"""Ports for rank 0's store, below the ports of outgoing connections; a host has no other services that use one."""
 LAST_WORDS_SECONDS = 1.0
 """Time to read the ranks' output to its end; a process that outlives its rank may keep the pipe open for ever."""
 

@@ -53,7 +53,7 @@ class Cluster:
         return {host: outer[pid] for host, pid in self.holders.items()}
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the cluster's first process ends, or has ended, before so many seconds are over."""
+        """Whether the cluster's first process ends within `seconds`, or has already ended."""
         deadline = time.monotonic() + seconds
         while _lives(self.pid):
             if time.monotonic() > deadline:
@@ -74,9 +74,9 @@ def attached(plan: Plan) -> Iterator[Cluster]:
 
 
 def detached(plan: Plan, register: Callable[[Cluster], None]) -> Cluster:
-    """A cluster that outlives this process; UserError where it cannot be made.
+    """A cluster that outlives this process; UserError if it cannot be made.
 
-    register  saves how to find the cluster; only then it is told to stay, so that none is left that nobody can find
+    register  saves how to find the cluster; the cluster stays only after that, so that no unregistered one is left
     """
     check()
     process, cluster = _launch(plan)

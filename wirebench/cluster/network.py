@@ -55,7 +55,7 @@ def burst_bytes(bytes_per_second: float, packet_bytes: int) -> int:
 
 
 def head_start_seconds(bytes_per_second: float) -> float:
-    """The same on a link of one rate throughout, in seconds of sending at that rate."""
+    """The burst of an idle link of one rate throughout, in seconds of sending at that rate."""
     return burst_bytes(bytes_per_second, _packet_bytes(bytes_per_second)) / bytes_per_second
 
 

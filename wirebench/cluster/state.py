@@ -47,7 +47,7 @@ class Named:
 
 
 def folder() -> Path:
-    """The user's folder for this machine's clusters; UserError where somebody else made it."""
+    """The user's folder for this machine's clusters; UserError if another user owns it or it cannot be made."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(runtime) / "wirebench" if runtime else Path("/tmp") / f"wirebench-{os.geteuid()}"
     try:
@@ -98,7 +98,7 @@ def every() -> list[Named]:
 
 
 def find(name: str) -> Named:
-    """The running cluster of this name; UserError, which lists those that run, where there is none."""
+    """The running cluster of this name; if there is none, UserError, which lists the running clusters."""
     running = {known.name: known for known in every() if known.alive}
     if name not in running:
         raise UserError(f"--name: no cluster {name!r} is up; there is: {', '.join(running) or 'none'}")

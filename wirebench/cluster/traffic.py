@@ -30,7 +30,7 @@ def difference(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:
 
 
 def read_counts(folder: Path, plan: Plan) -> dict[str, int]:
-    """Bytes that each host's ranks sent to other hosts, by their own counts; empty unless those of all are complete."""
+    """Bytes that each host's ranks sent to other hosts, by their own counts; empty unless all counts are complete."""
     total = {host.name: 0 for host in plan.hosts}
     for rank, host in plan.host_of.items():
         file = folder / f"rank-{rank}.json"

@@ -134,7 +134,7 @@ def dump(config: Config) -> str:
 
 
 def _extended(path: Path) -> dict[str, Any]:
-    """The tables of a file, laid over those of the file that it extends."""
+    """The tables of a file, laid over the tables of the file that it extends."""
     own = _tables(path)
     other = own.pop(EXTENDS, None)
     if other is None:
@@ -236,14 +236,14 @@ def _given(text: str) -> _Given:
 
 
 def _lay(table: dict[str, Any], keys: Sequence[_Given]) -> None:
-    """Lay keys over those of a file, whose options go where another plugin is named."""
+    """Lay keys over a file's table; a key that names another plugin removes the options of the file's plugin."""
     replaced = {each.section for each in keys if _replaces_plugin(table, each)}
     requested.go_back(table, replaced)
     # Momentum 0 takes it from the compressor, so that the optimizer has it.
     if _Given("compressor", "momentum", 0) in keys:
         requested.restore(table, "optimizer")
     for section in replaced:
-        # The file's options are those of the plugin that the file names.
+        # The file's options belong to the plugin that the file names.
         table[section] = {key: value for key, value in table[section].items() if key in _hints(section)}
     for section, key, value in keys:
         _is_table(section, table.setdefault(section, {}))

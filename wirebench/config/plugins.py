@@ -157,7 +157,7 @@ class Plugins:
         return made
 
     def given(self, name: str, **fixed: Any) -> dict[str, Any]:
-        """Those of the arguments that the suite passes itself which plugin `name` takes."""
+        """The arguments in `fixed`, which the suite itself passes, that plugin `name` takes."""
         return {key: fixed[key] for key in fixed.keys() & self.parameters(name).keys()}
 
     def _takes_any(self, name: str) -> bool:

@@ -11,11 +11,11 @@ Tables = dict[str, Any]
 
 ASKED = "asked"
 FILLED_FOR = {"compressor": ("compressor", "optimizer", "collective"), "scheduler": ("collective",)}
-"""By the section of a plugin, the sections whose keys resolving fills in or changes to suit it."""
+"""Sections whose keys resolving fills in or changes to suit a plugin, by the plugin's section."""
 
 
 def difference(given: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By section and key, the given values that `resolved` replaced, beside those that an earlier resolution did."""
+    """The given values, by section and key, that `resolved` replaced or an earlier resolution replaced."""
     replaced = {section: dict(keys) for section, keys in given.get(ASKED, {}).items()}
     for section, keys in given.items():
         if section not in (ASKED, "name"):

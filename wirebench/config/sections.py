@@ -140,7 +140,9 @@ class TrainConfig:
                              or what the resumed checkpoint has; a recorded config has what ran
     warmup_steps             steps that throughput and phase times leave out
     eval_every               epochs between evaluations; 0: only at the end
-    checkpoint_every_steps   0: off; checkpoint_every_epochs likewise; keep: how many checkpoints stay
+    checkpoint_every_steps   steps between checkpoints; 0: off
+    checkpoint_every_epochs  epochs between checkpoints; 0: off
+    keep                     how many checkpoints stay
     resume                   "": no; auto: the newest good checkpoint of output.dir; or a path
     elastic                  go on when ranks are lost or join, from commits in the hosts' memory; needs a launcher that
                              starts ranks anew (docs/elastic.md)
@@ -185,10 +187,10 @@ class NetworkConfig:
 class OutputConfig:
     """[output]: `dir` of this run (empty: results/runs/NAME-TIME-HASH) and what goes into it.
 
-    trace_steps      steps drawn in trace.json, counted after the warm-up
-    trace_all_ranks  those of all ranks, not of rank 0 alone
+    trace_steps      steps in trace.json, counted after the warm-up
+    trace_all_ranks  trace the steps of all ranks, not only of rank 0
     health_every     steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such
-                     a step sends the dense gradient as well, and counts for no throughput and no mean of bytes
+                     a step sends the dense gradient as well; throughput and mean bytes leave it out
     """
 
     dir: str = ""

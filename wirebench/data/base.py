@@ -62,17 +62,17 @@ class Dataset(Protocol):
         """Yield (images, labels) for each batch of indices, in order, on `device`.
 
         index_batches  int64 tensors of shape (N,) on the CPU, N >= 1, with indices into the split; N may vary
-        train          the training split, augmented; else the test split, as it is
+        train          the training split, augmented; else the test split, not augmented
 
         images are float32 (N, *image_shape), normalised; labels int64 (N,). Samples that are no images are a tensor
         (N, ...) of any type, and their labels may be of shape (N, ...), such as a token's successor. Samples depend on
         the index and on the key, never on how the indices are batched or on how many processes decode. The caller may
-        change the tensors only of a set that says so. UserError names a file that cannot be read.
+        change the tensors only if the set's documentation permits it. UserError names a file that cannot be read.
         """
 
 
 def unit_of(dataset: Dataset) -> Literal["images", "samples"]:
-    """What a batch of the set has."""
+    """The unit in which the set's throughput is counted."""
     return "images" if dataset.image_shape else "samples"
 
 

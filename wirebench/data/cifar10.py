@@ -31,8 +31,8 @@ Split = tuple[Tensor, Tensor]
 class Cifar10(InMemory):
     """CIFAR-10 from the folder `root`, which holds (or is) cifar-10-batches-bin, or holds cifar-10-batches-py.
 
-    Binary batches are taken as they are: right size, labels 0..9. Python batches are pickles, which can run code, so
-    only the official ones are opened, by their checksum.
+    Binary batches are checked for their size and for labels in 0..9. Python batches are pickles, which can run code, so
+    only files with the official checksum are opened.
 
     augment   pad training images by an eighth of their side (4 pixels of 32), crop at random, mirror half of them
     size      side of the images in pixels; below 32 each pixel is the mean of a square of the original

@@ -56,7 +56,7 @@ class InMemory:
             yield normalise(chosen, mean, std), labels.index_select(0, index)
 
     def labels(self, train: bool) -> Tensor:
-        """All of a split's, int64, in order."""
+        """All labels of a split, int64, in order."""
         return self._splits[train][1]
 
     def _move(self, train: bool, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -69,10 +69,10 @@ class InMemory:
 
 
 def draw_moves(count: int, pad: int, flip: bool, key: Key, device: torch.device) -> Tensor | None:
-    """Augmentation of every image of an epoch: int64 (count, 3) of (top, left, mirrored); None where there is none.
+    """Augmentation of every image of an epoch: int64 (count, 3) of (top, left, mirrored); None without pad and flip.
 
-    top and left lie in [0, 2 * pad] (pad: not shifted), mirrored is 0 or 1. All are drawn at once, on the CPU, so an
-    image's row is the same at whichever step and on whichever rank and device it is used.
+    top and left lie in [0, 2 * pad] (pad: not shifted), mirrored is 0 or 1. All are sampled at once, on the CPU, so an
+    image's row does not depend on the step, rank or device that uses it.
     """
     if not pad and not flip:
         return None

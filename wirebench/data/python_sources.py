@@ -18,7 +18,7 @@ from wirebench.errors import UserError
 LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "ensurepip", "__pycache__"}
 """Folders: tests, and what distributions leave out or add."""
 TEST_SHARE = 20
-"""One file of so many is for testing, by a hash of its name."""
+"""About one file in 20 belongs to the test split, by a hash of its name."""
 
 
 class PythonSources(ByteSequences):

@@ -17,10 +17,10 @@ MOST_ON_DEVICE = 2**30
 class ByteSequences:
     """A training and a test text, uint8 of one dimension each, cut into sequences of `length` bytes.
 
-    Sample i begins at byte i * length. In training all begin further on by a shift below `length` that the seed and the
-    epoch draw, so that the cuts lie elsewhere in each epoch. Samples are int64 (N, length), labels likewise: the bytes
-    one further on. Texts of up to `MOST_ON_DEVICE` move to the device once, so that nothing waits for a GPU; of longer
-    ones each batch does.
+    Sample i begins at byte i * length. In training all samples are shifted by an offset below `length`, drawn from the
+    seed and the epoch, so that the cuts differ between epochs. Samples and labels are int64 (N, length); labels are the
+    next bytes. Texts of up to `MOST_ON_DEVICE` bytes move to the device once, so that no batch waits for a copy. Longer
+    texts are copied batch by batch.
     """
 
     num_classes = BYTES

@@ -1,12 +1,12 @@
 """Which images a worker sees: its share of every global batch, and of the test split.
 
 The order of an epoch is one permutation drawn from the seed and the epoch, the same on all ranks. Global batch b is a
-slice of it, and rank r takes the r-th part of that slice. So shards are disjoint, the images of a step depend only on
-the global batch size (4 workers of 32 and 8 of 16 train on the same ones), and an epoch can be entered at any step.
+slice of it, and rank r takes the r-th part of that slice. So shards are disjoint, and an epoch can be entered at any
+step. The images of a step depend only on the global batch size: 4 workers of 32 and 8 of 16 train on the same images.
 
-Where the number of workers changes within an epoch, the new ones go on with what is left of the permutation: no image
-comes twice. In full global batches it would seldom come out, so a last step with fewer images takes the rest. A rest of
-fewer than two images a worker, as batch normalisation needs, is dropped.
+If the number of workers changes within an epoch, the new workers continue with the rest of the permutation, so no image
+comes twice. The rest is seldom a multiple of the global batch, so a smaller last step takes the remainder. A remainder
+of fewer than two images a worker, the least that batch normalisation accepts, is dropped.
 """
 
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ class Shard:
         return epoch * self.steps_per_epoch + (self.entry.step if self.entry else 0)
 
     def worker_steps(self, epoch: int, steps: int) -> float:
-        """Steps of single workers that the first `steps` of `epoch` are, those of an earlier world included."""
+        """Worker steps in the first `steps` of `epoch`: summed over workers, including earlier world sizes."""
         if self.entry is None or self.entry.epoch != epoch:
             return steps * self.size
         return self.entry.images / self.batch_size + (steps - self.entry.step) * self.size

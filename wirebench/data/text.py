@@ -10,7 +10,7 @@ from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
 
 BLOCK, TEST_SHARE = 2**14, 20
-"""Each file is cut into blocks of 16 KiB, and one of so many is for testing: one long file has a test split, too."""
+"""Files are cut into blocks of 16 KiB; about one block in 20 is for testing, so one long file has a test split, too."""
 
 
 class Text(ByteSequences):

@@ -9,7 +9,7 @@ from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
 from wirebench.diagnose.words import gbit, ms
 
 SLOWER = 1.2
-"""A rank that computes so many times as long as the others do is slow; ranks of one machine differ by less."""
+"""A rank is slow if it computes this many times as long as the others; ranks of one machine differ by less."""
 MERGING = ("asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal")
 """Schedulers that merge messages by their costs already."""
 
@@ -88,7 +88,7 @@ def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
     if alone is None:
         change = f"measure the link alone (--measure), and {look}"
     elif alone > POOR * nominal:
-        change = "the link is in order alone: look what else uses it, or the processors, while the run goes on"
+        change = "the link is in order alone: look what else uses it, or the processors, during the run"
     else:
         change = f"the link is poor alone, too: {look}"
     return Finding(
@@ -194,7 +194,7 @@ def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | Non
 
 
 def _growth(evidence: Evidence, crowded: Sequence[int]) -> tuple[float, str]:
-    """By how many seconds of a step crowded ranks compute longer, the mean of them, and how that is known."""
+    """Extra seconds that crowded ranks compute in a step, as their mean, and the evidence in words."""
     waits = {rank: evidence.ranks[rank].get("core_wait") for rank in crowded}
     known = {rank: wait for rank, wait in waits.items() if wait is not None}
     if known:

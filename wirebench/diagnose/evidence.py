@@ -25,16 +25,16 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run, as far as its causes go.
+    """The data of a run from which its causes are found.
 
     ranks      the record's table of ranks, one at least
-    drawn      the steps of trace.json; nothing in it where that is missing, and of a single process
-    link       fitted to their messages
-    alone      the link as it was measured with nothing beside (measure.py)
-    under_way  how far the run has come; None where it has ended
-    nominal_start  seconds that starting a message should take; None where nobody says it
-    folder     of the run
-    layers     the run's own trace of its model; None where it has none
+    drawn      the steps of trace.json; empty if the file is missing, or the run had a single process
+    link       fitted to the messages of those steps
+    alone      the link, measured without other traffic (measure.py)
+    under_way  how far the run has come; None if it has ended
+    nominal_start  seconds that starting a message should take; None if no source gives it
+    folder     the run's folder
+    layers     the run's own trace of its model; None if it has none
     """
 
     record: dict[str, Any]
@@ -49,7 +49,7 @@ class Evidence:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """Of a step, in order; empty where they are not known."""
+        """The messages of a step, in order; empty if they are not known."""
         return self.drawn.messages
 
     @property
@@ -59,7 +59,7 @@ class Evidence:
 
     @property
     def has_network(self) -> bool:
-        """Whether the ranks are several processes, which send each other messages; not known while a run goes on."""
+        """Whether the ranks are several processes, which send each other messages; assumed while a run is under way."""
         return not self.is_virtual and (self.under_way is not None or int(self.record["world_size"]) > 1)
 
     @property
@@ -69,7 +69,7 @@ class Evidence:
 
     @property
     def ranks_seen(self) -> list[int]:
-        """The ranks whose phases are known: rank 0's alone while a run goes on, and by an older record."""
+        """The ranks whose phases are known: only rank 0 while a run is under way, and in an older record."""
         return [each["rank"] for each in self.ranks]
 
     @property
@@ -115,7 +115,7 @@ class Evidence:
 
     @property
     def nominal(self) -> float | None:
-        """Bytes per second that a link of the run should carry, the best of its hosts; None where nobody says it."""
+        """Nominal rate of the run's fastest link, in bytes per second; None if no host reports one."""
         return max((rate for _, _, rate in self.used_links()), default=None)
 
     def used_links(self) -> list[tuple[str, str, float]]:
@@ -165,7 +165,7 @@ def _layers(path: Path, record: dict[str, Any]) -> Trace | None:
 
 
 def _nominal_start(record: dict[str, Any]) -> float | None:
-    """Of the links between machines, by the topology file of the run; None where it names none, or it is elsewhere."""
+    """Start-up seconds of a link between machines, from the run's topology file; None without one, or if not found."""
     named = record["config"].get("network", {}).get("topology", "")
     if not named.endswith(".toml") or not Path(named).is_file():
         return None

@@ -1,6 +1,6 @@
-"""Rows on the exchange: what the messages of a step are made of, hidden or not, beside what the network should give.
+"""Rows on the exchange: where the time of a step's messages goes, hidden or not, and what the network should give.
 
-All of them are what rank 0 saw. A row whose value cannot be told says why.
+All values are rank 0's. A row whose value is not known states why.
 """
 
 from typing import NamedTuple
@@ -51,9 +51,10 @@ def _parts(evidence: Evidence) -> list[Row]:
 
 
 def _bus_bandwidth(evidence: Evidence) -> Row:
-    """As nccl-tests' busbw: what a rank sends over the seconds of its messages; beside what the network gives alone.
+    """Bus bandwidth as nccl-tests defines it: bytes that a rank sends over the seconds of its messages.
 
-    Alone: as many of the engine's own all-reduces, by the line that was fitted to those of --measure.
+    Its evidence is the bandwidth of the network alone: the same number of the engine's own all-reduces, by the line
+    that was fitted to the all-reduces of --measure.
     """
     alone, size = evidence.alone, sum(each.wire_bytes for each in evidence.messages)
     whole = sum(each.seconds for each in evidence.messages)
@@ -66,7 +67,7 @@ def _bus_bandwidth(evidence: Evidence) -> Row:
 
 def _start_up(evidence: Evidence) -> Row:
     nominal = evidence.nominal_start
-    told = "nobody says a nominal one (--link 10gbe and the like do)" if nominal is None else f"nominal {ms(nominal)}"
+    told = "no nominal one is known (--link 10gbe gives one)" if nominal is None else f"nominal {ms(nominal)}"
     return Row("start-up of a round", evidence.link.start_seconds, SECONDS, told)
 
 

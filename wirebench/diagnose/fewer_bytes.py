@@ -47,16 +47,16 @@ from wirebench.utils import this_machine
 MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
 """Schedules that exchange the gradient of every step in messages of ours."""
 ROUNDS = 5
-"""In which a backward pass is found that takes as long as the run's beside the run's exchange."""
+"""Iterations that find a backward pass which, beside the run's exchange, takes as long as the run's did."""
 TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9
-"""Compressors are timed on a bucket of the run's largest size, up to so many elements, with so many repeats."""
+"""Compressors are timed on a bucket of the run's largest size, up to TIMED elements, REPEATS times after WARM_UP."""
 
 
 class Saving(NamedTuple):
     """What a compressor would save: seconds of a step, and the bytes that a rank then sends in a step.
 
-    settings  what train.py is told
-    plain     it rounds each gradient by itself, and keeps nothing of it for later
+    settings  overrides for train.py
+    plain     it rounds each gradient on its own, and keeps no residual
     """
 
     compressor: str
@@ -87,7 +87,7 @@ class Other:
         self._take_out_own_exchange()
 
     def savings(self, densities: Mapping[str, float | None]) -> Iterator[Saving]:
-        """Of those of these compressors that the run's config accepts and about which enough is known.
+        """Savings of the compressors in `densities` that the run's config accepts and whose cost is known.
 
         densities  by name; None for a compressor that has none
         """
@@ -139,7 +139,7 @@ class Other:
         return self._step(self.config, Sizes(make, self.workers, below), self._measured)
 
     def _measured(self, numel: int) -> float:
-        """Seconds of one core that the run's own compressor worked on so many elements."""
+        """Seconds of one core that the run's own compressor needs for `numel` elements."""
         whole = self.evidence.phase("compress") / self.trace.numel / self.processor.crowded(self.workers)
         return whole * numel / self.processor.slower_by(numel)
 
@@ -156,9 +156,9 @@ class Other:
         return self._step(config, sizes, seconds, decoded)
 
     def _timed(self, densities: Mapping[str, float | None]) -> dict[str, tuple[Compressing, Compressing]]:
-        """Seconds of a bucket, and those after the last answer, by compressor: measured here and now, on one core.
+        """Seconds of a bucket, and seconds after the last answer, by compressor: measured in this call, on one core.
 
-        Nothing where the run was on a GPU or on another kind of processor: then the shipped rates serve.
+        Empty if the run was on a GPU or on another kind of processor: then the shipped rates are used.
         """
         ran_on = (self.evidence.record["environment"].get("cpu") or {}).get("model")
         sizes = self.evidence.drawn.buckets
@@ -239,7 +239,7 @@ def _trace(evidence: Evidence) -> Trace:
 
 
 def _stretched(trace: Trace, ahead: float, back: float) -> Trace:
-    """The trace with passes that take so many times as long, forward and backward."""
+    """The trace with its forward pass `ahead` times as long, and its backward pass `back` times."""
     layers = (
         replace(each, forward_seconds=ahead * each.forward_seconds, backward_seconds=back * each.backward_seconds)
         for each in trace.layers

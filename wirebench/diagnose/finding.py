@@ -7,12 +7,12 @@ from typing import NamedTuple
 class Change(NamedTuple):
     """A change of a run.
 
-    what        in words; where a setting makes the change, the setting
-    gain        seconds of a step that it may save, by what the record shows
-    settings    what train.py is told to make it, and variables: what the ranks' environment is; both empty where no
-                setting makes it
-    wire_bytes  that a rank sends in a step with it; None where the change is none of bytes
-    accuracy    what it did to accuracy where that was measured, in words; "" where it does nothing to it
+    what        in words; if a setting makes the change, the setting
+    gain        seconds of a step that it may save, estimated from the record
+    settings    overrides for train.py that make the change; variables: the ranks' environment variables that do. Both
+                are empty if no setting makes it
+    wire_bytes  bytes that a rank sends in a step with it; None if the change does not concern bytes
+    accuracy    its measured effect on accuracy, in words; "" if it has none
     costs       it measurably costs accuracy
     """
 

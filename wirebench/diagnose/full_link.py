@@ -16,7 +16,7 @@ from wirebench.planner.accuracy import LOSS, TOLERANCE, Accuracies, Ended
 Known = Callable[[bool, int], Accuracies]
 """known(images, numel): what compressors did to the accuracy of models that take images, or to the loss of others."""
 NOTABLE = 0.05
-"""Share of a step below which nothing is said: as much passes from one run to the next."""
+"""Share of a step below which no finding is reported: step times vary as much between runs."""
 POOR = 0.5
 """Share of the nominal rate below which a link is poor; headers, and a busy processor, cost less than that."""
 MOSTLY = 0.5
@@ -72,7 +72,7 @@ def _size(evidence: Evidence) -> float:
 
 
 def _seconds(evidence: Evidence) -> float:
-    """Of all messages of a usual step, without what rank 0 waits for a slower rank."""
+    """Seconds of all messages of a usual step, without rank 0's wait for a slower rank."""
     computing = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
     fastest = sum(each.seconds for each in evidence.messages)
     return max(evidence.drawn.seconds - (max(computing) - computing[0]), fastest)
@@ -144,7 +144,7 @@ def front(savings: Iterable[Saving], ended: Mapping[str, Ended], least: float) -
 
 
 def _accuracy(ended: Ended) -> str:
-    """In words: with the options of the trainings where they are not the compressor's own."""
+    """The accuracy in words, with the trainings' options if they differ from the compressor's own."""
     figures = _figures(ended) + (f" with {ended.options}" if ended.options else "")
     free = ended.lost <= TOLERANCE and ended.between is not None and ended.between[1] >= 0
     return f"free ({figures})" if free else figures

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIKE = 4
-"""Sizes that differ by less than this factor are alike: what of their time is start-up cannot be told."""
+"""Sizes that differ by less than this factor are alike: they do not separate start-up from bytes."""
 
 TINY = 8_000
-"""Bytes of a round that take no time to speak of: where none is longer, the rate cannot be told."""
+"""Bytes of a round whose transfer time is negligible; without a larger round the rate is unknown."""
 
 
 class Message(NamedTuple):
@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What a message costs: seconds to start a round, and bytes per second; None where that cannot be told."""
+    """What a message costs: seconds to start a round, and bytes per second; None if unknown."""
 
     start_seconds: float | None
     bytes_per_second: float | None

@@ -13,7 +13,7 @@ from wirebench.utils.parsing import json_of, toml_of
 
 STEPS = "steps.jsonl"
 SILENT_SECONDS, SILENT_STEPS = 60.0, 20
-"""A run that logs nothing for so long, and for so many of its steps, may have been killed."""
+"""A run that logs nothing for this time, and for the time of this many of its steps, may have been killed."""
 
 
 class UnderWay(NamedTuple):
@@ -37,9 +37,9 @@ def started(folder: Path) -> bool:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], UnderWay]:
-    """What stands in for the record: as much of it as is known while the run goes on; UserError before its first step.
+    """A stand-in for the record of a run under way: the fields known so far. UserError before its first step.
 
-    The means are those of the counted steps, or of all where none is counted yet.
+    The means are over the counted steps, or over all steps if none is counted yet.
     """
     lines = _steps(folder / STEPS)
     if not lines:

@@ -37,12 +37,12 @@ LONG_SECONDS = 0.5
 
 
 class Measured(NamedTuple):
-    """What the network gives alone.
+    """All-reduce times of the network without other traffic.
 
     times    (bytes of the tensor, seconds of the fastest all-reduce on its slowest rank)
     link     fitted to them: seconds to start an all-reduce, bytes per second that a rank sends
-    nominal  bytes per second that the best of the ranks' links should carry; None where nobody says it
-    by       engine and ranks, in words; differs: from those of the run, or ''
+    nominal  nominal rate of the ranks' fastest link, in bytes per second; None if unknown
+    by       engine and ranks, in words; differs: how they differ from the run's engine and ranks, or ''
     """
 
     times: Sequence[tuple[int, float]]
@@ -91,7 +91,7 @@ def _times(engine: Engine) -> list[tuple[int, float]]:
 
 
 def _nominal(engine: Engine) -> float | None:
-    """Bytes per second of the best of the ranks' links, by what is said of the interface that each uses."""
+    """Nominal rate of the ranks' fastest link in bytes per second, from each rank's interface; None if unknown."""
     interface = find_interface(engine.ranks_on_this_host == engine.size)
     rate = link_mbit([interface]).get(interface) if interface else None
     rates = [json.loads(text) for text in gather_bytes(engine.communicators[0], json.dumps(rate).encode())]

@@ -93,7 +93,7 @@ def _computed(evidence: Evidence) -> str:
 
 
 def _nothing(evidence: Evidence) -> list[str]:
-    """The verdict where no rule finds anything; what the exchange adds is said, as far as it is worth a word."""
+    """The verdict if no rule finds anything, with the exchange's share of the step unless that is negligible."""
     share = parts(evidence)[_exchange(evidence)] / evidence.whole
     if share < NOTABLE:
         return ["Nothing stands out: no cause that a rule knows takes 5 % of the step."]
@@ -140,7 +140,7 @@ def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
 
 
 def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> dict[str, Any]:
-    """The same for programs."""
+    """The diagnosis as JSON values."""
     return {
         "under_way": None if evidence.under_way is None else evidence.under_way._asdict(),
         "step_seconds": evidence.step,
@@ -166,7 +166,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
-    """The same of a trial."""
+    """A trial as JSON values."""
     return {
         "passed_over": list(trial.passed_over),
         "steps": trial.steps,
@@ -213,7 +213,7 @@ def _under_way(evidence: Evidence) -> list[str]:
 
 
 def _rows(evidence: Evidence) -> list[str]:
-    """Those of which something is known."""
+    """A line for each row of the exchange whose value is known, below a heading; [] if there is none."""
     known = [_row(row) for row in rows(evidence) if row.value is not None]
     return ["Of the exchange, hidden or not, as rank 0 saw it:", *known, ""] if known else []
 

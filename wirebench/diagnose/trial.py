@@ -1,8 +1,8 @@
-"""Try what a diagnosis suggests: short runs launched as the record's was, as it was and with each change in turns.
+"""Try what a diagnosis suggests: interleaved short runs, unchanged and with each change, launched as the run was.
 
-The record's own step is no measure for the others: a machine's speed drifts by more than some changes save. So every
-run with a change is compared with the runs as it was that come before and after its turn. The order of the changes is
-reversed from turn to turn.
+The record's own step is no baseline: a machine's speed drifts by more than some changes save. So every run with a
+change is compared with the unchanged runs before and after its turn. The order of the changes is reversed from turn to
+turn.
 """
 
 import shlex
@@ -93,7 +93,7 @@ class Short(NamedTuple):
 
 
 def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: int) -> Trial | None:
-    """Try the best changes of all findings that settings make; None where there is none.
+    """Try the best changes, of all findings, that settings can make; None if there is no such change.
 
     folder  of the run, in which the short runs are made and removed: every host of the job sees it
     Raises UserError where the record does not say how the run was launched, or a short run fails.
@@ -123,7 +123,7 @@ def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: i
 
 
 Turns = tuple[tuple[float, ...], tuple[float, ...]]
-"""By turn, seconds of a step with a change, and by how much it was shorter than as it was."""
+"""Seconds of a step with a change, and the seconds that it saved, each by turn."""
 
 
 def _in_turns(
@@ -150,7 +150,7 @@ def _in_turns(
 
 
 def _short(evidence: Evidence, steps: int) -> list[str]:
-    """The settings of a run of so many counted steps that leaves nothing behind but its record."""
+    """Settings for a run of `steps` counted steps that leaves nothing behind but its record."""
     config = evidence.record["config"]
     settings = {
         "train.max_steps": max(config["train"]["warmup_steps"], SETTLING) + steps,

@@ -17,7 +17,7 @@ from wirebench.errors import UserError
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """The answer to one request; OSError and UserError where there is none."""
+    """The answer to one request. Raises OSError or UserError if the request fails or is unknown."""
     match request["ask"]:
         case "facts":
             from wirebench.doctor import facts  # imports torch, which takes seconds; the clock needs none of it
@@ -36,7 +36,7 @@ def answer(request: dict[str, Any]) -> Any:
 
 
 def main() -> int:
-    """Answer until nobody asks any more."""
+    """Answer requests from standard input until it closes."""
     mark = sys.argv[1]
     # What libraries print must not get between the answers.
     out, sys.stdout = sys.stdout, sys.stderr

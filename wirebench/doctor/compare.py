@@ -114,7 +114,7 @@ def clocks(ahead: Mapping[str, float]) -> list[Finding]:
 
 
 Way = tuple[str, str]
-"""From one host to another."""
+"""A pair of hosts: (from, to)."""
 
 
 def unreachable(ways: Mapping[Way, str], port: int | None) -> list[Finding]:

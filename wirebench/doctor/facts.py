@@ -41,7 +41,7 @@ def gather(config: str | None, interface: str | None) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str | None:
-    """Of a config's bytes; None where there is none."""
+    """The first 12 hex digits of the SHA-256 of a config file; None if the file is missing."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     except FileNotFoundError:

@@ -129,7 +129,7 @@ class Host:
         return min(trips)[1]
 
     def close(self) -> None:
-        """The agent ends when nobody asks any more."""
+        """Close the agent's pipes, on which it ends."""
         for pipe in (self._agent.stdin, self._agent.stdout):
             # A question that never reached an agent that has gone waits in the pipe, and would be sent once more.
             with suppress(BrokenPipeError):
@@ -156,12 +156,12 @@ class Host:
 
 
 def _printable(line: bytes) -> str:
-    """A line that somebody else's program printed, as far as a terminal may see it."""
+    """The end of a line from another program, with unprintable characters replaced by spaces."""
     text = line[-300:].decode(errors="replace")
     return "".join(each if each.isprintable() else " " for each in text).strip()
 
 
 def _last_line(error: Any) -> str:
-    """Of an error's text, which says what went wrong there: that is one line here, whatever somebody has written."""
+    """The last line of an error's text that has printable characters."""
     lines = [line for line in map(_printable, str(error).encode(errors="replace").splitlines()) if line]
     return lines[-1] if lines else "an error without words"

@@ -16,7 +16,7 @@ from wirebench.doctor.wire import Timed
 from wirebench.utils.package import TOP
 
 FOLDER = shlex.quote(str(TOP))
-"""For commands that users copy into a shell."""
+"""The project's folder, quoted for commands that users copy into a shell."""
 
 
 @dataclass

@@ -43,7 +43,7 @@ class Bar:
 
     @property
     def total(self) -> float:
-        """Of all parts."""
+        """Sum of all parts."""
         return sum(self.parts.values())
 
     @property
@@ -57,7 +57,7 @@ class Look:
     """How stacked bars are drawn.
 
     colours   by part
-    legend    whether the parts are told below, by name
+    legend    whether a legend below names the parts
     line      a value across all bars, and what it is called
     cut       where longer bars are cut off
     italic    names that are set in italics; bold: names that are set in bold
@@ -151,7 +151,7 @@ def _marks(bars: Sequence[Bar], across: Axis, look: Look) -> list[alt.Chart]:
 
 
 def _words(bars: Sequence[Bar], across: Axis, look: Look) -> list[alt.Chart]:
-    """Words at the ends of bars; bold where the bar goes on beyond the panel."""
+    """Words at the ends of bars; bold if the bar is longer than the panel."""
     layers = []
     for bold in (False, True):
         those = [bar for bar in bars if bar.words and _cut(bar, look) is bold]

@@ -40,7 +40,7 @@ COLLECTIVES = {
     "recursive_doubling": (SKY, "triangle-left"), "tree": (ORANGE, "triangle-right"), "star": (BROWN, "cross"),
     "hierarchical": (PURPLE, "circle"),
 }  # fmt: skip
-"""With the shape of their points."""
+"""Colours of collectives, with the shapes of their points."""
 STEP = {"computing": PALE, "compressing": ORANGE, "communication that is not hidden": BLUE}
 """The parts of a training step."""
 PARTS = {
@@ -51,11 +51,11 @@ PARTS = {
 MEMORY = {"kept": BLUE, "during a step": "#A6CEE3"}
 
 _UNKNOWN = (OLIVE, WINE, BROWN, PURPLE)
-"""For plugins that users bring."""
+"""Colours for users' own plugins."""
 DASHES: Sequence[Sequence[int]] = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3), (1, 4), (12, 4), (6, 2, 2, 2, 2, 2))
-"""Of a method and its variants."""
+"""Dash patterns: the first for a method, the others for its variants."""
 TEXT_CONTRAST, DARK = 4.5, "#16181D"
-"""What WCAG asks of small text; a dark page's ground."""
+"""The contrast that WCAG requires of small text; the background of a dark page."""
 
 
 def family(label: str) -> str:
@@ -122,7 +122,7 @@ def on_dark(spec: Any) -> Any:
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours, from 1 to 21, by WCAG 2."""
+    """Contrast ratio of two colours, from 1 to 21, as WCAG 2 defines it."""
     low, high = sorted(map(_luminance, (one, other)))
     return (high + 0.05) / (low + 0.05)
 

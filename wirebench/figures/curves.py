@@ -24,7 +24,7 @@ Spread = Literal["band", "bars"]
 class Curve:
     """One line; two of the same name are parts of one, with a gap between them.
 
-    low, high  the spread around each point; none where there is none
+    low, high  the spread around each point; empty for a line without spread
     label      what stands at the end; "" for nothing
     points     whether measurements are marked
     """
@@ -110,7 +110,7 @@ def _spreads(lines: Sequence[Curve], across: Axis, up: Axis, spread: Spread) -> 
 
 
 def _points(lines: Sequence[Curve], across: Axis, up: Axis) -> list[alt.Chart]:
-    """Of every curve, seen or not: the pointer finds them."""
+    """Points of every curve, visible or not, so that the pointer finds them for tooltips."""
     layers = []
     for shown in (True, False):
         some = [value for n, line in enumerate(lines) if line.points is shown for value in line.values(n)]

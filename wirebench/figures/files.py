@@ -27,8 +27,8 @@ VEGA_LITE = "6.4"
 SHARP = 2
 """Pixels of a file for each of the figure's."""
 MADE_OF = b"wirebench:chart\0"
-"""Keyword of the PNG's text chunk that says which chart the picture shows, and that it is the one that was drawn: the
-SHA-256 of the specification, and that of the file without the chunk."""
+"""Keyword of the PNG's text chunk. The chunk holds two SHA-256 digests: one of the chart's specification, which
+identifies the chart, and one of the file without the chunk, which detects a changed picture."""
 SIGNATURE_AND_HEAD = 8 + 25
 """Bytes of a PNG before its first chunk that is free to choose."""
 
@@ -91,11 +91,11 @@ def _drawn(spec: str) -> str:
 
 
 KINDS: Mapping[str, Callable[[str], Any]] = {".png": _png, ".svg": _svg, ".pdf": _pdf}
-"""By the ending of a file's name."""
+"""Functions that render a chart, by the file's suffix."""
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure, and make its folder; UserError where it cannot be written, or is to be of an unknown kind."""
+    """Write the figure, and make its folder; UserError if it cannot be written, or its suffix is unknown."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -104,7 +104,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def write(figure: Figure, path: Path) -> Path:
-    """The same in a folder that is there."""
+    """Write the figure into a folder that exists; UserError if it cannot be written, or its suffix is unknown."""
     draw = KINDS.get(path.suffix or ".png")
     if draw is None:
         raise UserError(f"{path}: cannot be written: a figure is one of {', '.join(KINDS)}, not {path.suffix!r}")

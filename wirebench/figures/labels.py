@@ -38,7 +38,7 @@ def apart(wanted: Sequence[float], gap: float, least: float = -math.inf, most: f
     """Ascending places, at least `gap` apart, with the least sum of squared distances from those that are wanted.
 
     Places that would overlap form a block, which lies where it is wanted on average (pool adjacent violators). All lie
-    between `least` and `most` where there is room for so many.
+    between `least` and `most` if there is room for all.
     """
     blocks: list[list[float]] = []
     for number, place in enumerate(wanted):
@@ -91,7 +91,7 @@ def end_labels(ends: Sequence[End], across: Axis, up: Axis, height: float) -> li
 
 
 def _texts(values: Sequence[dict[str, Any]], many: int, y: alt.Y) -> alt.Chart:
-    """Names of so many lines each, whose middle is at their place."""
+    """Names of `many` lines each, centred vertically at their place."""
     text = alt.Chart(rows(values)).mark_text(
         align="left", baseline="middle", dx=LEADER, dy=-(many - 1) * LINE / 2, lineHeight=LINE, fontSize=11
     )

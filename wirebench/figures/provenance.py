@@ -6,7 +6,7 @@ from typing import Any
 COMMIT = 10
 """Characters of a commit."""
 MANY = 3
-"""More commits than so many are counted, not named."""
+"""More commits than this are counted, not named."""
 
 
 def provenance(environments: Iterable[Mapping[str, Any]]) -> str:
@@ -22,7 +22,10 @@ def provenance(environments: Iterable[Mapping[str, Any]]) -> str:
 
 
 def computed(git: Mapping[str, Any] | None, *sources: str) -> str:
-    """Of numbers that were computed: what they rest on, and the commit that computed them; None: no commit is known."""
+    """Provenance of simulated numbers: their sources, and the commit that computed them.
+
+    git  of the environment; None if the commit is not known
+    """
     return f"Simulated once, as nothing in it is random, from {'; '.join(sources)}; commit {_commit({'git': git})}"
 
 

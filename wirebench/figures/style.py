@@ -23,17 +23,17 @@ else:
     alt = Late("altair")
     Figure = Panel = object
 WIDTH, HEIGHT = 320, 230
-"""Of what lies between a panel's axes, in pixels: with its labels a panel is as broad as a telephone held upright."""
+"""Size of the area between a panel's axes, in pixels: with its labels a panel fits a telephone held upright."""
 LINES = "split(datum.label, '\\n')"
-"""Of the names on an axis."""
+"""Vega expression that splits the names on an axis into lines."""
 LETTER = 6.0
 """Pixels of a letter of 11 pixels, on average and generously."""
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """The first one comes with vl-convert, so that a figure has the same bytes everywhere; the others are as broad."""
 NO_BREAK = "\xa0"
 NUMBER, PLAIN = ",.4~r", ",.6~r"
-"""Of a value and of a tick, as d3 formats numbers: no exponents. Without a number of digits d3 would round ticks to the
-distance between them."""
+"""d3's formats of a value and of a tick: no exponents. Without a number of digits d3 would round ticks to the distance
+between them."""
 CONFIG: dict[str, Any] = {
     "font": FONT,
     "view": {"stroke": None},
@@ -95,11 +95,11 @@ class Axis:
         return alt.X(f"{field}:Q", title=self.title, axis=self._axis(), scale=self._scale())
 
     def y(self, field: str) -> alt.Y:
-        """The same upwards."""
+        """The vertical encoding of a field."""
         return alt.Y(f"{field}:Q", title=self.title, axis=self._axis(), scale=self._scale())
 
     def tooltip(self, field: str) -> alt.Tooltip:
-        """What the pointer shows of a field."""
+        """The tooltip of a field."""
         if self.names:
             return alt.Tooltip(f"{field}:N", title=self.title)
         return alt.Tooltip(f"{field}:Q", title=self.title, format=NUMBER)
@@ -115,7 +115,7 @@ class Axis:
 
 
 def around(title: str, amounts: Sequence[float], log: bool = False, zero: bool = True, **more: Any) -> Axis:
-    """An axis on which all these amounts have room; one that is not logarithmic begins at 0 where `zero` says so."""
+    """An axis that holds all these amounts; with `zero`, a linear one includes 0."""
     if log:
         known = [amount for amount in amounts if amount > 0] or [1.0]
         low, high = min(known), max(known)
@@ -148,7 +148,7 @@ def rows(values: Sequence[dict[str, Any]]) -> alt.Data:
 
 
 def wrapped(text: str, letters: int) -> list[str]:
-    """The text in lines of at most so many letters; line breaks stay, and no number is parted from its unit."""
+    """The text in lines of at most `letters` letters; line breaks stay, and no number is parted from its unit."""
     lines = re.sub(r"(?<=\d) (?=(%|[kMG]?bit/s|ms|MB|cores?|floats)\b|%)", NO_BREAK, text).split("\n")
     return [piece for line in lines for piece in textwrap.wrap(line, letters, break_long_words=False)]
 
@@ -159,7 +159,7 @@ def layered(layers: Sequence[alt.Chart], width: float, height: float) -> Panel:
 
 
 def titled(panel: Panel, title: str, note: str = "", broad: float = WIDTH, higher: float = 0) -> Panel:
-    """The panel, now with its title and, smaller below, its note, in lines of `broad` pixels; `higher` by so many."""
+    """The panel with its title and, smaller below, its note, in lines of `broad` pixels; raised by `higher` pixels."""
     subtitle = wrapped(note, int(broad / (LETTER * 0.92))) if note else alt.Undefined
     heading = alt.TitleParams(wrapped(title, int(broad / LETTER / 1.15)), subtitle=subtitle, offset=12 + higher)
     panel.title = heading
@@ -167,7 +167,7 @@ def titled(panel: Panel, title: str, note: str = "", broad: float = WIDTH, highe
 
 
 def finished(panel: Panel) -> Panel:
-    """A figure of one panel, which itself stays as it is."""
+    """A figure of one panel; the panel itself is not changed."""
     # Altair's properties() would copy the panel with all that is in it.
     figure = panel.copy(deep=False)
     figure.config = _config()

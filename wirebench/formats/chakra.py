@@ -40,7 +40,7 @@ _INT32 = {"comm_src", "comm_dst", "comm_tag"}
 
 
 class NodeType(IntEnum):
-    """What a node stands for."""
+    """Chakra's types of nodes."""
 
     COMP_NODE = 4
     COMM_SEND_NODE = 5

@@ -47,7 +47,7 @@ class _Step:
         self._sent: list[int] = []
         """The last node of the exchanges so far: one message travels at a time."""
         self._gathered: dict[int, tuple[int, float]] = {}
-        """By bucket, the node that ends its all-gather of the step before, and when it does."""
+        """The node that ends a bucket's all-gather of the previous step, and its time, by bucket."""
         for span in simulated.step.spans:
             if span.half == "copy":
                 self._all_gather(span)

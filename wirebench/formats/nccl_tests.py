@@ -1,8 +1,8 @@
 """Results of `wirebench bench collectives` as nccl-tests writes its own: the JSON of `all_reduce_perf -J FILE`.
 
-The keys, units and types are those of nccl-tests 2.19 (src/util.cu, JSON version 3): sizes in bytes, times in
-microseconds, bandwidths in GB/s (10^9 bytes), truth values as the texts "true" and "false". What has no counterpart
-here is null or left out; docs/formats.md lists it.
+Keys, units and types follow nccl-tests 2.19 (src/util.cu, JSON version 3): sizes in bytes, times in microseconds,
+bandwidths in GB/s (10^9 bytes), truth values as the texts "true" and "false". Keys without a counterpart here are null
+or left out; docs/formats.md lists them.
 """
 
 import json
@@ -81,7 +81,7 @@ def _config(header: Mapping[str, Any], sizes: Sequence[int], repeats: int) -> di
 
 
 def _devices(header: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for every rank; a rank's place among those of its host is the number of its GPU."""
+    """A row for every rank; a rank's position among its host's ranks is the number of its GPU."""
     machines = {rank: host for host in header["environment"]["hosts"] for rank in host["ranks"]}
     on_gpu = header["environment"]["device"].startswith("cuda")
     seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The table of what the trunk costs, from the files of `wirebench bench overhead --json`, as Markdown."""
+"""The table of the harness's overhead, from the files of `wirebench bench overhead --json`, as Markdown."""
 
 import os
 import re

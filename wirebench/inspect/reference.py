@@ -1,8 +1,8 @@
-"""A run beside the reference runs of its method and task: whether it converges faster or slower than they do.
+"""Compare a run with the reference runs of its method and task: does it converge faster or slower?
 
-MLPerf's reference convergence points, for accuracy after epochs: what a new seed may become is told from the reference
-seeds' mean and from the spread of seeds, which is pooled over all methods of the task, since three seeds alone say
-little of it. Two figures are compared: the last accuracy, and the mean over all epochs, which is larger where a run
+This applies MLPerf's reference convergence points to accuracy after epochs. The range for a new seed follows from the
+reference seeds' mean and the spread of seeds. The spread is pooled over all methods of the task, since three seeds
+estimate it badly. Two figures are compared: the last accuracy, and the mean over all epochs, which is larger if a run
 learns earlier. data/references.json has the reference runs, as `wirebench study publish` writes them.
 """
 
@@ -20,9 +20,9 @@ from wirebench.utils.parsing import json_of
 
 SHIPPED = Path(__file__).parent / "data" / "references.json"
 DATA = "cifar10"
-"""What there are reference runs of."""
+"""The data set of the reference runs."""
 LEVEL = 0.01
-"""Of both figures together: so many of the runs that do not differ are flagged."""
+"""Significance level of both figures together: the share of runs without a difference that are flagged."""
 LEAST_RUNS = 3
 SHARED = {
     "model": ("model", "name"), "depth": ("model", "depth"), "width": ("model", "width"), "data": ("data", "name"),
@@ -89,7 +89,7 @@ def options_of(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def composition(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What all seeds of a method share."""
+    """The settings, options and number of workers that all seeds of a method share."""
     config = record["config"]
     return {"settings": settings_of(config), "options": options_of(config), "workers": record["world_size"]}
 

@@ -30,7 +30,7 @@ REFUSED = (
     "network.topology=2+3 engine.workers=4",
     "network.dilation=10 model.name=toy",
 )
-"""On virtual workers; values that are no option's and names that do not exist are left out."""
+"""Refused settings on virtual workers, without invalid values of options and unknown names."""
 HOROVOD = "engine.name=horovod engine.rounds=alltoall compressor.name=bf16 collective.name=native"
 
 
@@ -45,7 +45,7 @@ class _Alone:
 
 
 def table() -> str:
-    """The settings and what is said to them, as Markdown."""
+    """The refused settings and their error messages, as Markdown."""
     said = [(settings, refusal(settings)) for settings in REFUSED] + [(HOROVOD, _of_horovod())]
     rows = [f"| {' '.join(f'`{each}`' for each in settings.split())} | {text} |" for settings, text in said]
     return "\n".join(["| settings | answer |", "| --- | --- |", *rows])

@@ -26,7 +26,7 @@ COLUMNS = {
 }
 """Labels of compare.rows, and the heads of their columns."""
 GPU_COLUMNS = {"GPU": "GPU", "joules/sample": "joules/sample", "joules/point of top1": "joules/point of top1"}
-"""Those of records with a GPU; a table without one lacks them."""
+"""Labels and heads of the columns for records with a GPU; a table without such a record lacks them."""
 
 
 def table(results: Path, base: Path) -> str:

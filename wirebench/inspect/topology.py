@@ -95,7 +95,7 @@ def show(described: Described, rows: Sequence[tuple[str, ...]], items: int) -> N
 
 
 def _extras(topology: Topology) -> str:
-    """What belongs to no link."""
+    """The speeds that belong to no link: of adding, and of a round."""
     added, waited = topology.reduce_seconds_per_byte * 1e9, topology.round_seconds * 1e6
     parts = [f"adding {added:.3g} ns a byte"] * (added > 0) + [f"a round {waited:.3g} us a receiver"] * (waited > 0)
     return ", ".join(parts)

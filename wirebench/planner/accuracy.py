@@ -16,7 +16,7 @@ OTHERWISE = "measured with another density, other options or other local steps"
 TOLERANCE = 0.5
 """Points of top-1, or percent of loss, that the worst seed may lose."""
 SAME_SIZE = 2.0
-"""A model of at most so many times more or fewer parameters is not an extrapolation."""
+"""A model whose parameters differ by at most this factor is not an extrapolation."""
 
 
 class Measure(NamedTuple):
@@ -37,7 +37,7 @@ class Measure(NamedTuple):
 
 
 TOP1 = Measure("top-1", "points beside dense", "points", (1, 1), "results/convergence and results/today/resnet")
-LOSS = Measure("loss", "times that of dense training", "x", (3, 3), "results/today/gpt")
+LOSS = Measure("loss", "as a multiple of dense training's", "x", (3, 3), "results/today/gpt")
 
 
 class Standing(enum.IntEnum):
@@ -81,7 +81,7 @@ class Ended(NamedTuple):
 
     @property
     def lost(self) -> float:
-        """By how much its worst seed ended below the worst dense one, or its mean below theirs, if that is more.
+        """Loss of its worst seed against the worst dense seed, or of its mean against the dense mean, if that is more.
 
         inf where one diverged. Dense seeds differ, too: their worst one is no loss.
         """
@@ -146,7 +146,7 @@ class Accuracies:
     def of(self, each: Advice) -> Ended | None:
         """How a composition's compressor ended; None: it was not trained so.
 
-        With local steps: after those of the same schedule, or else of that of the same scheduler which is most like it.
+        With local steps: how it ended with the same schedule, or else with the most similar one of the same scheduler.
         """
         if not each.local:
             return self.known.get(each.compressor)
@@ -156,7 +156,7 @@ class Accuracies:
         return min(those, key=lambda pair: len(pair[1]), default=(None, set()))[0]
 
     def otherwise(self, each: Advice, density: float | None) -> str:
-        """In what the measured runs differ from the composition at this density, in words; "" where they do not."""
+        """How the measured runs differ from the composition at this density, in words; "" if they do not."""
         ended = self.of(each)
         if ended is None or ended.points is None:
             return ""
@@ -166,7 +166,7 @@ class Accuracies:
         return " and ".join(found + [f"with {ended.options}"] * bool(ended.options))
 
     def standing(self, each: Advice, density: float | None, tolerance: float = TOLERANCE) -> Standing:
-        """Of a composition whose compressor works at this density."""
+        """The standing of a composition whose compressor works at this density."""
         if is_exact(each):
             return Standing.WITHIN
         ended = self.of(each)

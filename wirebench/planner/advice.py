@@ -12,9 +12,9 @@ from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 
 WORTHWHILE = 0.99
-"""Of the dense step's time: a compressor that needs more of it does not pay."""
+"""Share of the dense step's time: a compressor whose step takes more than this does not pay."""
 HIDDEN = 0.02
-"""Of the computation: a step that waits for less than that is limited by computing."""
+"""Share of the computing time: a step that waits for less than this is compute-bound."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Advice:
     """One composition.
 
     samples    of all workers in a step
-    stretched  its step with an exchange that takes so many times as long
+    stretched  its step, with the exchange's seconds multiplied by factors
     factors    of the shortest and of the longest exchange that it may have
-    local      its schedule in words, if that has local steps, with which a model learns otherwise; "" if not
+    local      its schedule in words, if that has local steps, which change how a model learns; "" if not
     """
 
     compressor: str
@@ -70,7 +70,7 @@ class Advice:
 
     @property
     def serial_between(self) -> Between:
-        """The same, at least and at most."""
+        """Bounds of `serial`: images per second, at least and at most."""
         parts = self.found
         seconds = [
             max(
@@ -103,7 +103,7 @@ class Margin(NamedTuple):
         return WORTHWHILE * self.dense(dense) - self.lossy(lossy)
 
     def most(self, dense: Advice) -> float:
-        """That of a compressor whose exchange takes no time: no step is shorter than its computation."""
+        """The margin of a compressor whose exchange takes no time: no step is shorter than its computation."""
         return WORTHWHILE * self.dense(dense) - dense.found.alone
 
 
@@ -141,11 +141,11 @@ def speedup(each: Advice, other: Advice) -> Speedup:
 
 
 def _errors(each: Advice) -> tuple[float, float]:
-    """By how much its step may be shorter and longer than expected, on a scale of logarithms."""
+    """How much shorter and longer than expected its step may be, as natural logarithms of ratios."""
     low, high = each.between
     return math.log(each.expected_seconds / low), math.log(high / each.expected_seconds)
 
 
 def place(advice: Advice) -> float:
-    """To rank by: expected seconds of a step, and dense before whatever is not worth its loss."""
+    """Sort key: expected seconds of a step, with dense before all that is not worth its loss."""
     return advice.expected_seconds * (WORTHWHILE if advice.compressor == DENSE else 1)

@@ -1,8 +1,8 @@
-"""What `wirebench advise` answers: the order of its rows, and three lines for three kinds of reader.
+"""The answer of `wirebench advise`: the order of its rows, and three lines.
 
 free               whole gradients, in 16 bits or better merged
-nearly free        what loses no more than is tolerated, by its worst seed
-fastest at a cost  of all else that was trained to an end; of a language model, what has the lowest loss at equal time
+nearly free        compositions whose worst seed loses no more than the tolerance
+fastest at a cost  of the others that were trained to an end; for a language model, the lowest loss at equal time
 """
 
 import math
@@ -53,7 +53,7 @@ class Judge:
     tolerance: float
 
     def standing(self, each: Advice) -> Standing:
-        """Of a composition."""
+        """The standing of a composition, from its trainings."""
         if each.compressor in self.on_noise:
             return Standing.UNKNOWN
         return self.accuracies.standing(each, self.density_of(each.compressor), self.tolerance)
@@ -72,13 +72,13 @@ class Judge:
         return ended._replace(points=-self.accuracies.too_much).mean
 
     def gain(self, each: Advice) -> Speedup:
-        """Over dense training as DistributedDataParallel has it."""
+        """Speed-up over dense training with DistributedDataParallel's schedule."""
         return speedup(each, self.plain)
 
     def in_time(self, each: Advice) -> tuple[float, bool] | None:
-        """Its loss over that of dense training that took no longer; false: at most that much.
+        """Its loss over the loss of the best dense training that took no longer; False: an upper bound of this ratio.
 
-        None where it has no loss, or dense training none for less time.
+        None if its loss, or dense training's, is not known.
         """
         ended, dense = self.accuracies.of(each), self.accuracies.dense
         points = 0.0 if is_exact(each) else None if ended is None else ended.points
@@ -88,9 +88,9 @@ class Judge:
         return ratio(points) / reached.ratio, reached.within
 
     def key(self, each: Advice) -> tuple[float, ...]:
-        """To order by: what loses no more than is tolerated by its speed; what costs more by its loss in the same time.
+        """Sort key: within the tolerance by speed, beyond it by loss at equal time.
 
-        Where no such loss is known, by its speed, too.
+        Compositions beyond the tolerance without such a loss are ordered by speed, too.
         """
         standing, in_time = self.standing(each), self.in_time(each)
         by_loss = standing in (Standing.COSTS, Standing.TOO_MUCH) and in_time is not None

@@ -20,7 +20,7 @@ from wirebench.utils.cli import naming
 
 DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
-"""Of rates, speeds and seconds: beyond, sums are of rounding errors."""
+"""Bounds of rates, speeds and seconds; beyond them rounding errors dominate sums."""
 
 
 def density_of(name: str, density: float | None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ _kept_sizes = functools.lru_cache(maxsize=256)(_sizes)
 def compressing(
     rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float, processor: Processor = IDLE
 ) -> Compressing:
-    """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for.
+    """Seconds that the compressor works, at the memory's rate and among the number of workers of `sizes`.
 
     processor  of the topology; the simulator multiplies a rank's work by how many ranks share a core of it
     """
@@ -120,7 +120,7 @@ def _merges(ranks: int, processor: Processor) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
-    """How many times as many bytes are gathered as among so many workers."""
+    """Gathered bytes over the bytes gathered among `workers` workers."""
     gathered = _gathered(sizes, model)
     # What gathers nothing needs no look at the world of the measurement. A vote that many ranks sum and the measured
     # ones gathered counts with the time that reading those took: more than it is.
@@ -130,7 +130,7 @@ def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
 def _gathered(sizes: Sizes, model: Trace) -> float:
     """Bytes that arrive at every rank by gathers, of the whole model; where shapes count, of one matrix.
 
-    Each of a model's shapes would be exchanged in both worlds, and the ratio is that of any of them.
+    The result is used as a ratio of two world sizes, which is the same for every shape.
     """
     asked = sizes.of_sample() if sizes.by_shape else sizes.of(layers_of(model))
     return sum(each.num_bytes for each in asked if each.kind is Gather) * sizes.size
@@ -151,7 +151,7 @@ def sends_no_noise(sizes: Sizes, model: Trace) -> str:
 
 
 def check_time(model: Trace) -> None:
-    """Raise UserError for a trace that takes no time: nothing can be said in relation to it."""
+    """Raise UserError for a trace that takes no time: ratios to it are undefined."""
     if not model.forward_seconds + model.backward_seconds > 0:
         raise UserError(f"--trace: {model.name} takes no time at all")
 
@@ -176,7 +176,7 @@ def has_own_collective(name: str) -> bool:
 
 
 def collective_of(name: str) -> str:
-    """That of the compressor's paper, else a ring."""
+    """The collective of the compressor's paper, else a ring."""
     return compressors.class_of(name).collective or "ring"
 
 

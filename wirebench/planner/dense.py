@@ -29,7 +29,7 @@ class DenseRuns(NamedTuple):
     whole: bool
 
     def seconds(self, step: float, alone: float) -> float:
-        """Of the run. step: seconds of a dense step; alone: of its computation, which a larger batch repeats."""
+        """Seconds of the run. step: seconds of a dense step; alone: of its computing, which a larger batch repeats."""
         return self.steps * (step + (self.accumulation - 1) * alone)
 
 
@@ -42,7 +42,7 @@ class BestDense(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The loss of the best dense training that took no longer, over that of a whole dense run.
+    """The best loss of dense training in at most the same time, over the loss of a whole dense run.
 
     within  false: every dense run takes longer; a method's loss over this one is an upper bound
     """

@@ -20,15 +20,15 @@ MEASURES = {each.head: each for each in (TOP1, LOSS)}
 
 
 def load(images: bool, numel: int) -> Accuracies:
-    """Of models of `numel` parameters that take images, or of others."""
+    """Shipped accuracies: of image models, nearest to `numel` parameters, or else the losses of language models."""
     table = _shipped()
     return nearest(table[IMAGES], numel) if images else table[LANGUAGE][0]
 
 
 def nearest(studies: Sequence[Accuracies], numel: int) -> Accuracies:
-    """Of a method that several studies trained, what the network says whose size is nearest to the model's.
+    """Merge the studies: a method that several trained has the results of the network nearest in size to the model.
 
-    Each study holds its methods against its own dense runs. The first has most methods.
+    Each study compares its methods with its own dense runs. The first has most methods.
     """
     first, *others = studies
     for other in others:
@@ -45,7 +45,7 @@ def nearest(studies: Sequence[Accuracies], numel: int) -> Accuracies:
 
 
 def table(accuracies: Accuracies) -> dict[str, Any]:
-    """As JSON has it."""
+    """The accuracies as JSON values."""
     return {
         "measure": accuracies.measure.head,
         "setting": accuracies.setting,
@@ -57,7 +57,7 @@ def table(accuracies: Accuracies) -> dict[str, Any]:
 
 
 def read(content: dict[str, Any]) -> Accuracies:
-    """What `table` wrote."""
+    """The accuracies from the JSON values that `table` returned."""
     measure = MEASURES[content["measure"]]
 
     def ended(values: dict[str, Any]) -> Ended:

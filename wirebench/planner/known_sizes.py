@@ -26,7 +26,7 @@ KINDS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Sum, Reduce,
 
 
 def of(name: str, density: float | None, path: Path = PATH) -> Callable[[int], Known]:
-    """By the number of ranks what is known of a compressor at a density; None: it has none."""
+    """A function from the number of ranks to the known sizes of a compressor. density: None if it has none."""
     by_world = _table(path).get(label(name, density), {})
     return lambda size: read(by_world.get(ANY, [])) | read(by_world.get(str(size), []))
 
@@ -67,7 +67,7 @@ def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> st
 
 
 def _alike(by_world: Mapping[int, Known]) -> Known:
-    """What is the same in all worlds."""
+    """The entries that are equal for all world sizes."""
     first = by_world[WORLDS[0]]
     return {
         asked: requests

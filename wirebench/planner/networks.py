@@ -30,9 +30,9 @@ def add_network(parser: argparse.ArgumentParser) -> None:
 def topology_of(
     options: argparse.Namespace, workers: int, gbit: float | None = None, inside: Link = presets.LOCAL
 ) -> Topology:
-    """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s.
+    """The cluster of `workers` workers; `gbit` replaces the rate between machines, in Gbit/s.
 
-    inside  between the workers of a machine, where no file describes it
+    inside  the link between the workers of a machine, if no file describes it
     """
     each = 1 if options.per_machine is None else options.per_machine
     if not (1 <= workers <= MOST_WORKERS and 1 <= each <= MOST_WORKERS):
@@ -60,7 +60,7 @@ def topology_of(
 
 
 def error_of(options: argparse.Namespace) -> float:
-    """Share by which the fit of the topology's speeds was off at its median cell; 0 for speeds that nobody fitted."""
+    """Relative error of the fit of the topology's speeds at its median cell; 0 for speeds that were not fitted."""
     return topology_file.describe(str(options.topology)).fit.get("median_error", 0.0) if options.topology else 0.0
 
 
@@ -68,7 +68,7 @@ def _racks(options: argparse.Namespace) -> presets.Racks | None:
     """What --per-rack and --oversubscription ask for; UserError for what cannot be."""
     if options.per_rack is None:
         if options.oversubscription is not None:
-            raise UserError("--oversubscription: is that of racks; give --per-rack")
+            raise UserError("--oversubscription: applies to racks; give --per-rack")
         return None
     factor = 1.0 if options.oversubscription is None else options.oversubscription
     if not (1 <= options.per_rack <= MOST_WORKERS and 1 <= factor <= MOST_WORKERS):

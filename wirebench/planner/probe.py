@@ -18,7 +18,7 @@ LEAST_STEPS = 3
 
 
 def probe(name: str, options: dict[str, Any], given: Inputs, seconds: float) -> Trace:
-    """Train `name` for about so many seconds; the medians of its layers' times. UserError for what it cannot take."""
+    """Train `name` for about `seconds`; return the medians of its layers' times. UserError if it refuses the input."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     model = given.model(name, options).to(device)

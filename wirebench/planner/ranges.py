@@ -64,7 +64,7 @@ class Errors:
 
     @property
     def said(self) -> str:
-        """In a line."""
+        """The ranges in one line of text."""
         fitted = f", and by {100 * self.network:.1f} % more for the fit of the links" if self.network else ""
         return (
             f"Ranges: exchanges of {self.low:.2g} to {self.high:.2g} times what is predicted, as nine out of ten of "
@@ -73,9 +73,9 @@ class Errors:
 
 
 def of(factors: Sequence[float], showing: Sequence[float] | None = None) -> Errors:
-    """From what exchanges took, over what was predicted of them; what was predicted is always in the range.
+    """The range from `factors`, measured over predicted times of exchanges; it always contains the prediction.
 
-    showing  those of steps that do not hide their exchange, which the short end rests on; None: all
+    showing  factors of steps that do not hide their exchange, which give the lower end; None: all
     """
     low = _quantile(sorted(factors if showing is None else showing), TAIL)
     return Errors(min(low, 1.0), max(_quantile(sorted(factors), 1 - TAIL), 1.0), len(factors))
@@ -101,7 +101,7 @@ def _shows(run: dict[str, Any]) -> bool:
 
 
 class Machine(NamedTuple):
-    """What was fitted to a machine's runs: what messages cost its processors, and what a step takes beside.
+    """Constants fitted to a machine's runs: the processors' cost of messages, and the rest of a step.
 
     others  seconds of loading and of the update, by the number of hosts
     """
@@ -110,7 +110,7 @@ class Machine(NamedTuple):
     others: dict[int, float]
 
     def other_seconds(self, hosts: int) -> float:
-        """Seconds of loading and update among so many hosts: of the nearest number that was measured."""
+        """Seconds of loading and update among `hosts` hosts: the value of the nearest measured number."""
         return self.others[min(self.others, key=lambda known: abs(known - hosts))]
 
 
@@ -145,7 +145,7 @@ def written(runs: Sequence[dict[str, object]], about: dict[str, object]) -> str:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """On straight lines between the values, as numpy has it."""
+    """Quantile of sorted values by linear interpolation, as numpy's default."""
     place = share * (len(ordered) - 1)
     low = min(int(place), len(ordered) - 2) if len(ordered) > 1 else 0
     high = min(low + 1, len(ordered) - 1)

@@ -61,7 +61,7 @@ class Adviser:
                       `sync_easgd` anyway, and methods that return updates are tried with it, too
     densities         by compressor, in place of its own where `density` is None
     local             by compressor, schedules with local steps
-    tell              is told how many of all compressors are done
+    tell              called with the number of finished compressors and of all
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Adviser:
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
         """Every composition of these compressors, in the order of `place`; and those left out, with the reason.
 
-        named  the user asked for them: also those of which noise says little
+        named  the user named them: include compressors for which noise shows little
         Raises UserError where no schedule goes with dense gradients: nothing could be compared.
         """
         advices: list[Advice] = []
@@ -119,7 +119,7 @@ class Adviser:
         return sorted(advices, key=place), left_out
 
     def plain(self) -> Advice:
-        """As DistributedDataParallel has it."""
+        """Dense training with DistributedDataParallel's schedule."""
         name, scheduler, collective = PLAIN
         return self._advices(name, [scheduler], collective, None)[0]
 
@@ -192,7 +192,7 @@ class Adviser:
     def best(self, name: str, gbit: float, composed: Composed | None = None) -> Advice:
         """A compressor's composition with the shortest expected step at this rate between machines.
 
-        composed  the only one that counts; None: those of QUICK, without local steps if there are any
+        composed  the only one that counts; None: the compositions of QUICK, preferably without local steps
         """
         key = name, gbit, composed
         if key not in self._fastest:

@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
     @property
     def described(self) -> str:
-        """In a figure."""
+        """The setting in words, for the note of a figure."""
         machines = f", {self.each} on a machine" if self.each > 1 else ""
         return f"Simulated: {self.trace.name}{self.faster}, {self.images}{machines}, {self.gbit:.4g} Gbit/s"
 
@@ -82,16 +82,16 @@ Key = tuple[str, str, str]
 
 
 class Ranking(NamedTuple):
-    """What was found.
+    """The result of a ranking.
 
     found, best  all compositions; each compressor's best, without local steps and with them
     lines        the three answers
-    breaks       where a rate between machines was looked for: Gbit/s below which it pays
-    ends         the range of that rate: below which it surely pays, from which on it surely does not
-    left_out     by compressor, why nothing is said of it
-    densities    at which the compressors work, by name
+    breaks       break-even rates between machines, where searched: Gbit/s below which a composition pays
+    ends         the ranges of these rates: below the first it surely pays, from the second on it surely does not
+    left_out     by compressor, why it is not ranked
+    densities    of the compressors, by name
     errors       how far off predictions may be
-    numel        parameters of the model that is asked for
+    numel        parameters of the requested model
     timed        compressors whose rates were measured for this ranking
     """
 
@@ -109,7 +109,7 @@ class Ranking(NamedTuple):
 
     @property
     def accuracies(self) -> Accuracies:
-        """What is known of trainings."""
+        """Accuracy or loss of the compressors' trainings."""
         return self.judge.accuracies
 
     def cell(self, each: Advice) -> str:
@@ -130,7 +130,7 @@ class Ranking(NamedTuple):
 
 
 def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """The setting, the ranking and the shown rows as JSON values."""
     trace = setting.trace
     return {
         "trace": {
@@ -223,7 +223,7 @@ def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
 
 
 def key_of(each: Advice) -> Key:
-    """By which its break-even is known."""
+    """The key of its break-even rate."""
     return each.compressor, each.scheduler, each.collective
 
 
@@ -249,7 +249,7 @@ PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[str]:
-    """What is assumed, in four lines."""
+    """The assumptions, in four lines."""
     trace, judge = setting.trace, ranking.judge
     kind, seconds = "estimated" if trace.estimate else "measured", trace.forward_seconds + trace.backward_seconds
     inside = f"; {setting.each} workers a machine, on {setting.inside}" if setting.inside else ""
@@ -316,7 +316,7 @@ def _short(gain: Speedup) -> str:
 
 
 def _loss(each: Advice, ranking: Ranking) -> str:
-    """What it loses, with the model that says so."""
+    """Its loss of accuracy in words, with the model on which it was measured."""
     ended = ranking.accuracies.of(each)
     if is_exact(each) or ended is None:
         return "loses nothing"
@@ -396,7 +396,7 @@ def images_range(each: Advice) -> str:
 
 
 def _seconds(each: Advice) -> tuple[list[float], list[float], list[float]]:
-    """Of compressing, of all messages, of what of both is exposed: each at least and at most."""
+    """Seconds of compressing, of all messages, and of the exposed part of both: each at least and at most."""
     return (
         [each.found.compress * factors.compress for factors in each.factors],
         [each.found.communicate * factors.messages for factors in each.factors],

@@ -47,8 +47,8 @@ FITTED = {
 RATES = "rates.jsonl"
 """Beside the runs: how long compressors work on their machine, by `wirebench bench compressors`."""
 STEPS = (0.2, 0.03)
-"""Of the search, in logarithms, one after the other. Schedulers that weigh times cut anew where a cost has changed: a
-step too small to see that sees noise."""
+"""Step sizes of the search, in logarithms, used in this order. Schedulers that use profiles choose other buckets when a
+cost changes, so a smaller step would measure noise."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
 PULL = 0.1
@@ -66,7 +66,7 @@ class _KeptPlans:
         self._known: dict[int, Plan | None] = {}
 
     def plan(self, topology: Topology, items: int) -> Plan | None:
-        """As the collective makes it."""
+        """The collective's plan for this number of items; made once for each number."""
         if items not in self._known:
             self._known[items] = self._collective.plan(topology, items)
         return self._known[items]
@@ -105,11 +105,11 @@ class FromOutside:
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
 
     def seconds(self, machine: Processor) -> float:
-        """Of a step."""
+        """Predicted seconds of a step."""
         return self._simulator(machine).step(self.scheduler).step.seconds + self.other
 
     def between(self, machine: Processor, factors: tuple[Factors, Factors]) -> tuple[float, float]:
-        """Of a step, with the shortest and with the longest exchange."""
+        """Predicted seconds of a step, with the shortest and with the longest exchange."""
         simulator = self._simulator(machine)
         found = simulator.step(self.scheduler)
         low, high = (simulator.stretched(found, self.scheduler, each).seconds + self.other for each in factors)
@@ -184,7 +184,7 @@ def check_machine(runs: Iterable[Resimulated]) -> None:
     machines = sorted({run.machine for run in runs})
     if len(machines) > 1:
         found = "; ".join(machines)
-        raise UserError(f"constants are those of one machine, and the runs are of {len(machines)}: {found}")
+        raise UserError(f"constants describe one machine, and the runs are of {len(machines)}: {found}")
 
 
 def fit(runs: Sequence[Resimulated]) -> Processor:
@@ -214,7 +214,7 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
 
 @functools.cache
 def _sizes(name: str, options: str, size: int, dense_below: int) -> Sizes:
-    """Of a compressor with these options, as JSON: one for all its runs, for it remembers the sizes of every bucket."""
+    """Sizes of a compressor. options: as JSON. One object serves all its runs, since it caches the sizes of buckets."""
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **json.loads(options))
     return Sizes(make, size, dense_below)
 

@@ -35,7 +35,7 @@ def built(texts: Sequence[str]) -> dict[str, Scheduler]:
 
 
 def words_of(text: str) -> str:
-    """The schedule with those of its options that are not its defaults, in the order of their names."""
+    """The schedule with its options that differ from the defaults, in the order of their names."""
     name, options = plugin_of(text)
     usual = schedulers.PLUGINS.defaults(name)
     other = {key: value for key, value in sorted(options.items()) if value != usual.get(key)}
@@ -43,7 +43,7 @@ def words_of(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """As it is given: a number without zeros that say nothing."""
+    """An option's value as on the command line: a number without trailing zeros."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -82,7 +82,7 @@ class Row:
     quantiles: tuple[float, float] | None = None
 
     def entry(self) -> dict[str, Any]:
-        """As JSON."""
+        """The point as JSON values."""
         seconds, images = self.found.step.seconds, self.workers * self.batch
         return {
             "workers": self.workers, "gbit": self.gbit, "batch": self.batch, "speed": self.speed,
@@ -188,7 +188,7 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
 
 
 def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
-    """Those that were named; else the usual ones that go with the compressor and the collective."""
+    """The named schedulers; else the usual ones that go with the compressor and the collective."""
     collective = options.collective or collective_of(options.compressor)
     if options.schedulers:
         named = built(options.schedulers)

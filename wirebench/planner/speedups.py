@@ -60,7 +60,7 @@ def figure(points: Sequence[Point], setting: str, unit: str = "images", where: s
 
 
 def _note(setting: str, alike: bool) -> str:
-    return f"Simulated: {setting}.{' Schedules that come out alike are one curve, with all their names.' * alike}"
+    return f"Simulated: {setting}.{' Schedules with equal results are one curve, with all their names.' * alike}"
 
 
 VALUES: Sequence[Callable[[Point], float]] = (
@@ -69,7 +69,7 @@ VALUES: Sequence[Callable[[Point], float]] = (
 
 
 def _heights(points: Sequence[Point], key: str, value: Callable[[Point], float]) -> dict[str, dict[float, float]]:
-    """By schedule and place."""
+    """Values of the points, by schedule and by their place on the axis."""
     heights: dict[str, dict[float, float]] = {point.scheduler: {} for point in points}
     for point in points:
         scale = point.workers if key == "workers" else 100
@@ -78,7 +78,7 @@ def _heights(points: Sequence[Point], key: str, value: Callable[[Point], float])
 
 
 def together(found: dict[str, dict[float, float]]) -> list[list[str]]:
-    """The names of curves, those that come out alike in one list."""
+    """The names of curves, in one list for each group of equal curves."""
     groups: list[list[str]] = []
     for name, values in found.items():
         same = (

@@ -1,8 +1,9 @@
-"""Compressors that no file of rates knows, timed here and now as `wirebench bench compressors` times all of them.
+"""Time compressors that the file of rates lacks, in the same way as `wirebench bench compressors`.
 
-One rank's own work on one thread of the CPU, in copies of the vector; requests are answered at once from the rank's own
-messages, as if so many workers had sent the same as those of the file's measurement. What one copy takes on another
-machine's memory turns copies into seconds there (wirebench/simulation/compress_rates.py).
+It measures one rank's own work on one thread of the CPU, in copies of the vector. Requests are answered at once from
+the rank's own messages, as if all other workers had sent the same. The number of workers is the one of the file's
+measurement. The seconds of one copy on another machine turn copies into seconds there
+(wirebench/simulation/compress_rates.py).
 """
 
 import sys
@@ -17,8 +18,8 @@ from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry.environment import hardware
 
 SIZES = ("0.27m", "14.7m", "25.6m")
-"""Of those of the rates in results/, but for the largest, at which copies are as at the second largest. The smallest
-tells what calls cost whatever the size; the largest here is left out for models that the second largest covers."""
+"""Sizes of the rates in results/, without the largest, whose copies equal the second largest's. The smallest size shows
+the fixed cost of calls. The largest size here is left out for models that the second largest covers."""
 WARMUP, REPEATS = 3, 9
 """As in `wirebench bench compressors`."""
 
@@ -27,7 +28,7 @@ WARMUP, REPEATS = 3, 9
 class Timed:
     """What was timed here: its compressors, on which hardware, at which sizes; and why others could not be.
 
-    but  what is to be said of such times
+    but  a caveat on these times
     """
 
     names: tuple[str, ...] = ()
@@ -37,12 +38,12 @@ class Timed:
     but: str = ""
 
     def entry(self) -> dict[str, Any]:
-        """As JSON."""
+        """Compressors, hardware and sizes as JSON values."""
         return {"compressors": self.names, "on": self.on, "sizes": self.sizes}
 
     @property
     def said(self) -> list[str]:
-        """In a line; none where nothing was timed."""
+        """One line of text; none if nothing was timed."""
         if not self.names:
             return []
         return [
@@ -55,10 +56,10 @@ NOTHING = Timed()
 
 
 def time_unknown(names: Sequence[str], rates: Rates, density: float | None, numel: int) -> Timed:
-    """Time those of the compressors that the rates do not know, and add them there.
+    """Time the compressors that the rates lack, and add them to the rates.
 
-    density  of those that have one; None: each one's own
-    numel    elements of the model that they are wanted for
+    density  of compressors that have one; None: each one's own
+    numel    elements of the model for which the rates are needed
     """
     unknown = [name for name in dict.fromkeys(names) if name != DENSE and not rates.knows(name)]
     if not unknown:

@@ -31,7 +31,7 @@ class AllReduceResult:
     identical           all ranks ended with the same bits
     predicted_seconds   by the cost model; None where the topology has no speeds
     machines            bytes of one all-reduce across each machine's interface, [sent, received, plan's sent, plan's
-                        received]; None where there is one machine, or no interface is counted
+                        received]; None on a single machine, or if no interface is counted
     """
 
     collective: str
@@ -52,7 +52,7 @@ class AllReduceResult:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the summed tensor."""
+        """The size of the summed tensor in bytes."""
         return self.items * self.item_bytes
 
     @property

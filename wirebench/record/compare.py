@@ -42,14 +42,14 @@ MAIN = (
 )
 """The lines of a table that is not asked for everything."""
 USUAL = {"collective": "native", "status": "finished"}
-"""What is said only where it is something else."""
+"""The table omits these lines if all runs have this value."""
 NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
 RATIOS = {"wire_last_step": "ratio wire, last step", "nic": "ratio interface"}
 SOURCES = {"counter": "the GPU's counter", "power": "sampled power"}
 BUSY = 0.15
-"""Share of a machine's cores that may be busy with something else: beyond that times say nothing."""
+"""Share of a machine's cores that other processes may use; beyond it times are not comparable."""
 TIMES_AS_MANY = 2
-"""Of the bytes of `wire`: from where on the interface's are pointed out."""
+"""The interface's bytes are pointed out from this multiple of the bytes of `wire` on."""
 
 
 def unit_of(record: Record) -> str:
@@ -130,7 +130,7 @@ def gpu_line(use: GpuUse) -> str:
 
 
 def _sampling(sampling: Mapping[str, float | None]) -> str:
-    """What it took to sample the GPUs."""
+    """The time that sampling the GPUs took, in words."""
     each, often, share = (sampling[name] for name in ("seconds_per_sample", "samples_per_second", "share_of_time"))
     if each is None or often is None or share is None:
         return MISSING
@@ -217,8 +217,8 @@ def _prediction(prediction: dict[str, float] | None) -> dict[str, str]:
 def table(records: Sequence[Record], everything: bool = False, heads: Sequence[str] = ()) -> Table:
     """The runs side by side; throughput is the world's median step [p10 to p90], bytes are one rank's per step.
 
-    everything  every line of `rows`; otherwise MAIN, and what else tells these runs apart or is not USUAL
-    heads       names of the columns, by default those of the configs
+    everything  every line of `rows`; otherwise MAIN, and lines that differ between these runs or are not USUAL
+    heads       names of the columns, by default the configs' names
     """
     shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     shown.add_column("", style="dim", no_wrap=True)
@@ -233,7 +233,7 @@ def table(records: Sequence[Record], everything: bool = False, heads: Sequence[s
 
 
 def _telling(label: str, values: list[str]) -> bool:
-    """Whether a line that is none of MAIN tells these runs apart, or from a plain run that finished."""
+    """Whether a line outside MAIN differs between these runs, or from a plain run that finished."""
     if label in USUAL:
         return set(values) != {USUAL[label]}
     if label == "optimizer":

@@ -151,7 +151,7 @@ def load(path: Path) -> Measurement:
 
 
 def _check(header: dict[str, Any]) -> None:
-    """ValueError for what whoever counts with the cells, or draws them, could not use."""
+    """Raises ValueError for a header that readers of the cells could not use: its types and its ranges."""
     check_environment(header.get("environment", {}))
     density, workers = header.get("density", ""), header.get("workers")
     if type(workers) is not int or not 0 < workers < MOST or type(header.get("threads")) is not int:

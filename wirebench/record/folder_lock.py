@@ -48,7 +48,7 @@ class Holder:
 
 
 class FolderLock:
-    """Holds `directory`, which is made where there is none, until `release`.
+    """Holds `directory` until `release`; makes it if it is missing.
 
     job  an elastic job's name, "" for any other run
     Raises UserError where a living run holds it, or where it cannot be written.
@@ -137,7 +137,7 @@ class FolderLock:
         return False
 
     def _held_by(self, holder: Holder | None) -> str:
-        who = f"process {holder.pid} on {holder.host} since {holder.since}" if holder else f"whoever wrote {self.path}"
+        who = f"process {holder.pid} on {holder.host} since {holder.since}" if holder else f"the writer of {self.path}"
         return f"output.dir: {self.path.parent} is in use by another run: {who}"
 
     def _beat(self) -> None:
@@ -154,7 +154,7 @@ ADVICE = "wait for its end, stop it, or choose another output.dir"
 
 
 def _holder(path: Path) -> Holder | None:
-    """Whom the file names; None where there is none, or nothing to be read in it."""
+    """The process that the file names; None if the file is missing or cannot be read."""
     try:
         if not path.is_file():
             return None
@@ -191,9 +191,9 @@ def _appears(temporary: Path, path: Path) -> bool:
 
 @contextmanager
 def _turn(directory: Path) -> Iterator[None]:
-    """Of several runs that find the same stale file one looks at a time, where the file system has flock.
+    """If several runs find the same stale file, only one at a time examines it, on file systems that have flock.
 
-    Whoever holds the folder's flock for longer (`flock FOLDER python train.py ...`) is not waited for.
+    After TURN_SECONDS it no longer waits for the folder's flock, which `flock FOLDER python train.py ...` holds.
     """
     descriptor, deadline = os.open(directory, os.O_RDONLY), time.monotonic() + TURN_SECONDS
     try:

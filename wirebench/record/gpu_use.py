@@ -18,7 +18,7 @@ class GpuUse:
     per_sample   joules, by samples that were trained on; per_point: by percentage points of the final top-1 accuracy
     utilisation  percent, the mean over GPUs; most_memory_mb: the largest of one GPU
     sampling     the record's table on what sampling took; None in older records
-    partly       why the joules are not those of all ranks' GPUs, '' where they are
+    partly       why the joules leave out some ranks' GPUs; '' if they include all
     problems     what NVML did not answer, a line each
     """
 
@@ -105,7 +105,7 @@ def _of_rank_0(record: Mapping[str, Any], gpu: Mapping[str, Any]) -> GpuUse:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """In words; ranks that follow each other as a range."""
+    """The ranks in words, consecutive ranks as a range."""
     if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"

@@ -45,13 +45,13 @@ class NotedRun(NamedTuple):
 
     @property
     def commit(self) -> str:
-        """Of the code that made it."""
+        """The commit of the code that made it, and whether there were uncommitted changes."""
         git = self.has("environment", "git")
         return "unknown" if git is None else git["commit"][:10] + (" and changes" if git["dirty"] else "")
 
     @property
     def is_whole(self) -> bool:
-        """Whether it trained for all its epochs, and was not cut to so many steps, whose accuracy says nothing."""
+        """Whether it trained for all its epochs; the accuracy of a run with train.max_steps says nothing."""
         return not self.has("config", "train", "max_steps")
 
     @property
@@ -71,7 +71,7 @@ def machine(cpu: Mapping[str, Any]) -> str:
 
 
 def machine_of(folder: Path) -> str | None:
-    """That of the first run right below `folder`; None where there is none."""
+    """The machine of the first run directly below `folder`; None if there is no run."""
     path = next(iter(sorted(folder.glob("*/record.json"))), None)
     return None if path is None else NotedRun(path.parent, {}, schema.read(path)).machine
 
@@ -99,7 +99,7 @@ def read(folder: Path, needs: Mapping[str, Any]) -> list[NotedRun]:
 
 
 def finished(folder: Path) -> list[NotedRun]:
-    """All finished runs anywhere below `folder`, by their path; one that somebody made by hand has an empty note."""
+    """All finished runs anywhere below `folder`, by their path; a run without a note file has an empty note."""
     folders = (path.parent for path in sorted(folder.rglob("record.json")) if not path.parent.name.startswith("."))
     found = (
         NotedRun(each, note(each / NOTE, {}) if (each / NOTE).exists() else {}, schema.read(each)) for each in folders
@@ -108,7 +108,7 @@ def finished(folder: Path) -> list[NotedRun]:
 
 
 def commits(runs: Iterable[NotedRun]) -> str:
-    """Of the code that made them, in words."""
+    """The commits of the code that made the runs, in words."""
     known = sorted({run.commit for run in runs})
     return f"{'commit' if len(known) == 1 else 'commits'} {', '.join(known)}"
 

@@ -10,9 +10,9 @@ CHECKPOINT = "wirebench checkpoint"
 
 
 def stalls(seconds: Sequence[float], every: int, step_seconds: float) -> dict[str, float]:
-    """What checkpoints cost of the steps between two: the mean stall over them, and those of the turns' extremes.
+    """Stalls for checkpoints as shares of the time of the steps between two: mean, least and most over the turns.
 
-    seconds  that each turn stood still for its checkpoint; every: steps of a turn; step_seconds: of one without
+    seconds  stall of each turn for its checkpoint; every: steps of a turn; step_seconds: a step without checkpoints
     """
     shares = {"stall_share": statistics.fmean(seconds), "stall_least": min(seconds), "stall_most": max(seconds)}
     return {name: value / every / step_seconds for name, value in shares.items()}

@@ -1,6 +1,6 @@
-"""What TensorBoard shows of a run: its scalars, its config as text, and its settings among the HParams.
+"""TensorBoard's view of a run: its scalars, its config as text, and its settings among the HParams.
 
-The events of a run are in FOLDER/tb/METHOD. TensorBoard names runs by their folders, so a method is told by the name.
+The events of a run are in FOLDER/tb/METHOD. TensorBoard names runs by their folders, so the name shows the method.
 """
 
 import threading

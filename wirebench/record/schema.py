@@ -63,7 +63,7 @@ _GPUS: dict[str, Any] = {
     ),
 }  # fmt: skip
 _MEASURED: dict[str, Any] = {"load": [{"hostname": str, "cores": (int, float), "others_cores": _NUMBER}]}
-"""The same of those that are null where they could not be measured."""
+"""Types of newer fields that are null if they could not be measured."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", type(None): "null"}
 
 

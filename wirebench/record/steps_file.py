@@ -1,4 +1,4 @@
-"""steps.jsonl as a run finds it when it begins or goes on: the steps that it will not do again are kept."""
+"""Open steps.jsonl when a run begins or resumes: the steps that it will not repeat are kept."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from wirebench.utils.parsing import json_of
 MOST_NAMED = 3
 """Damaged lines that are named."""
 BEGIN = b'{"step": '
-"""What every line begins with."""
+"""The first bytes of every line."""
 
 
 def open_steps(path: Path, first_step: int, note: Callable[[str], None]) -> TextIO:

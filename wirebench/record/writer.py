@@ -46,8 +46,8 @@ class RunRecord:
     config       nested tables, as config.to_dict gives them; config_toml is the same as text
     environment  as environment.capture gives it
     tensorboard  whether scalars, the config and the settings go to directory/tb (scalars.py)
-    world_size   number of workers: throughput is that of all of them
-    note         is told what a person should know
+    world_size   number of workers; throughput is summed over them
+    note         called with each warning for the user
     lock         on the folder, which `close` gives back
 
     Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
@@ -84,7 +84,7 @@ class RunRecord:
             self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)
 
     def already_finished(self) -> bool:
-        """Whether record.json is that of a finished run; a damaged one is set aside."""
+        """Whether record.json belongs to a finished run; a damaged one is set aside."""
         path = self.directory / "record.json"
         if not path.is_file():
             return False
@@ -159,8 +159,8 @@ class RunRecord:
     def finish(self, status: str, **fields: Any) -> dict[str, Any]:
         """Write record.json, close the files and return the record.
 
-        status is finished, diverged or interrupted. `fields` are the rest of schema 1 (see schema.py); further ones are
-        kept as they are.
+        status is finished, diverged or interrupted. `fields` are the rest of schema 1 (see schema.py); unknown fields
+        are kept unchanged.
         """
         assert status in STATUSES, status
         record = {"schema": SCHEMA, "status": status, **self._known, "history": self._history, **fields}

@@ -36,11 +36,12 @@ class GpuSampler:
     """Samples one CUDA device from a thread of its own, from `start` to `stop`, evaluation and checkpoints included.
 
     device   which CUDA device; uuid: its name for the driver, without the prefix GPU- or MIG-
-    handle   NVML's handle of it; None where NVML does not answer: then `refused` says why, and nothing is sampled
-    part     'instance' of a MIG instance, 'gpu' of a GPU that is split into some. Power, energy and, of a whole GPU,
-             memory would be those of other jobs too, so they are None
+    handle   NVML's handle of it; None if NVML does not answer: then `refused` is the reason, and nothing is sampled
+    part     'instance' of a MIG instance, 'gpu' of a GPU that is split into instances. Power and energy would include
+             other jobs, as would the memory of a split GPU, so they are None
 
-    What the driver does not support reads None. From `start` on only the thread waits for the driver, which may hang.
+    Readings that the driver does not support are None. From `start` on only the thread waits for the driver, which may
+    hang.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class GpuSampler:
             self._sampled.notify_all()
 
     def _questions(self) -> dict[str, Callable[[], float]]:
-        """What a sample asks of the driver."""
+        """The driver queries of a sample, by name."""
         handle = self._handle
         asked: dict[str, Callable[[], float]] = {
             "utilisation_percent": lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
@@ -169,7 +170,7 @@ class GpuSampler:
         return self._ask("energy_joules", lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
 
     def _since_start(self, joules: float | None) -> float | None:
-        """Of the counter's reading; None where it, or that of the start, is not known, or where it has been reset."""
+        """Joules since `start`, from the counter; None if a reading is missing, or the counter has been reset."""
         if joules is None or self._start_joules is None or joules < self._start_joules:
             return None
         return joules - self._start_joules

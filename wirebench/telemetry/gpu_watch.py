@@ -37,7 +37,7 @@ class GpuWatch:
         """End sampling; the record's `gpu`, None where no rank has a GPU. Every rank calls it, unless `alone`.
 
         samples  that all ranks have trained on meanwhile
-        top1     the accuracy that the whole run has reached, as a share; None where there is none
+        top1     the accuracy that the whole run has reached, as a share; None if there is none
         alone    only this process's GPU: the others may not answer
         """
         reading = self._own.stop()
@@ -63,7 +63,7 @@ def summary(
 ) -> dict[str, Any] | None:
     """The record's `gpu` (docs/record.md) of all processes' readings; None where none has a GPU.
 
-    found       host, ranks and reading of each process; a reading of None is that of one without a GPU
+    found       host, ranks and reading of each process; the reading is None for a process without a GPU
     world_size  ranks of the job, where `found` may lack some
     """
     by_gpu: dict[str, list[Mapping[str, Any]]] = {}
@@ -105,7 +105,7 @@ def scalars(gpu: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _device(those: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One GPU, of the readings of all processes that used it: its energy is that of the process that watched longest.
+    """One GPU, from the readings of all processes that used it; the process that watched longest gives its energy.
 
     Each process reads the whole device's counters, so that a sum would count it several times.
     """

@@ -1,8 +1,8 @@
 """The machines of a run: what each is, and how busy it was with anything but the run.
 
-A load average alone does not tell: at its start a run before may still be in it, at its end the run itself is. So a
-process counts its own processor time as well, and the machine's time that no process of the run used is somebody
-else's.
+A load average alone is ambiguous: at the start it may contain an earlier run, at the end it contains the run itself. So
+each process also counts its own processor time. The machine's time that no process of the run used belongs to other
+programs.
 """
 
 import json
@@ -68,7 +68,7 @@ class LoadMeter:
         return _each_once(engine, {"boot": this_machine.boot()}, _machine_load, self._mine())
 
     def load(self) -> list[dict[str, Any]]:
-        """The same of a process that is no rank of a job."""
+        """The load of this machine, as `loads` gives it, for a process that is no rank of a job."""
         return [{"ranks": [0]} | _machine_load([self._mine()])]
 
     def _mine(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _each_once(
     together: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
     more: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """For each `identity` of a process: its processes' ranks, and `together` of what they are and tell besides."""
+    """One table for each `identity`: the ranks of its processes, and the result of `together` on these processes."""
     mine = {"identity": identity, "ranks": list(engine.ranks), "more": more or {}}
     texts = [json.dumps(mine).encode()]
     if engine.distributed:

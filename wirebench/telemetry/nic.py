@@ -1,7 +1,7 @@
-"""Bytes that the kernel counted on a network interface: the check on what the plans say was sent.
+"""Bytes that the kernel counted on a network interface: a check on the bytes that the plans predict.
 
-The counters are read from /proc/net/dev because that file follows the network namespace of the process; the files in
-/sys/class/net show the namespace in which /sys was mounted, which on an emulated host is another one's.
+The counters are read from /proc/net/dev because that file follows the network namespace of the process. The files in
+/sys/class/net show the namespace in which /sys was mounted, which on an emulated host is another one.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from wirebench.errors import UserError
 
 HEADER_BYTES = 14 + 20 + 32
-"""Of one packet: Ethernet, IPv4 and TCP with time stamps. The kernel counts a large packet, cut by the card, once."""
+"""Headers of a packet: Ethernet, IPv4 and TCP with time stamps. A large packet that the card splits is counted once."""
 
 COUNTERS = Path("/proc/net/dev")
 ROUTES = Path("/proc/net/route")
@@ -49,10 +49,10 @@ class InterfaceCounter:
 
 
 def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None = None) -> str | None:
-    """The interface that carries the run's traffic; None where none can be told.
+    """The interface that carries the run's traffic; None if it cannot be determined.
 
-    `lo` where every rank is on this host; else the first existing one that the back ends were told to use; else the one
-    of the default route. `environment` is the process's own unless given.
+    `lo` if every rank is on this host; else the first existing one that the back ends' variables name; else the one of
+    the default route. `environment` is the process's own unless given.
     """
     known = list(_counters() or ())
     if all_on_one_host:
@@ -66,7 +66,7 @@ def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None 
 
 
 def _of_nccl(told: str, known: Sequence[str]) -> str | None:
-    """The interface that NCCL_SOCKET_IFNAME names; else that of the default route, unless it is excluded.
+    """The interface that NCCL_SOCKET_IFNAME names; else the default route's, unless it is excluded.
 
     A `^` or `=` at the beginning holds for the whole list: all interfaces but these, and exact names in place of
     prefixes. Where several are allowed, it is the default route's if that is one, else the first but `lo`.

@@ -59,9 +59,9 @@ def gathered(
     rank, host, threads  of its process; cores: those it may use, and ranks_on_host share them
     core_wait            CoreWatch.share
     step_seconds         median of the counted steps; phases: their means; None without a counted step
-    compute_seconds      median of what they computed: one step that was held up is no slow rank
-    sent                 bytes by interface of its host since training began, whoever sent them
-    link_mbit            nominal rate by interface, where the launcher or the system says one
+    compute_seconds      median of their computing time, so that one delayed step does not make a rank slow
+    sent                 bytes by interface of its host since training began, from all processes there
+    link_mbit            nominal rate by interface, if the launcher or the system gives one
     """
     if not engine.distributed:
         return None
@@ -85,9 +85,9 @@ def gathered(
 
 
 def link_mbit(interfaces: Iterable[str], environment: Mapping[str, str] = os.environ) -> dict[str, float]:
-    """Nominal megabits per second by interface; those of which nobody says it (a loopback, a bridge) are left out.
+    """Nominal megabits per second by interface; interfaces without a nominal rate (loopback, bridge) are left out.
 
-    The variable WIREBENCH_LINK_MBIT goes first: 1000, of the interface that Gloo was told, or eth0=1000,eth1=100.
+    The variable WIREBENCH_LINK_MBIT has priority: 1000, for Gloo's interface, or eth0=1000,eth1=100.
     """
     if told := environment.get(LINK_MBIT):
         # Then nothing else counts: what the system shows in an emulated host are another one's interfaces.

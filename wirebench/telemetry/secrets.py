@@ -9,7 +9,7 @@ import shlex
 
 HIDDEN = "..."
 _KEYS = {"ACCESS", "ACCOUNT", "API", "AUTH", "ENCRYPTION", "MASTER", "PRIVATE", "SHARED", "SIGNING", "SSH"}
-"""With one of these a `key` is a secret: an option of that name alone may be anything."""
+"""Words that, before `key`, make it a secret; an option named only `key` may be anything."""
 _WORDS = {
     "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "CRED", "CREDS", "CREDENTIAL", "CREDENTIALS", "JWT", "PIN", "SECRET",
     "SECRETS", "SIG", "SIGNATURE", "TOKEN", *(f"{each}KEY" for each in _KEYS),
@@ -18,7 +18,7 @@ _ENDS = ("PASS", "PASSWD", "PW", "PWD")
 _NO_PASSWORD = {"BYPASS", "COMPASS"}
 _WITHIN = ("CREDENTIAL", "PASSCODE", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET")
 _VARIABLE_WITHIN = (*_WITHIN, "KEY", "TOKEN")
-"""In the names of environment variables, which are written in capitals."""
+"""Parts of the names of environment variables, in capitals, whose values are secrets."""
 _PORT = r"\d{1,5}(?:[/\s]|$)"
 _URLS_USER = re.compile(
     # https://user:password@host, also where the password has a / or a space; host:80/a@b has none.
@@ -118,7 +118,7 @@ def _end_of_value(text: str, name: re.Match[str]) -> int:
 
 
 def command_without_secrets(line: str) -> str:
-    """A shell command likewise, whose words may have spaces."""
+    """A shell command with HIDDEN in place of each secret; its words may have spaces."""
     try:
         words = shlex.split(line)
     except ValueError:

@@ -38,7 +38,7 @@ class StepTimes(NamedTuple):
 class StepSeries:
     """The counted steps of a run, in memory that does not grow with its length.
 
-    Up to MOST_STEPS all are kept, 64 bytes each. Of more, a random sample of so many stands for all (algorithm R of
+    Up to MOST_STEPS all are kept, 64 bytes each. Of more, a random sample of MOST_STEPS stands for all (algorithm R of
     Vitter, "Random Sampling with a Reservoir", 1985).
 
     count    how many there were; images, seconds: their sums over all of them
@@ -73,12 +73,12 @@ class StepSeries:
 
     @property
     def images(self) -> float:
-        """Of this worker, in all counted steps."""
+        """Images of this worker in all counted steps."""
         return sum(self.columns["images"]) if self.count <= MOST_STEPS else self._images
 
     @property
     def seconds(self) -> float:
-        """Of all counted steps."""
+        """Sum of the seconds of all counted steps."""
         return sum(self.columns["seconds"]) if self.count <= MOST_STEPS else self._seconds
 
 

@@ -43,7 +43,7 @@ class _Span(NamedTuple):
 class Timeline:
     """Spans of the ranks of a process, from any thread.
 
-    rank  whose spans these are where nothing else is said
+    rank  the default rank of a span
     `active` is switched by the train loop: while it is false, `span` keeps nothing and costs nothing.
     """
 

@@ -126,7 +126,7 @@ class Traffic:
             self._nic_steps += waited
 
     def summary(self) -> dict[str, Any]:
-        """The record's `bytes_per_step`, `compression_ratio` and `requests` (those of the last step)."""
+        """The record's `bytes_per_step`, `compression_ratio` and `requests` (of the last step)."""
         self._catch_up()
         per_step = {name: self._mean(total) for name, total in self._totals().items()}
         share = 1 / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None

@@ -2,10 +2,10 @@
 
   I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
 
-A line of the log, such as this one, names a parameter tensor in forward order, its elements, the microseconds of its
-layer's backward pass (the same on weight and bias) and those of its all-reduce. Weight and bias are one message there,
-so a layer of the trace is both. The last pass of the log counts. Forward times are not logged: as in the authors'
-simulator they are half of the backward times.
+Each line of the log, such as this one, describes a parameter tensor: its number in forward order, its elements, and the
+microseconds of its layer's backward pass and of its all-reduce. Weight and bias have the same backward time and are one
+message there, so a layer of the trace contains both. The last pass of the log counts. Forward times are not logged: as
+in the authors' simulator they are half of the backward times.
 """
 
 import argparse

@@ -81,7 +81,7 @@ def estimate(
 def shipped(
     model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, name: str, precision: Precision = "fp32"
 ) -> Trace | None:
-    """The same from configs/traces, where it was made with this version of PyTorch; None where it is not there.
+    """The estimate from configs/traces, if it is there and its description matches; else None.
 
     So a model need not be imported, which takes seconds. Tests make these traces anew, and find no difference.
     """
@@ -93,7 +93,7 @@ def shipped(
 
 
 def _head(model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, name: str, precision: Precision) -> Trace:
-    """All of an estimate but its layers."""
+    """An estimate without its layers."""
     described = " ".join([model_name, *(f"{key}={json.dumps(value)}" for key, value in options.items())])
     return Trace(
         name,
@@ -112,10 +112,10 @@ def _head(model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, nam
 
 @contextmanager
 def _without_numbers() -> "Iterator[FakeTensorMode]":
-    """Tensors of the block have no data, and believe to be a CPU's.
+    """Tensors of the block have no data and report the device cpu.
 
-    Meta tensors would not do: autocast does not cast them, and attention falls apart into products of all pairs. A
-    fused kernel of LSTMs, which a CPU alone has, is kept out, since nobody counts what it computes.
+    Meta tensors would not do: autocast does not cast them, and attention falls apart into products of all pairs. The
+    CPU's fused LSTM kernel is switched off, since its FLOPs are not counted.
     """
     # Imported where it is needed: it brings much along.
     from torch._subclasses.fake_tensor import FakeTensorMode

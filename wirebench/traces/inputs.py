@@ -25,11 +25,11 @@ class Inputs:
 
     shape, dtype  of the inputs, the batch first
     label_shape   of the labels, int64
-    num_classes   for a model's constructor that asks
-    image_shape   likewise; () where there are no images
-    words         as a trace has it
-    unit          what the batch has
-    dataset       whose samples they are; None for images of a size that was named
+    num_classes   for model constructors that take it
+    image_shape   for model constructors that take it; () if the samples are no images
+    words         the batch in words, as in a trace
+    unit          what throughput counts
+    dataset       the source of the samples; None for random images of a given size
     """
 
     shape: tuple[int, ...]
@@ -98,7 +98,7 @@ def naming_options(model: str, options: Mapping[str, Any], named: str | None) ->
 
 
 def _options_of(plugins: Plugins, name: str, given: Iterable[str], words: str) -> dict[str, str]:
-    """For each option of a plugin, or of the user's, what says it in words; none where there is no such plugin."""
+    """How to set each option of a plugin, and each given one, in words; only the given ones for an unknown plugin."""
     try:
         known = [*plugins.parameters(name), *given]
     except UserError:

@@ -6,9 +6,9 @@ file leads there, or the sequence number, which both have. The forward pass is t
 operators between them that autograd watches too. Waiting, data, metrics and evaluation lie outside of them. A forward
 operator that runs within a backward node recomputes (checkpointing), and is part of the backward pass.
 
-On a GPU these are the host's calls. A gradient is there when the kernels are done that its backward node launched, and
-those before them on their streams. NCCL's kernels communicate, on a stream of their own or on that of the computation,
-and are no part of a layer's time: a trace of one rank under DistributedDataParallel has the backward pass alone.
+On a GPU these are the host's calls. A gradient is complete when the kernels that its backward node launched are done,
+and all earlier kernels on their streams. NCCL's kernels communicate, on their own stream or on the computation's, and
+are no part of a layer's time. So a trace of one rank under DistributedDataParallel contains only the backward pass.
 """
 
 import bisect
@@ -233,7 +233,7 @@ def _pass(
 def _of_parameters(
     path: Path, gradients: Sequence[tuple[Event, Event]], links: _Links, stepped: set[tuple[int, ...]]
 ) -> list[tuple[Event, Event]]:
-    """The gradients without those of data, which checkpointing and some losses ask for.
+    """The gradients of parameters, without the gradients of data, which checkpointing and some losses request.
 
     Data has a shape that no optimizer steps, or is the first tensor of a layer that has its parameters after it.
     """
@@ -288,6 +288,6 @@ def _launches(path: Path, recording: Recording) -> list[tuple[float, Event]]:
         elif kernel.thread in begun or (kernel.thread not in streams and kernel.begin >= since):
             raise UserError(
                 f"{path}: kernel {kernel.name!r} at {kernel.begin:g} us has no launch of its correlation; record with "
-                "ProfilerActivity.CPU and that of the device"
+                "ProfilerActivity.CPU and the device's activity"
             )
     return sorted(launches, key=lambda launch: launch[0])

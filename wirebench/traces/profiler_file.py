@@ -76,7 +76,7 @@ class Recording(NamedTuple):
     operators  the host's, the containing one first
     kernels    what ran on the device, by correlation; copies too
     launches   the host's calls for these
-    arrows     from (thread, microsecond) of a backward node to that of its forward operator
+    arrows     from (thread, microsecond) of a backward node to (thread, microsecond) of its forward operator
     notes      annotations of the host, such as an optimizer's step
     hardware   the device that the file names; "" for a CPU
     """

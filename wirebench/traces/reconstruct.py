@@ -3,10 +3,10 @@ r"""Reconstruct a trace from a model's shape and the time of its whole step, whe
   wirebench trace reconstruct --model resnet50 --stride-first --seconds 0.56 --batch 32 \
       --out configs/traces/resnet50_k80.json
 
-A part of the backward time goes to the modules with parameters by their multiply-adds, the rest to all alike; forward
-times are half of the backward times. A module is one layer: weight and bias travel together. This is how the simulated
-claims of the MG-WFBP paper for ResNet-50 can be compared, whose log was not published. Its ResNet-50 has 7.8 GFLOP:
-that of He et al. and of Caffe, with the stride in a block's first convolution. torchvision's has 8.2.
+A part of the backward time goes to the modules with parameters by their multiply-adds, the rest to all alike. Forward
+times are half of the backward times. A module is one layer: weight and bias travel together. This makes the MG-WFBP
+paper's simulated claims for ResNet-50 comparable, whose log was not published. Its ResNet-50 has 7.8 GFLOP: like He et
+al. and Caffe it has the stride in a block's first convolution. torchvision's has 8.2.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from wirebench.utils.cli import check_outputs, parser_of
 BY_WORK = 0.9
 FORWARD_SHARE = 0.5
 PIXELS, CLASSES, IMAGES = 224, 1000, 2
-"""Of what is counted; normalisation needs more than one image."""
+"""The input on which multiply-adds are counted; normalisation needs more than one image."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,7 +84,7 @@ def multiply_adds(model_name: str, stride_first: bool = False) -> dict[str, tupl
 
 
 def _move_strides(model: nn.Module) -> None:
-    """From the second convolution of every block of three to the first."""
+    """Move strides from the second convolution of every block of three to the first."""
     blocks: list[Any] = [module for module in model.modules() if all(hasattr(module, f"conv{i}") for i in (1, 2, 3))]
     strided = [block for block in blocks if block.conv2.stride != (1, 1)]
     if not strided:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 class Background:
     """Runs a job in a thread of its own, called `name`; the next job waits for the end of the one before.
 
-    What a job raises is raised by the next `submit` or `wait`, once. A process that ends does not wait for a job:
-    whoever needs it done calls `wait`.
+    The next `submit` or `wait` raises a job's exception, once. A process that ends does not wait for a job: callers
+    that need it done call `wait`.
     """
 
     def __init__(self, name: str) -> None:

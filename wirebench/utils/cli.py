@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), end="", file=file)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As ArgumentParser has it; but an option that does not exist is told before anything else that is wrong."""
+        """Parse as ArgumentParser does, but report an option that does not exist before any other mistake."""
         words = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
             self._refuse_unknown(words[: words.index("--")] if "--" in words else words)
@@ -65,10 +65,10 @@ def parser_of(verb: str, doc: str | None) -> Parser:
 
 
 def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Run a tool and return its exit code; what a user can mend or wanted is one line on standard error, no traceback.
+    """Run a tool and return its exit code; errors that a user can mend, and signals, print one line, no traceback.
 
-    2 for a user's mistake or a file that cannot be read or written, 1 where another rank is lost, 128 + its number for
-    a signal, 141 without a word where whoever read the output has gone (`| head`).
+    2 for a user's mistake or a file that cannot be read or written, 1 if another rank is lost, 128 + its number for a
+    signal; 141, silently, if the reader of the output has gone (`| head`).
     """
     try:
         code = _code_of(tool, arguments)
@@ -94,9 +94,10 @@ def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequenc
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Around imports that take seconds: Ctrl-C ends the process without a word, where it would raise KeyboardInterrupt.
+    """Around imports that take seconds: Ctrl-C ends the process silently in place of raising KeyboardInterrupt.
 
-    Python would show where in an import it was, and C++ code may keep the exception to itself. Afterwards it raises.
+    Python would print a traceback of the import, and C++ code may swallow the exception. After the block Ctrl-C raises
+    again.
     """
     hears = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
     hears = hears and threading.current_thread() is threading.main_thread()
@@ -150,7 +151,7 @@ def _say(line: str, code: int) -> int:
 
 
 def check_outputs(figure: Path | None = None, reads: Iterable[Path] = (), **files: Path | None) -> None:
-    """Make the folders of the requested output files, before anything is computed in vain.
+    """Make the folders of the requested output files, so that a bad path fails before any computation.
 
     figure  must end in .png
     reads   files that are read, none of which may be written

@@ -10,7 +10,7 @@ MOST_WIDTH = 1000
 
 
 class _Console(Console):
-    """Whoever reads the output may go away: that is run_tool's to answer, for tables as for `print`."""
+    """Raises BrokenPipeError if the reader of the output has gone; run_tool handles it, for tables as for `print`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -13,7 +13,7 @@ EXTRAS = {
     "torchvision": "train", "tensorboard": "train", "sklearn": "train", "PIL": "train",
     "jinja2": "papers", "markdown_it": "papers",
 }  # fmt: skip
-"""By the name that is imported, the extra of pyproject.toml that brings it."""
+"""The extra of pyproject.toml that installs a module, by the module's name."""
 FIGURES = tuple(name for name, extra in EXTRAS.items() if extra == "figures")
 
 

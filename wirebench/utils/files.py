@@ -19,11 +19,11 @@ from wirebench.errors import Unwritable
 LONGEST_SOCKET_FOLDER = 75
 """Bytes of TMPDIR: below it multiprocessing makes /pymp-12345678/listener-12345678."""
 HELD_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
-"""Names of what a process holds open: whoever opened it goes on with that file, not with one that took its place."""
+"""Names of open descriptors of a process: a write must reach the open file, not a new one in its place."""
 
 
 PIPE_SECONDS = 5.0
-"""How long whoever reads a pipe may take to open it."""
+"""How long the reader of a pipe may take to open it."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -53,14 +53,14 @@ def keeping(path: Path, what: str = "cannot be written") -> Iterator[None]:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether `path` leads to something that is written to as it is: a device, a pipe, an open file of a process."""
+    """Whether `path` must be written in place, not replaced: a device, a pipe, or an open file of a process."""
     return path.exists() and not path.is_dir() and (_is_held(path) or not path.is_file())
 
 
 def readable(path: Path) -> Path:
-    """The path, if reading it comes to an end: a regular file, or what this process was given open (`<(command)`).
+    """The path, if reading it ends: a regular file, or a descriptor that this process got open (`<(command)`).
 
-    Raises OSError for a pipe that somebody would have to feed, a device and a socket. What is not there is not checked.
+    Raises OSError for a named pipe, a device and a socket, whose reading might not end. A missing file is not checked.
     """
     if not _is_held(path) and is_stream(path):
         raise OSError(errno.EINVAL, f"it is {_kind(path)}, not a file", str(path))
@@ -68,7 +68,7 @@ def readable(path: Path) -> Path:
 
 
 def open_stream(path: Path) -> BinaryIO:
-    """A device or a pipe, to be written to. Raises OSError where nobody reads the pipe within PIPE_SECONDS."""
+    """A device or a pipe, to be written to. Raises OSError if no reader opens the pipe within PIPE_SECONDS."""
     deadline = time.monotonic() + PIPE_SECONDS
     while True:
         try:
@@ -77,7 +77,7 @@ def open_stream(path: Path) -> BinaryIO:
             if error.errno != errno.ENXIO or not path.is_fifo():
                 raise
             if time.monotonic() > deadline:
-                raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from error
+                raise OSError(errno.ENXIO, "no process reads this pipe", str(path)) from error
             time.sleep(0.02)
         else:
             os.set_blocking(descriptor, True)

@@ -2,8 +2,8 @@
 
 glibc gives freed memory back to the system: large blocks at once, the heap's end once 128 KB of it are free. A
 training step frees and takes the same hundreds of megabytes again. Each page taken again is a page fault, and the
-kernel clears it first: up to 10,000 faults a step of ResNet-20, and not the same number in every process, so that the
-ranks wait for the one that has most. The options are those of the GNU C Library manual, "Malloc Tunable Parameters".
+kernel clears it first. A step of ResNet-20 has up to 10,000 faults. Their number differs between processes, so the
+ranks wait for the one that has most. The GNU C Library manual describes the options ("Malloc Tunable Parameters").
 """
 
 import ctypes
@@ -15,10 +15,9 @@ _ROOM = 64 * 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc's malloc to keep what is freed; return whether it is told.
+    """Make glibc's malloc keep freed memory; return whether the options were set.
 
-    It is not where the C library is another one, or where the environment has its own wishes (MALLOC_...,
-    GLIBC_TUNABLES).
+    They are not set with another C library, or if the environment sets its own (MALLOC_..., GLIBC_TUNABLES).
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False

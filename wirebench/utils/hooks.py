@@ -28,7 +28,7 @@ class WeakHook:
             self._call(*given)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """In a copy: what takes any arguments and returns None, wherever it is loaded."""
+        """A copy becomes a function that takes any arguments and returns None, wherever it is loaded."""
         return getattr, (nullcontext(), "__exit__")
 
     def _call(self, *given: Any) -> None:

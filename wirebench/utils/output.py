@@ -10,9 +10,9 @@ BROKEN_PIPE = 141
 
 
 def show(text: str) -> int:
-    """Print `text` at once; returns 0, or 141 without a word where whoever read it has gone (`| head`).
+    """Print `text` at once; return 0, or silently 141 if the reader has gone (`| head`).
 
-    Raises UserError where it cannot be written, as to a full disk.
+    Raises UserError if it cannot be written, as to a full disk.
     """
     try:
         print(text, flush=True)

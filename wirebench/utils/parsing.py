@@ -1,4 +1,4 @@
-"""JSON, TOML and words that somebody else wrote: whatever is wrong with a text is a ValueError."""
+"""Parse JSON, TOML and words from untrusted sources: every malformed text raises ValueError."""
 
 import json
 import tomllib

@@ -1,7 +1,7 @@
-"""A tree of tensors and plain values as one safetensors file, and back to the bit: whatever a `state_dict` returns.
+"""Save a tree of tensors and plain values, such as a `state_dict`, as one safetensors file, and load it bit for bit.
 
 A tensor stands in the file under its path in the tree (`parameter.conv.weight`). Everything else, and the place of each
-tensor, is JSON in the file's metadata. Nothing is pickled, so a file that somebody tampered with runs no code.
+tensor, is JSON in the file's metadata. Nothing is pickled, so a manipulated file runs no code.
 """
 
 import json
@@ -24,9 +24,9 @@ from wirebench.utils.parsing import json_of
 
 TREE = "tree"
 HEADER_BYTES = 8
-"""A safetensors file begins with the length of its JSON header, a little-endian number of so many bytes."""
+"""A safetensors file begins with the length of its JSON header, a little-endian number of 8 bytes."""
 ALIGNED_BYTES = 16
-"""Tensors of `flatten` begin at multiples of so many bytes; no element is larger."""
+"""Tensors of `flatten` begin at multiples of 16 bytes; no element is larger."""
 
 
 def pack(tree: Mapping[str, Any]) -> bytes:

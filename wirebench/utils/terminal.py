@@ -13,7 +13,7 @@ class LossyStream:
     """A text stream, and everything that it offers, whose `write` and `flush` never fail.
 
     lost  why nothing more is written, '' while all is well
-    told  where the loss is said, once; None: nowhere
+    told  the stream that reports the loss, once; None: no report
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,14 +50,12 @@ class LossyStream:
             os.close(nowhere)
             self._stream.flush()
         if self.told is not None:
-            self.told.write(
-                f"warning: standard output is lost ({self.lost}); the run goes on without showing anything\n"
-            )
+            self.told.write(f"warning: standard output is lost ({self.lost}); the run continues without output\n")
             self.told.flush()
 
 
 def outlive_output() -> None:
-    """From now on neither the loss of standard output nor that of standard error ends this process."""
+    """From now on losing standard output or standard error does not end this process."""
     open_output()
     sys.stdout, sys.stderr = cast(TextIO, LossyStream(sys.stdout)), cast(TextIO, LossyStream(sys.stderr))
 
@@ -68,7 +66,7 @@ def open_output() -> None:
 
 
 def tell_of_loss() -> None:
-    """Training begins, and somebody waits for what is shown: from now on its loss is said on standard error."""
+    """Called when training begins: from now on standard error reports the loss of standard output."""
     if isinstance(sys.stdout, LossyStream) and isinstance(sys.stderr, LossyStream):
         sys.stdout.told = sys.stderr
 

@@ -1,4 +1,4 @@
-"""Inject faults into an elastic job on an emulated cluster, and say what they cost.
+"""Inject faults into an elastic job on an emulated cluster, and report what they cost.
 
   wirebench chaos --trials 30
   wirebench chaos --trials 300 --mtbf 60 --out results/runs/chaos
@@ -6,8 +6,8 @@
   wirebench chaos --trials 30 --plain
   wirebench chaos --report
 
-Goes on where an earlier call with the same --out ended. docs/chaos.md says what each fault is, what is measured,
-and which bounds are to hold: the exit code is 1 where one does not.
+A later call with the same --out resumes the series of trials. docs/chaos.md describes the faults, the measurements and
+the bounds. The exit code is 1 if a bound is exceeded.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Say why a run is not faster: where its step goes, what is wrong, and what would help most.
+"""Explain why a run is not faster: where its step time goes, what is wrong, and what would help most.
 
 wirebench diagnose results/runs/A
 wirebench diagnose --link 1gbit results/runs/A
 wirebench diagnose --try results/runs/A
 wirebench cluster run --hosts 4 --link 1gbit -- wirebench diagnose results/runs/A --measure
 
-A run that is under way is told from what it has logged so far. --measure is started as the run was, on every rank.
---try makes short runs in turns: as it was, and with each of the two changes that save most.
+A run that is under way is diagnosed from what it has logged so far. Launch --measure as the run was, on every rank.
+--try interleaves short runs: the run unchanged, and with each of the two changes that save most.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--try",
         dest="try_it",
         action="store_true",
-        help="make short runs in turns: as it was, with two changes",
+        help="interleave short runs: unchanged, and with two changes",
     )
     parser.add_argument("--steps", type=int, default=30, metavar="N", help="counted steps of a short run (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")

@@ -7,16 +7,22 @@
   wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
   wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
 
-Three lines answer: what is free (dense gradients, in 16 bits or better merged), what is nearly free (its worst seed
-lost at most --tolerance), what is fastest at a cost; of a language model, what has the lowest loss at equal time. Then
-a table in three groups: what is free or nearly free, by speed; what costs more, by speed, or a language model's methods
-by their loss at equal time; what is not recommended, since it lost too much, diverged or was never trained so.
-Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
-machine (--probe). Compressors take the seconds that they took on an H200 where a GPU compresses, else as many copies of
-the gradient as they took on a CPU, at the memory's bandwidth: an estimate too. Plugins of your own go by their
-dotted paths, as in train.py; a compressor that is named and whose speed was not measured is timed here first.
-A compressor pays below the rate between machines at which it beats the best dense composition by 1 % or more. See
-docs/simulation.md.
+Three lines answer. The first is free: dense gradients, in 16 bits or better merged. The second is nearly free: its
+worst seed lost at most --tolerance. The third is the fastest at a cost; for a language model, the one of the lowest
+loss at equal time.
+
+A table follows, in three groups:
+  - free or nearly free, by speed
+  - at a cost, by speed; for a language model, by loss at equal time
+  - not recommended: lost too much, diverged, or was never trained so
+
+Computing time comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from
+this machine (--probe). On a GPU, compressors take the seconds that were measured on an H200. Elsewhere they take as
+many copies of the gradient as measured on a CPU, at the memory's bandwidth, which is an estimate too.
+
+Name your own plugins by their dotted paths, as in train.py. A named compressor whose speed was not measured is first
+timed here. A compressor pays below the rate between machines at which it beats the best dense composition by 1 % or
+more. See docs/simulation.md.
 """
 
 import argparse

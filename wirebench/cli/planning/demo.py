@@ -52,7 +52,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "quantised_sum": ("compressor.name=quantised_sum",),
     "topk": ("compressor.name=topk", f"compressor.density={DENSITY}"),
 }
-"""By the name in the table what train.py is told."""
+"""Settings for train.py, by the method's name in the table."""
 GBIT = (0.1, 1.0, 10.0)
 WORKERS, SEEDS = 4, 3
 WARM_UP, STEPS = 10, 30
@@ -70,7 +70,7 @@ class SpeedUp(NamedTuple):
 
 
 SpeedUps = dict[str, list[SpeedUp]]
-"""By method, at each rate of GBIT."""
+"""Speed-ups of a method, one for each rate of GBIT."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -198,7 +198,7 @@ def table(records: dict[str, list[dict[str, Any]]], speed_ups: SpeedUps) -> Tabl
 
 
 def _how(emulated: bool) -> str:
-    """What the speed-ups are of."""
+    """The figure's note: model, workers and network of the speed-ups."""
     network = "hosts emulated on it" if emulated else "simulated links"
     return f"Speed-ups over dense training of a CNN on {WORKERS} workers, each a core of this machine, on {network}"
 

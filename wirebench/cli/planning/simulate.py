@@ -1,4 +1,4 @@
-"""Simulate training steps: schedules side by side, over numbers of workers, link rates, batches and GPU speeds.
+"""Simulate training steps: compare schedules over numbers of workers, link rates, batches and GPU speeds.
 
   wirebench simulate --trace googlenet_k80 --network mgwfbp --formulas --workers 4 8 16 32 64 --figure fig.png
   wirebench simulate --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
@@ -8,9 +8,9 @@
   wirebench simulate --trace vgg16_v100 --workers 1024 --compute-jitter 0.03 --stragglers 0.001 --slowdown 2
   wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
 
-Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
-batch. How it is computed: docs/simulation.md. A compressor or a scheduler of your own goes by its dotted path, as in
-train.py; with --gpu, a compressor whose speed was not measured is timed on this machine first.
+Efficiency is the throughput of P workers over P times the throughput of one. Computing time is proportional to the
+batch. docs/simulation.md describes the model. Name your own compressor or scheduler by its dotted path, as in
+train.py. With --gpu, a compressor whose speed was not measured is first timed on this machine.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
     add("--gpu", metavar="NAME", help=f"compresses ({', '.join(GPUS)}); without it compressing is free")
     add("--compute-jitter", type=float, default=0.0, metavar="S", help="deviation of the log of computing times (0)")
-    add("--message-jitter", type=float, default=0.0, metavar="S", help="the same of a step's messages (0)")
+    add("--message-jitter", type=float, default=0.0, metavar="S", help="deviation of the log of message times (0)")
     add("--stragglers", type=float, default=0.0, metavar="SHARE", help="of the workers that are slow in a step (0)")
     add("--slowdown", type=float, default=1.0, metavar="X", help="times as long as others these compute (1)")
     add("--json", type=Path, metavar="FILE", help="write the numbers")

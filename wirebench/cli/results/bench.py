@@ -15,9 +15,7 @@ MENU = Menu(
     {
         "collectives": Entry("wirebench.bench.collectives", "time all-reduces side by side, with a prediction"),
         "compressors": Entry("wirebench.bench.compressors", "time and memory of compressors, in multiples of a copy"),
-        "overhead": Entry(
-            "wirebench.bench.overhead", "compare our train step with DDP's or that of Horovod's optimizer"
-        ),
+        "overhead": Entry("wirebench.bench.overhead", "compare our train step with DDP's or Horovod's"),
         "checkpoint": Entry("wirebench.bench.checkpoint", "what checkpoints cost a run that saves one every 50 steps"),
         "input": Entry("wirebench.bench.input_pipeline", "time CIFAR-10's input pipeline and the step that it feeds"),
         "plot-collectives": Entry("wirebench.bench.plot_collectives", "figures of measured all-reduces"),

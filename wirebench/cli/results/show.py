@@ -77,7 +77,7 @@ def _print(records: list[compare.Record], paths: list[Path], everything: bool) -
 
 
 def _beside_references(record: compare.Record) -> list[str]:
-    """How its accuracy differs from that of reference runs, which only CIFAR-10 has."""
+    """Remarks on how its accuracy differs from the reference runs; [] unless the data set is CIFAR-10."""
     if record["config"].get("data", {}).get("name") != "cifar10":
         return []
     from wirebench.inspect import reference  # it takes seconds to import

@@ -1,10 +1,12 @@
 """Print the table of the recorded results, or keep a file's copy of it up to date.
 
-wirebench table                             print it, as Markdown
-wirebench table runs/topk runs/dense        that of runs of your own, and of all below these folders
-wirebench table --write MINE.md             put it between the markers <!-- results:begin --> and :end of that file
-wirebench table --check MINE.md             exit code 1 unless that file has it already
-wirebench table --write results/README.md   that file has markers for the table of `bench overhead`
+  wirebench table                             print it, as Markdown
+  wirebench table runs/topk runs/dense        print the table of your own runs, in and below these folders
+  wirebench table --write MINE.md             put it between the markers <!-- results:begin --> and :end of that file
+  wirebench table --check MINE.md             exit code 1 unless that file has it already
+  wirebench table --write results/README.md   that file has markers for the table of `bench overhead`
+
+Without FOLDER the table has the records below --results.
 """
 
 import argparse
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         markdown.write(target, text)
     elif text != markdown.text_of(target):
         again = f"run: wirebench table --write {target}"
-        print(f"{target}: the table is not that of {options.results}; {again}", file=sys.stderr)
+        print(f"{target}: the table differs from {options.results}; {again}", file=sys.stderr)
         return 1
     return 0
 
