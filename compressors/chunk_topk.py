@@ -1,8 +1,8 @@
 """Top-k of every chunk, as 12-bit places and 2-bit values: SparseLoCo's compression of what local steps have done.
 
 Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706: error feedback with a decay,
-the largest 64 entries of each 4,096, and two bits for each value. The constants of the values are those of its authors'
-code (tplr-ai/templar, `compress.py`), which keeps them in a byte each; here they are packed.
+the largest 64 entries of each 4,096, and two bits for each value. The values have the same constants as in the authors'
+code (tplr-ai/templar, `compress.py`). That code stores a value in a byte; here values are packed.
 """
 
 import torch
@@ -27,7 +27,7 @@ class ChunkTopK(Method):
 
     chunk  entries, at most 4,096; a layer's last chunk may be shorter, and sends in proportion
     k      entries of a whole chunk that are sent
-    beta   e <- beta e + g before an exchange, e <- e - sent after it; below 1, what waits is forgotten slowly
+    beta   e <- beta e + g before an exchange, e <- e - sent after it; below 1, the residual fades slowly
 
     A value is one of four for each layer: of what is sent, with mean m and standard deviation s (divided by n), bins
     are centred on m - 3 s, m - 1.5 s, m and m + 1.5 s, the outer ones without end, and a value stands for the mean of

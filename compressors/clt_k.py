@@ -24,8 +24,8 @@ class CltK(Sparse):
     """The leader of step t, rank t mod P, chooses the `density` of its entries (at least one per bucket).
 
     beta             the paper's filter m <- (1 - beta) m + beta (m + g - sent), 0 < beta <= 1; m + g is sent. 1: plain
-                     error feedback. The residual is held here as m / beta: it then takes in g - sent as it is, so no
-                     gradient is lost, and beta times it, plus g, is what is sent
+                     error feedback. The residual is stored as m / beta: g - sent is added to it without a factor, so no
+                     gradient is lost. The sum sent is beta times the residual, plus g
     selection        how the leader finds its largest (thresholds.py)
     values           what the values travel as and are summed in. With fp16 or bf16, what a rank's rounding cuts off
                      stays in its residual, what the sum rounds is lost; beyond 65504 (fp16) the run ends as diverged

@@ -31,7 +31,7 @@ class DeMo(Method):
 
     A frequency is averaged over those ranks that sent it, not over all, as in the authors' code. What it returns is the
     sign of the average, transformed back: an update for plain SGD (makes_update), whose weight decay is decoupled as
-    the authors' is. The learning rate is the step of every element, about that of Lion.
+    the authors' is. The learning rate is the step of every element, about as large as for Lion.
 
     What is the authors': the algorithm and its constants. What is not: a frequency's place takes 12 bits (theirs 64);
     sums go in rank order, so that every run gives the same bits; the learning rate multiplies the signs alone, where

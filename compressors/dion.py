@@ -97,7 +97,7 @@ class Dion(Factored):
         return grad
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """The bytes of one square matrix of so many elements; other matrices, and several layers, send more."""
+        """The bytes of one square matrix of `numel` elements; other matrices, and several layers, send more."""
         side = isqrt(numel - 1) + 1
         return 4 * 2 * ceil(self.rank_fraction * side) * side
 

@@ -1,9 +1,9 @@
 """FetchSGD: momentum and error feedback live inside the summed Count-Sketch; no rank remembers anything of its own.
 
 Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with Sketching", ICML 2020, arXiv 2007.07682,
-Algorithm 1: S = sum of the ranks' sketches, u <- m u + S, e <- e + u, the update is the k largest estimates of e, which
-then leave e. No exact round: estimates are applied. The learning rate comes after, in the optimizer, so it multiplies
-what waits as well, while the paper multiplies u by it.
+Algorithm 1. S is the sum of the ranks' sketches; u <- m u + S, e <- e + u. The update is the k largest estimates of e,
+which then leave e. There is no exact round: estimates are applied. The learning rate comes later, in the optimizer, so
+it also multiplies the residual e. The paper multiplies u by it.
 """
 
 import math
@@ -43,9 +43,9 @@ class FetchSgd(Sketched):
                or the update's sketch is taken from e (`subtract`, the paper). An update that is all noise adds to e
                what it subtracts, so the latter needs a wide table: with 4 k columns it diverges, with 33 k it does not
 
-    What waits is not kept entry by entry, only its sketch, which holds what was given less what was applied exactly
-    with clear = subtract. Where the table would not be smaller than the model, the vector takes its place; when the
-    table's size changes, as after a warm-up, the memory begins anew.
+    The residual is kept as a sketch, not entry by entry. With clear = subtract the sketch holds exactly what was added
+    less what was applied. If the table is no smaller than the model, the vector replaces it. When the table's size
+    changes, as after a warm-up, the memory starts empty.
 
     Memory: two tables, 1 d at the default sizes, the hash, 0.1 d; while it works another table, 0.5 d, and its cells'
     codes, 0.25 d.

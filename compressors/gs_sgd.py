@@ -67,7 +67,7 @@ class GsSgd(Sketched):
     works the table, 0.12 d, and its cells' codes, 0.06 d.
     Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show
     (with p1 = 0); chosen; and at 4096 places, for one more sum: recall, the share of the sum's largest entries that
-    were chosen; sketch_error, the norm of the estimates' errors over that of the sums.
+    were chosen; sketch_error, the norm of the estimates' errors over the norm of the sums.
     """
 
     keeps: Keeps = "exactly"
@@ -148,7 +148,7 @@ class GsSgd(Sketched):
         return total
 
     def _sum_at(self, bucket: Bucket, waiting: Tensor, index: Tensor) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
-        """The sums of what waits at the places `index`, with p2 > 1 the k largest of them: (places, sums in fp32)."""
+        """The sums of `waiting` at the places `index`, with p2 > 1 the k largest of them: (places, sums in fp32)."""
         values = waiting.index_select(0, index)
         if not index.numel():
             return index, values
@@ -160,7 +160,7 @@ class GsSgd(Sketched):
             return index.index_select(0, kept), total.index_select(0, kept)
 
     def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:
-        """The sketch of what waits, or of its largest entries. One that is not finite is among these."""
+        """The sketch of `waiting`, or of its largest entries, which include every entry that is not finite."""
         if not self.p1:
             return sketch.sketch(waiting)
         offered = top_k(waiting, max(int(self.p1 * self.entries(bucket.numel, self.model_numel(bucket))), 1))

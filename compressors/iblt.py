@@ -2,7 +2,7 @@
 
 Each rank offers its k largest entries; tables add up, so any all-reduce serves, and a message is as long with a hundred
 ranks as with two. Peeling (compressors/sketch/peeling.py; Goodrich and Mitzenmacher, arXiv 1101.2245) reads all entries
-again: the average is that of `topk`, up to the rounding of fp32 sums. Our own composition of the two;
+again: the average equals `topk`'s, up to the rounding of fp32 sums. Our own composition of the two;
 docs/compressors.md says when it pays.
 """
 
@@ -82,12 +82,12 @@ class Iblt(Sparse):
             return write_average(grad, places, total, world.size)
 
     def columns(self, numel: int, size: int) -> int:
-        """Columns of the table of a bucket of `numel` elements, for so many ranks."""
+        """Columns of the table of a bucket of `numel` elements, for `size` ranks."""
         room = self.room or min(ROOM * size**GROWTH, size)
         return math.ceil(room * self.count(numel) / (LOAD * ROWS)) + 2
 
     def is_dense(self, numel: int, size: int, value_bytes: int = VALUE_BYTES) -> bool:
-        """Whether a table would not be smaller than a bucket of `numel` elements of so many bytes."""
+        """Whether a table is no smaller than a bucket of `numel` elements of `value_bytes` bytes each."""
         return self._table_bytes(numel, size) >= value_bytes * numel
 
     def wire_bytes(self, numel: int, size: int) -> int:

@@ -32,7 +32,8 @@ class Int8(Method):
     rounding  stochastic: up or down at random, right on average; nearest: less error, but without feedback what is
               small against s is never sent
     feedback  what rounding cuts off is added to the next gradient
-    chunk     so many neighbours share a scale; 0: each layer has one. A merge of the scales goes before: 4 bytes each
+    chunk     neighbouring elements that share a scale; 0: one scale per layer. A merge of the scales precedes the sum:
+              4 bytes each
 
     Memory: with feedback the residual, 1 d. Measures, with feedback: kept_energy, the squares of what stays in the
     residual over the squares of what was to be sent.

@@ -1,8 +1,8 @@
 """Importance Weighted Pruning: a few ranks choose by |gradient / weight| what all ranks sum, without indices.
 
-Cheng and Xu, "Bandwidth Reduction using Importance Weighted Pruning on Ring AllReduce", arXiv 1901.01544, Algorithm 1,
-read so that nothing is lost: what is chosen is taken out of the accumulated gradient v, all else stays. The masks of
-`voters` ranks are gathered and united; since the union is known to all, the values in it are one dense sum. Biases and
+Cheng and Xu, "Bandwidth Reduction using Importance Weighted Pruning on Ring AllReduce", arXiv 1901.01544, Algorithm 1.
+We read it so that nothing is lost: chosen entries leave the accumulated gradient v, all others stay. The masks of
+`voters` ranks are gathered and united. All ranks know the union, so its values are one dense sum. Biases and
 normalisation go dense.
 """
 
@@ -48,8 +48,8 @@ Draw = Literal["layer", "bucket"]
 class Iwp(Method):
     """All ranks sum the coordinates that any of a few ranks finds important: |v| / |w| above a threshold.
 
-    mode       fixed: `threshold` for the whole run; schedule: that of the epoch; layerwise: the same, raised for layers
-               whose importance varies much and lowered for others (equation 4)
+    mode       fixed: `threshold` for the whole run; schedule: the epoch's threshold in `schedule`; layerwise: the same,
+               raised for layers whose importance varies much and lowered for others (equation 4)
     threshold  of mode fixed: a share of the weight. The learning rate is no part of it, so early in a run, on small
                batches, most of a model exceeds 0.05; `density` is measured
     schedule   thresholds of the other modes, the smallest first as a warm-up
@@ -59,10 +59,10 @@ class Iwp(Method):
     limit      layerwise: how many times larger or smaller a threshold may become
     voters     ranks whose masks count, drawn anew in every step
     draw       whether every layer has voters of its own, or all layers of a bucket the same
-    rho        how likely what is not important is chosen all the same: rho I / threshold. 1: as the paper writes it,
+    rho        a coordinate below the threshold is chosen with probability rho I / threshold. 1: as the paper writes it,
                which sends several times as much; 0: never; else at least 1e-9
-    epsilon    |w| counts as no less than this share of its layer's root mean square; 0: as it is, so that weights of
-               0 are infinitely important
+    epsilon    |w| counts as no less than this share of its layer's root mean square; 0: no lower limit, so that weights
+               of 0 are infinitely important
     masks      how they travel: bits, delta (gaps), or for each message the smaller
     waiting    keep the step in which each coordinate was last sent, to measure how long it waits
     momentum, nesterov, clip  momentum correction (feedback.py); momentum replaces the optimizer's
@@ -224,7 +224,7 @@ class Iwp(Method):
         return world.rank in drawn(world, start if self.draw == "layer" else bucket.start, self.voters)
 
     def _wanted(self, bucket: Bucket, world: ExchangeContext) -> dict[int, int]:
-        """Layers of the bucket whose ratio of importance is to be told, and their places in the model."""
+        """Layers of the bucket whose ratio of importance is sent in this step: {place in bucket: place in model}."""
         if self.thresholds.mode != "layerwise":
             return {}
         count = _model_layers(bucket)

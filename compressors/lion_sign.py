@@ -22,9 +22,9 @@ class LionSign(Method):
 
     What it returns is the sign that most ranks have: an update for plain SGD (makes_update). Its learning rate is the
     step of every element, about a tenth of AdamW's, and weight decay is SGD's, which decays weights apart from the
-    signs, as the authors do. The vote is that of `signsgd` with form = "vote" and scale = "one": one bit gathered, or a
-    field summed where that is less; 0 at a tie, which an even number of ranks can have; where a rank's direction is 0
-    it votes for plus and minus in turn, where the authors' sign(0) is 0; a layer of zeros stays.
+    signs, as the authors do. `signsgd` with form = "vote" and scale = "one" takes the vote: one bit gathered, or a
+    field summed if that is less. A tie, possible with an even number of ranks, gives 0. Where a rank's direction is 0,
+    it votes alternately for plus and minus; the authors' sign(0) is 0. A layer of zeros stays.
 
     Memory: the momentum, 1 d, each rank's own. Ranks that leave hand theirs on, so that its average is kept.
     """

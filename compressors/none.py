@@ -11,7 +11,7 @@ BYTES_PER_ELEMENT = 4
 
 
 class NoCompression(Method):
-    """The whole gradient, as it is, in its own dtype."""
+    """The whole gradient, uncompressed, in its own dtype."""
 
     any_dtype = True
 

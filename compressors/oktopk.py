@@ -57,14 +57,14 @@ class OkTopK(OwnSteps, Sparse):
     reevaluate_every  steps between exact thresholds: the k-th largest entry of each rank, and of all sums (exact if no
                       region holds more of those than its share of 2 k, even at first, then as it gave before)
     rebalance_every   steps between new regions: the mean over ranks of those that cut each one's entries evenly
-    dense_steps       at so many steps at the start everything is sent (the authors' code: 512; 0 here, so that short
-                      runs do what long ones do)
-    values, indices   how entries are coded (encoding.py); the words below are those of fp32 and int32
+    dense_steps       steps at the start that send everything (the authors' code: 512; 0 here, so that short runs do
+                      what long ones do)
+    values, indices   how entries are coded (encoding.py); the words below assume fp32 and int32
     Words (of 4 bytes) that each of P ranks sends: about 4 k (P-1)/P, and 6 k (P-1)/P where thresholds are exact. The
     code's factors alone lag behind a residual that grows, and would send several times as much for many steps. So a
     rank with more than 4/3 k entries offers the k largest; a region gives no more than its share of 5/3 k sums, and
-    what is left waits in the residuals; and more than 4/3 k sums lift the global threshold at once.
-    Thresholds and regions are kept for each bucket as it is cut, and found anew where it is cut otherwise.
+    the rest stays in the residuals; and more than 4/3 k sums lift the global threshold at once.
+    Thresholds and regions are kept for each bucket, and computed again when the model is cut into other buckets.
     Memory: the residual, 1 d; while it works some 40 bytes for every entry that is offered: 0.1 d with density 0.01.
     Measures: `offered` and `applied`, as shares of k.
     """
@@ -185,7 +185,7 @@ class OkTopK(OwnSteps, Sparse):
     ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[int]]]:
         """All ranks' sums that are applied: places in the bucket, int64, ascending; values; how many each region gave.
 
-        `places` and `sums` are those of this rank's region.
+        `places` and `sums` belong to this rank's region.
         """
         mine, code = parts[world.rank], self.code.of(bucket)
         with phase("encode"):

@@ -1,8 +1,8 @@
 """1-bit SGD: the sign of every element, and for each row of a layer two numbers that the signs stand for.
 
 Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
-DNNs", Interspeech 2014, section 3: threshold 0, the means of what lies on either side of it as the two numbers, and
-what that misses added to the next gradient (error feedback), without which it does not converge.
+DNNs", Interspeech 2014, section 3. The threshold is 0; the two numbers are the means of the values on either side of
+it. The quantisation error is added to the next gradient (error feedback); without it training does not converge.
 """
 
 from typing import Literal
@@ -27,8 +27,8 @@ LEAST_ROW = 64
 class OneBit(Method):
     """Each rank sends a bit for every element of its gradient plus residual, and the two means of each group.
 
-    values_per  row: a group is what one output unit receives, a row of the layer's matrix (the paper's columns are
-                those of its transpose). Layers of one dimension and of rows shorter than 64 elements are one group.
+    values_per  row: a group is what one output unit receives, a row of the layer's matrix (a column in the paper, which
+                uses the transpose). Layers of one dimension and of rows shorter than 64 elements are one group.
                 layer: a group is a layer
 
     One gather: an int32 for 32 elements, and 8 bytes for each group. What a rank receives grows with the number of

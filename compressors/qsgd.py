@@ -26,7 +26,7 @@ class QSGD(Method):
 
     bits    of each number: 2, 4 or 8, in int32 words
     levels  the largest number, the paper's s; 0: what the bits can hold, 1, 7 or 127
-    chunk   so many neighbours share a norm, across layers, as in the paper, whose d' is 512 with 4 bits
+    chunk   neighbouring elements that share a norm, across layers, as in the paper, whose d' is 512 with 4 bits
     norm    max: the largest magnitude, which the paper's experiments use; l2: the Euclidean norm, which its analysis
             uses: of 512 alike elements each is then 1/23 of the norm, and most of them become 0
 

@@ -23,17 +23,17 @@ from wirebench.gradient.requests import Gather, Route
 
 
 class QuantisedSum(Method):
-    """Each rank adds up one share of the gradient, of which all ranks send it few bits.
+    """Each rank sums one share of the gradient, which all ranks send to it quantised.
 
     form      int4, int8, or fp8 (e4m3)
-    chunk     so many neighbours share a scale, the largest magnitude among them
+    chunk     neighbouring elements that share a scale, the largest magnitude among them
     group     ranks of a machine, neighbours in rank order: shares are added up within machines first, so that between
-              machines a rank sends 1 / group as much. 0: all ranks at once. Where an elastic run comes to a number of
-              ranks that it does not divide, groups have as many as their greatest common divisor
-    feedback  what quantising cuts off stays in a residual: of a gradient with its rank, of a sum with the rank that
-              added it up, so that nothing is lost (LoCo keeps the former, and a moving average of it)
+              machines a rank sends 1 / group as much. 0: all ranks at once. If `group` does not divide the world size
+              of an elastic run, groups have the greatest common divisor of both as their size
+    feedback  the quantisation error stays in a residual: the error of a gradient with its rank, the error of a sum with
+              the rank that computed it, so that nothing is lost (LoCo keeps the former, and a moving average of it)
 
-    A bucket is padded to a multiple of ranks times `chunk`, whatever its size (qgZ falls back to fp32 without a word).
+    A bucket is padded to a multiple of ranks times `chunk`, whatever its size (qgZ silently falls back to fp32).
     Memory: with feedback the residual, 1 d; while it works the gradient and what arrives of it in fp32, and few bits.
     """
 
@@ -97,7 +97,7 @@ class QuantisedSum(Method):
         return message
 
     def _values(self, message: Tensor) -> int:
-        """Bytes of it that are no scales."""
+        """The bytes of `message` that carry values, not scales."""
         each = message_bytes(self.chunk, self.chunk, self.form)
         return message.numel() // each * (each - SCALE_BYTES)
 

@@ -23,7 +23,7 @@ CROWDED = 1 / 32
 
 
 class RandomK(Sparse):
-    """Sends the `density` of a bucket's entries (at least one), each set of so many places being equally likely.
+    """Sends the `density` of a bucket's entries (at least one), sampled uniformly without replacement.
 
     error_feedback  what is not sent stays in the residual and is added to the next gradient. False: what is sent is
                     multiplied by d / k, an unbiased estimate, and the rest is lost
@@ -70,18 +70,18 @@ class RandomK(Sparse):
 
 
 def draw(numel: int, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different places below `numel`, int64, ascending; each set of so many is equally likely.
+    """`count` different places below `numel`, int64, ascending; each set of `count` places is equally likely.
 
-    On the CPU, where the same seed gives the same draw whatever GPUs the ranks have.
+    It samples on the CPU, where the same seed gives the same places whatever GPUs the ranks have.
     """
-    if 2 * count > numel:  # those that are left out are fewer: they are drawn
+    if 2 * count > numel:  # fewer places are left out than chosen: sample the ones to leave out
         out = torch.ones(numel, dtype=torch.bool)
         out[draw(numel, numel - count, generator)] = False
         return torch.nonzero(out).squeeze(1)
     if count > CROWDED * numel:
         return _marked(numel, count, generator)
-    # The first `count` different places of a sequence of draws. As many are drawn as are missing, so that the last draw
-    # completes the set: with some more, dropping the surplus would have to be a fair choice too.
+    # The first `count` different places of a random sequence. Each round samples exactly the number that is missing, so
+    # that the last sample completes the set. With more, dropping the surplus would have to be a fair choice too.
     drawn = torch.empty(0, dtype=torch.int64)
     while drawn.numel() < count:
         more = torch.randint(numel, (count - drawn.numel(),), generator=generator)

@@ -118,7 +118,7 @@ class SignSGD(Method):
         return self._factors(scales)
 
     def _factors(self, scales: Tensor) -> Tensor:
-        """`scales` as they are, or, with scale = "one", 1 but where they are 0 or not finite."""
+        """`scales` unchanged; with scale = "one", 1 in place of every scale that is finite and not 0."""
         return scales if self.scale == "mean" else torch.where(scales == 0, scales, scales - scales + 1)
 
     def _sums(self, size: int) -> bool:

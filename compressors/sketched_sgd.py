@@ -1,9 +1,9 @@
 """Sketched-SGD: gs-SGD with a parameter server, which sums the Count-Sketches and asks for the exact entries.
 
 Ivkin et al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019, arXiv 1903.04488. All ranks send
-to one, which answers all: P messages through one link, where gs-SGD's tree takes ceil(log2 P) rounds. The defaults are
-those of the authors' code: 5 rows of 10 k columns, and the 4 k largest estimates as candidates, whose places are sent
-down instead of the table; biases go dense.
+to one, which answers all: P messages through one link, where gs-SGD's tree takes ceil(log2 P) rounds. The defaults come
+from the authors' code: 5 rows of 10 k columns, and the 4 k largest estimates as candidates, whose places are sent down
+instead of the table; biases go dense.
 """
 
 from typing import Literal

@@ -31,7 +31,7 @@ class ZeroOneAdam(OwnSteps):
     kappa              dense steps at each distance: the first kappa + 1 follow each other, then they come two steps
                        apart, four, and so on, `kappa` at each distance
     freeze_step        no dense step from this one on: the variance is frozen
-    double_every       from `freeze_step` on a sum closes an interval of one step; after so many steps of two, then four
+    double_every       steps after `freeze_step` until the interval between sums grows from one step to two, then four
     longest            steps of the longest interval; 1: every step ends with a sum
 
     What it returns is Adam's update, both averages without bias, for plain SGD (makes_update), whose weight decay is

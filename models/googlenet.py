@@ -19,7 +19,7 @@ class GoogLeNet(torchvision.models.GoogLeNet):
         super().__init__(num_classes=num_classes, aux_logits=aux_heads, init_weights=True)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Logits of the images, in training with those of the auxiliary heads."""
+        """Logits of the images; in training also the logits of the auxiliary heads."""
         output = super().forward(images)
         if isinstance(output, Tensor):
             return output

@@ -53,7 +53,7 @@ class Replay(nn.Module):
                 _register(self, layer.name, parameter, f"{path}: layer {layer.name}: name")
 
     def backward_seconds(self, name: str, images: int) -> float:
-        """Seconds of the backward pass of the layer `name`, for so many images."""
+        """Seconds of the backward pass of the layer `name`, for `images` images."""
         layer = next(stop.layer for stop in self._stops if stop.layer.name == name)
         return layer.backward_seconds * self.dilation * images / self._trace.batch_size
 
@@ -99,10 +99,10 @@ class _Stop(NamedTuple):
 class _Pass:
     """A forward pass and the backward pass that follows, on one clock.
 
-    Layers end at absolute times, counted from the start of the forward pass, so neither overhead nor oversleep adds
-    up: what comes late makes the next wait shorter. What happens between the two passes (the loss) is part of it. But
-    hooks that wait before a layer delay that layer: those of `dear`, whose all-gathers go under the forward pass.
-    `factor` multiplies the trace's times.
+    Layers end at absolute times, counted from the start of the forward pass. So neither overhead nor oversleep adds up:
+    a late layer makes the next wait shorter. Work between the two passes (the loss) is included. But hooks that wait
+    before a layer delay that layer, as in `dear`, whose all-gathers overlap with the forward pass. `factor` multiplies
+    the trace's times.
     """
 
     def __init__(self, factor: float) -> None:

@@ -15,10 +15,10 @@ from wirebench.schedulers.fused import Fused
 class Dear:
     """Messages of at least `bucket_cap_mb` MiB of fp32 gradient; the two parts of the collective's plan run apart.
 
-    Weights are those of any other schedule. `collective.name=native` is refused: an engine's own sum has no parts.
-    What a compressor gathers or merges before its first sum goes in the backward pass, all that follows that sum under
-    the next forward pass. Needs that the model uses its parameters through their modules' own forward methods, and says
-    so where it does not. Virtual workers overlap nothing, and exchange as with `fused`.
+    The weights equal any other schedule's. `collective.name=native` is refused: an engine's own sum has no parts.
+    A compressor's gathers and merges before its first sum run in the backward pass; everything after that sum overlaps
+    with the next forward pass. The model must use its parameters through their modules' own forward methods; otherwise
+    the run ends with an error. Virtual workers overlap nothing, and exchange as with `fused`.
     """
 
     needs_profile: ClassVar[bool] = False

@@ -1,9 +1,9 @@
 """Elastic averaging: every worker keeps weights of its own, pulled towards a common centre that follows them all.
 
-Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NeurIPS 2015; synchronous, with all layers in
-one message that travels under the forward and backward pass, as You, Buluc and Demmel, SC 2017 (arXiv 1708.02983; their
-Sync EASGD). This is another optimiser, not another order of the same messages: `sync_easgd` is the schedule that the
-MG-WFBP paper calls by that name.
+Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NeurIPS 2015. Here it is synchronous: all
+layers form one message that overlaps with the forward and backward pass, as in Sync EASGD of You, Buluc and Demmel,
+SC 2017 (arXiv 1708.02983). This is another optimiser, not another order of the same messages: `sync_easgd` is the
+schedule that the MG-WFBP paper calls by that name.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Merged-gradient wait-free backpropagation, as printed: Shi and Chu, INFOCOM 2019 (arXiv 1811.11141), Algorithm 1.
 
 Its Theorem 1 calls the result optimal. It is not: the rule looks one layer ahead, forgets what a longer message costs,
-and never undoes a merge. Three layers of 90 s and 35 bytes, a = 100 s, b = 1 s: the rule sends one message and ends at
-475 s, sending the first layer with the second and the third alone ends at 440 s (`optimal`).
+and never undoes a merge. An example has three layers of 90 s and 35 bytes, a = 100 s and b = 1 s. The rule sends one
+message and ends at 475 s. Sending the first layer with the second and the third alone ends at 440 s (`optimal`).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The rule of the MG-WFBP authors' later code, which merges only what is not hidden anyway.
 
 Shi, Chu and Li, "MG-WFBP: Merging Gradients Wisely for Efficient Communication in Distributed Deep Learning", TPDS
-2021, as it stands in the authors' code for DeAR.
+2021, as implemented in the authors' code for DeAR.
 """
 
 from collections.abc import Sequence

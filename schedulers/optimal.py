@@ -19,8 +19,8 @@ from wirebench.costmodel.piecewise import Piecewise, lines
 from wirebench.gradient.schedule import Cost, LayerCost, Mode, ready_times
 
 AT_ONCE, KEPT = 32, 16
-"""Layers whose messages' costs are worked out at once: many calls for each layer are slow, and all at once are many.
-Of so many such blocks it is kept on which line each message lies: many costs are asked for the same layers."""
+"""AT_ONCE: layers whose messages are priced in one call; a call per layer is slow, one for all needs large arrays.
+KEPT: blocks of AT_ONCE layers whose lines are cached, since the same layers are priced at many costs."""
 FEW = 10
 """Messages that are compared one by one; more are faster compared at once."""
 

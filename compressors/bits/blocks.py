@@ -14,8 +14,8 @@ from torch import Tensor
 from wirebench.gradient.flat import Bucket, Layer
 
 CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 22
-"""Elements of a block: on a CPU one vector of it fits into 1 MB of cache, and a call's own cost is small beside its
-work (half of it is 5 % slower, a quarter half as fast); a GPU wants few, large calls."""
+"""Elements of a block. On a CPU one vector of a block fits into 1 MB of cache, and a call's overhead is small.
+Blocks of half this size are 5 % slower, blocks of a quarter half as fast. A GPU is fastest with few, large calls."""
 
 FEW = 256
 """A vector of at most this many numbers is split into single ones at once."""
@@ -23,7 +23,7 @@ FEW = 256
 Measure = Callable[[Tensor], Tensor]
 """measure(rows): one number for each row of a matrix; of a vector, one number."""
 Combine = Callable[[Tensor, Tensor], Tensor]
-"""combine(one, other): the number of a group, from those of two parts of it."""
+"""combine(one, other): the number of a group, given the numbers of its two parts."""
 
 
 class Run(NamedTuple):
@@ -158,12 +158,12 @@ def reduce(x: Tensor, groups: Groups, *wanted: tuple[Measure, Combine]) -> list[
 
 
 def highest(rows: Tensor) -> Tensor:
-    """The largest number of each row; NaN where there is one."""
+    """The largest number of each row; NaN if the row contains a NaN."""
     return rows.amax(-1)
 
 
 def lowest(rows: Tensor) -> Tensor:
-    """The smallest number of each row; NaN where there is one."""
+    """The smallest number of each row; NaN if the row contains a NaN."""
     return rows.amin(-1)
 
 

@@ -22,7 +22,7 @@ LEAST_SCALE = 1e-36
 class Levels:
     """The levels -levels .. levels, packed into fields of `width` bits, of the `groups` of a bucket.
 
-    Groups whose scale is not finite come back as NaN or infinity; what is sent of them means nothing.
+    Groups whose scale is not finite are decoded as NaN or infinity; their fields on the wire have no meaning.
     """
 
     def __init__(self, levels: int, width: int, groups: Groups, device: torch.device) -> None:

@@ -96,7 +96,7 @@ def _words(share: Share) -> int:
 
 
 def _coded(values: Tensor, groups: Groups, places: int) -> Tensor:
-    """The message of `values`, int32: bits, in so many words, then scales; what it cuts off is left in `values`."""
+    """The message of `values`, int32: `places` words of bits, then scales; the quantisation error stays in `values`."""
     if not groups:
         return values.new_empty(0, dtype=torch.int32)
     scales = reduce(values, groups, MAGNITUDES)[0] / widths(groups, values.device)

@@ -33,12 +33,12 @@ def unpack2(packed: Tensor, count: int) -> Tensor:
 
 
 def bytes12(count: int) -> int:
-    """Bytes of so many numbers of 12 bits."""
+    """The size in bytes of `count` packed numbers of 12 bits."""
     return (3 * count + 1) // 2
 
 
 def bytes2(count: int) -> int:
-    """Bytes of so many numbers of 2 bits."""
+    """The size in bytes of `count` packed numbers of 2 bits."""
     return -(-count // 4)
 
 

@@ -16,9 +16,10 @@ SIGN_PLACE = 31
 
 
 class Signs:
-    """The signs of a bucket with these `groups`, in fields of `width` bits: as many as the sum of what is added needs.
+    """The signs of a bucket with these `groups`, packed into fields of `width` bits.
 
-    raised  send 0 and 1 in place of -1 and 0; where every second rank does, sums lie around 0 and fit their fields
+    width   bits of a field; the sum of all fields that are added must fit
+    raised  send 0 and 1 in place of -1 and 0; if every second rank does, sums lie around 0 and fit their fields
     """
 
     def __init__(self, groups: Groups, device: torch.device, width: int = 1, raised: bool = False) -> None:

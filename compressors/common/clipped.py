@@ -21,7 +21,7 @@ class Clipped(Wrapper):
         self.whole_model = inner.whole_model or "optimizer.clip scales each worker's gradient by the norm of all of it"
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        """That of `inner`, of a gradient no longer than `most`."""
+        """Clip the bucket's gradient to the norm `most`, then run the exchange of `inner`."""
         with phase("update"):
             clip([bucket.grad], self.most)
         return (yield from self.inner.exchange(bucket, world))

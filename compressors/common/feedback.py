@@ -23,7 +23,7 @@ class Feedback(ErrorMemory):
     momentum  m in [0, 1); 0: plain error feedback, no u
     clip      largest Euclidean norm of the gradient of P ranks: each clips its own to clip / sqrt(P); 0: off. It is of
               the whole gradient, which must come in one bucket; layers that a wrapper sends dense are no part of it
-    masking   false: u is left as it is where v was sent
+    masking   false: u is kept where v was sent
     """
 
     def __init__(self, momentum: float = 0.0, nesterov: bool = False, clip: float = 0.0, masking: bool = True) -> None:
@@ -44,7 +44,7 @@ class Feedback(ErrorMemory):
         return "clip limits the norm of the whole gradient" if self.clip else ""
 
     def accumulate(self, bucket: Bucket, world: ExchangeContext) -> Tensor:
-        """Take in the gradient of `bucket`, which is left as it is unless clipped; returns v, a view (numel,)."""
+        """Add the gradient of `bucket`, which only clipping changes, to the memory; returns v, a view (numel,)."""
         grad, residual = bucket.grad, self.slice(bucket)
         if self.clip:
             self._clip(bucket, world.size)
@@ -77,7 +77,7 @@ class Feedback(ErrorMemory):
         self.sent(bucket, index, kept)
 
     def sent_all(self, bucket: Bucket) -> None:
-        """All of v was sent. u goes on, with masking too: this is a step of dense momentum SGD."""
+        """Clear v after a step that sent all of it. u is kept, also with masking: the step was dense momentum SGD."""
         self.slice(bucket).zero_()
 
     def exchange_all(self, bucket: Bucket, world: ExchangeContext) -> Exchange:

@@ -22,7 +22,7 @@ def signs(values: Tensor) -> Tensor:
 
 
 def betas(beta1: float, beta2: float) -> tuple[float, float]:
-    """Both as they are; ValueError for one outside [0, 1)."""
+    """Return both unchanged; ValueError for one outside [0, 1)."""
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         if not 0 <= beta < 1:
             raise ValueError(f"{name} lies in [0, 1), got {beta:g}")

@@ -1,4 +1,4 @@
-"""A method's own count of its steps: a world of another size numbers those of a run otherwise."""
+"""A method's own step count, because the world's step numbers jump when a run resumes with another world size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +12,13 @@ STEPS = "steps"
 
 
 class OwnSteps(Method):
-    """Base of methods of which a step does something else than the one before, as the run goes on."""
+    """Base of methods whose steps follow a schedule that begins with the run."""
 
     _ahead: int | None = None
-    """The own number of a step, less the world's; None until the first exchange tells."""
+    """The method's number of a step minus the world's; None before the first exchange."""
 
     def own_step(self, step: int) -> int:
-        """The number of the world's step `step`, which begins; from 0, and without a leap where the world changes."""
+        """The method's number of the world's step `step`, which begins; from 0, continuous when the world changes."""
         if self._ahead is None:
             begun = self.shared.get(STEPS)
             self._ahead = 0 if begun is None else int(begun) - step

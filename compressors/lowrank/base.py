@@ -79,8 +79,8 @@ class LowRank(OwnSteps, Factored):
     """Base of methods that send factors of matrices, and all other layers dense in the same sum.
 
     rank                  columns of a factor; no more than the smaller side of the matrix
-    min_compression_rate  a layer goes dense unless what is sent of its factors, on average over steps, is more than
-                          this many times smaller; at least 1
+    min_compression_rate  a layer goes dense unless its factors' payload, on average over steps, is more than this many
+                          times smaller; at least 1
     error_feedback        what the factors miss is added to the next gradient; false: it is lost
     start_step            steps that go dense before compression begins
     Measures, with error feedback: kept_energy, the squares of what stays in the residual over the squares of M.
@@ -110,7 +110,7 @@ class LowRank(OwnSteps, Factored):
             self.bounded_by = ""
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """The bytes of one square matrix of so many elements; other matrices, and several layers, send more."""
+        """The bytes of one square matrix of `numel` elements; other matrices, and several layers, send more."""
         return 4 * min(numel, self.sides * self.rank * (isqrt(numel - 1) + 1))
 
     def plan(self, bucket: Bucket, world: ExchangeContext) -> Plan | None:
@@ -145,7 +145,7 @@ class LowRank(OwnSteps, Factored):
             torch.bmm(left.mT, right, out=matrices)
 
     def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> list[Tensor]:
-        """For each run orthonormal rows, as many as the rank: a basis of the last factors, or of a draw."""
+        """One orthonormal row per rank for each run: a basis of the last factors, or of a random start."""
         return pack.orthonormal(self.start(pack, world, device))
 
 

@@ -2,8 +2,8 @@
 
 A layer's slice of the flat gradient is a matrix M: its first dimension by all the others. Its factors are kept
 transposed, row by row, `left` (rank, rows) and `right` (rank, columns), M ~ left^T right: so a batched product reads M
-in the order in which it lies in memory. For M of 512 x 4608 and rank 1 on one CPU core, M^T P then takes 0.6 times as
-long as a copy of M; with P as (rows, rank) it takes 8 times as long.
+in the order in which it lies in memory. With rank 1, M of 512 x 4608 and one CPU core, M^T P takes 0.6 times as long
+as a copy of M. With P stored as (rows, rank) it takes 8 times as long.
 """
 
 from collections import defaultdict

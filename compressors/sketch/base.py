@@ -94,7 +94,7 @@ class Sketched(Method):
         return table + value_bytes * self.values_per_entry * entries >= value_bytes * numel or entries >= numel
 
     def goes_dense(self, bucket: Bucket) -> bool:
-        """As `is_dense`."""
+        """Whether `bucket`, with its dtype on the wire, goes dense (`is_dense`)."""
         value_bytes = bucket.wire_dtype.itemsize if bucket.wire_dtype else BYTES_PER_FLOAT
         return self.is_dense(bucket.numel, self.model_numel(bucket), value_bytes)
 

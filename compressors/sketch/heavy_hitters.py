@@ -85,7 +85,7 @@ def _many_reach(sketch: CountSketch, table: Tensor, k: int, threshold: float) ->
 
 
 def _sampled(sketch: CountSketch, table: Tensor, about: float) -> Tensor:
-    """Magnitudes of the estimates of about so many places, evenly spread."""
+    """Magnitudes of the estimates at evenly spread places, about `about` of them."""
     stride = max(int(sketch.numel / about), 1) | 1  # odd: meets all channels of a layer alike
     return sketch.estimate(table, torch.arange(0, sketch.numel, stride, device=table.device)).abs_()
 

@@ -2,15 +2,16 @@
 
 Goodrich and Mitzenmacher, "Invertible Bloom Lookup Tables", Allerton 2011, arXiv 1101.2245. Every entry is added to one
 cell in each of 3 rows, with its value and with a key. A cell that holds one place only names it; the place is then
-taken out of its other cells, which may leave others alone, and so on. All U entries are found, with a probability of
-1 - O(1 / U), while U is at most 0.818 times the cells (the threshold of a random hypergraph with 3 vertices an edge);
-above that almost none are. Tables of several ranks add up, as a sketch's do; a place that several sent is one entry.
+taken out of its other cells, which may leave others alone, and so on. While U is at most 0.818 times the cells, all U
+entries are found with a probability of 1 - O(1 / U); above that almost none are. (0.818 is the threshold of a random
+hypergraph with 3 vertices an edge.) Tables of several ranks add up, as a sketch's do; a place that several sent is one
+entry.
 
 Places are exact. Values are sums and differences of floats: each errs by the rounding of all that its cell ever held.
 
 A key is a whole number: a count in its upper bits, a code of the place's block and a check in its lower ones. A cell's
-count n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the
-same is taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
+count n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check is
+taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
 """
 
 from dataclasses import dataclass
@@ -50,12 +51,12 @@ class Peeled:
 
 
 def key_bytes(numel: int, columns: int, size: int) -> int:
-    """Bytes of a key: those of an int32 where its check has bits enough, else of an int64."""
+    """The size of a key in bytes: 4 (int32) if that leaves bits enough for the check, else 8 (int64)."""
     return 4 if _check_bits(32, numel, columns, size) >= CHECK_BITS else 8
 
 
 def _check_bits(bits: int, numel: int, columns: int, size: int) -> int:
-    """What a signed number of `bits` leaves beside a count up to `size`, and a sum of so many codes of blocks."""
+    """Bits for the check in a signed key of `bits` bits, after a count up to `size` and a sum of `size` block codes."""
     blocks = (_modulus(numel) - 1) // columns
     return bits - 1 - 2 * size.bit_length() - blocks.bit_length()
 

@@ -37,7 +37,7 @@ class SparseCode:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a value."""
+        """The size of a value in bytes."""
         return self.dtype.itemsize
 
     def of(self, bucket: Bucket) -> "SparseCode":

@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     least: float
 
     def within(self, low: int, high: int) -> "Piece":
-        """What of it lies in [low, high)."""
+        """The part of this piece that lies in [low, high)."""
         start, stop = max(self.start, low), min(self.stop, high)
         return self._replace(start=start, stop=stop, weights=self.weights[start - self.start : stop - self.start])
 
@@ -63,8 +63,8 @@ class Luck:
 
     rho  in (0, 1]. A coordinate is among them with the probability 1 / stride >= rho, and then min(1, U / rho) is as
          likely as otherwise. Each block's U are the same draws, whose mantissa bits are flipped by a pattern drawn for
-         the block: independent within a block, and independent in pairs between blocks, so that the means and the
-         variances of counts over blocks are those of fresh draws. They cost one op on a vector 1 / stride as long.
+         the block: independent within a block, and independent in pairs between blocks. So counts over blocks have the
+         same means and variances as with fresh draws. The flips cost one op on a vector 1 / stride as long.
     """
 
     def __init__(self, rho: float, rng: torch.Generator, blocks: int, block: int) -> None:
@@ -122,7 +122,7 @@ class Chooser:
         return bits
 
     def moments(self, v: Tensor, w: Tensor, least: float) -> Moments:
-        """Of the importance of all of v."""
+        """Mean and variance of the importance over all of `v`."""
         total = torch.zeros(2, dtype=torch.float64, device=v.device)
         for start in range(0, v.numel(), self.block):
             place = slice(start, min(start + self.block, v.numel()))

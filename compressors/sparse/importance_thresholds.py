@@ -1,8 +1,8 @@
 """The importance that a coordinate must exceed: one for the run, one for every epoch, or one for every layer.
 
-Cheng and Xu, arXiv 1901.01544, equation 4: a layer whose importance varies much, against its mean, gets a higher
-threshold, another a lower one. "Much" is more than C, here the median over the layers, as they were an epoch before:
-so it is known when the first bucket of an epoch is exchanged, however the layers are cut into buckets.
+Cheng and Xu, arXiv 1901.01544, equation 4: a layer whose importance varies much, compared with its mean, gets a higher
+threshold, another a lower one. "Much" is more than C, here the median over the layers in the epoch before. So C is
+known when the first bucket of an epoch is exchanged, however the layers are cut into buckets.
 """
 
 import math
@@ -21,7 +21,7 @@ MOST = 1e6
 class Thresholds:
     """The threshold of a layer in an epoch.
 
-    mode       fixed: `threshold`; schedule: that of the epoch in `schedule`; layerwise: the same, adapted to the layer
+    mode       fixed: `threshold`; schedule: the epoch's entry of `schedule`; layerwise: the same, adapted to the layer
     schedule   one threshold more than `epochs`, the epochs from which on the second, third ... hold
     beta       by how much a layer of the typical ratio differs, as a share
     limit      how many times larger or smaller it may become

@@ -5,8 +5,8 @@ chose for some of the bucket's L layers, there follow
 
   L / 8 bytes  flags of these layers
   8 bytes      float64, for each of these layers of which a number is wanted
-  the masks    as bits: for each run of neighbouring layers, from the byte in which its first place lies to that of its
-               last one, so that bytes count from the bucket's beginning; or as gaps between the places (encoding.py)
+  the masks    as bits: for each run of neighbouring layers, from the byte of its first place to the byte of its last
+               place, so that bytes count from the bucket's beginning; or as gaps between the places (encoding.py)
 
 so that a message can be read without knowing who was to choose.
 """

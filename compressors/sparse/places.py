@@ -18,7 +18,7 @@ def keep_rest(residual: Tensor, index: Tensor, arriving: Tensor) -> None:
 
 
 def poisoned(values: Tensor, vector: Tensor) -> Tensor:
-    """`values` as they are if all of `vector` is finite, else NaN everywhere; a reading, in which nothing overflows."""
+    """`values` unchanged if all of `vector` is finite, else NaN everywhere; reads `vector` once, without overflow."""
     low, high = vector.aminmax()  # both hand NaN on
     return torch.where(low.isfinite() & high.isfinite(), values, torch.full_like(values, torch.nan))
 

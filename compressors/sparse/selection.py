@@ -1,12 +1,12 @@
 """Exact top-k by magnitude, for the time of two or three copies of the vector.
 
-On a CPU a sample of the vector gives a floor that a few more than k elements pass; one scan in parts that stay in the
-cache finds these, and the choice among them is exact. The count shows whether the sample misled.
+On a CPU a sample of the vector gives a floor that slightly more than k elements pass. One scan in parts that stay in
+the cache finds these, and the choice among them is exact. The count shows whether the sample misled.
 
-Where it did, and on a GPU, the vector is cut into rows. **The k largest elements lie in the k rows with the largest
-peaks** (a peak is a row's largest magnitude; ties go to the earlier row or element): were a chosen element in any other
-row, each of these k rows would hold an element that goes before it. So two readings of the vector give the peaks, the k
-best rows are copied out, and the smallest of their peaks is a floor below which nothing is chosen: nothing is guessed.
+If it did, and on a GPU, the vector is cut into rows. A peak is a row's largest magnitude; ties go to the earlier row or
+element. **The k largest elements lie in the k rows with the largest peaks:** were a chosen element in another row, each
+of these k rows would hold an element that precedes it. Two readings of the vector give the peaks, and the k best rows
+are copied out. The smallest of their peaks is a floor below which nothing is chosen: nothing is guessed.
 
 wirebench bench compressors times it beside `torch.topk(x.abs(), k)`.
 """
@@ -140,7 +140,7 @@ def _exactly(keys: Tensor, k: int) -> Tensor:
 
 
 def _reaching(keys: Tensor, k: int) -> Tensor:
-    """Places of those of `keys` that are not 0 and no smaller than the `k`-th largest, or all are, ascending."""
+    """Places of the `keys` that are not 0 and no smaller than the `k`-th largest (any, if at most `k`), ascending."""
     if keys.numel() > k:
         keys = keys >= torch.topk(keys, k, sorted=False).values.min().clamp_min(1)
     return torch.nonzero(keys).squeeze(1)

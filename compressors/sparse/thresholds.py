@@ -103,7 +103,7 @@ class Peaks:
         self.peaks = torch.maximum(self.grid.amax(1), -self.grid.amin(1))  # both hand NaN on
 
     def above(self, threshold: float) -> Tensor:
-        """As the function `above`."""
+        """Places whose magnitude is larger than `threshold`, int64, ascending, as from the function `above`."""
         limit = _bits(threshold)
         rows = _places(self.peaks, limit)
         if not self.count or rows.numel() > CROWDED * self.count:
@@ -146,7 +146,7 @@ def _lowered(peaks: Peaks, threshold: float, fewest: float, factor: float, tries
 
 
 def _sample(x: Tensor, share: float, hits: int, world: ExchangeContext, key: int) -> Tensor:
-    """Every n-th element from a random one on, so many that `hits` of them are expected among the `share` chosen."""
+    """Every n-th element from a random one on; n is such that about `hits` of the `share` chosen are expected in it."""
     longest = int(x.numel() / max(SAMPLE_SHARE * x.numel(), hits / share))
     stride = longest // STRIDE_STEP * STRIDE_STEP + 1 if longest >= STRIDE_STEP else max(longest - 1, 0) | 1
     start = int(torch.randint(stride, (1,), generator=world.shared_rng("sample", key)))

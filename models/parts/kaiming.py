@@ -6,8 +6,9 @@ from torch import nn
 def kaiming_init(model: nn.Module) -> None:
     """Draw the weights of every convolution and linear layer from torch's global generator; biases become 0.
 
-    A convolution keeps the variance of the backward pass through a ReLU (fan_out, gain sqrt 2); a linear layer, which
-    no ReLU follows in these models, keeps that of the forward pass (fan_in, gain 1). BatchNorm keeps scale 1, shift 0.
+    A convolution preserves the variance of the backward pass through a ReLU (fan_out, gain sqrt 2). A linear layer,
+    which no ReLU follows in these models, preserves the forward pass's variance (fan_in, gain 1). BatchNorm keeps
+    scale 1, shift 0.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

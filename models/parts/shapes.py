@@ -1,4 +1,4 @@
-"""Which images a model takes, said in one line where the data set's do not fit."""
+"""Check that a model takes the images of a data set."""
 
 from torch import nn
 

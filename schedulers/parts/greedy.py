@@ -23,7 +23,7 @@ class Pending(NamedTuple):
 
 
 def merge(layers: Sequence[LayerCost], cost: Cost, joins: Callable[[Pending], bool]) -> list[range]:
-    """Groups in order, in one pass over the layers: the next one joins the pending group where `joins` says so."""
+    """Groups in order, in one pass over the layers: the next layer joins the pending group if `joins` returns True."""
     ready, groups = ready_times(layers), []
     begin = numel = 0
     free = 0.0
