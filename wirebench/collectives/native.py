@@ -7,5 +7,5 @@ class Native:
     """No plan: requests become the engine's all-reduce and all-gather calls."""
 
     def plan(self, topology: Topology, items: int) -> None:
-        """None: the engine decides."""
+        """Return None: the engine's own all-reduce needs no plan."""
         return None

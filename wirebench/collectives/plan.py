@@ -81,7 +81,7 @@ def root(plan: Plan) -> int | None:
 def has_root(collective: Collective) -> bool:
     """Whether a Reduce runs the reduce half of a plan alone, as one rank has the whole sum after it.
 
-    Otherwise the executor runs the whole sum, of which one rank is told (RequestExecutor._reduce).
+    Otherwise the executor runs the whole sum and returns it on one rank alone (RequestExecutor._reduce).
     """
     few = collective.plan(Topology.flat(4), 64)
     return few is not None and root(few) is not None

@@ -14,8 +14,8 @@ class RecursiveDoubling:
     """Both partners add what they receive to what they hold, so that all ranks have the sum without a copy half.
 
     They hold the same bits, since x + y is y + x in floating point too and partners' halves of the sum are each made in
-    one order. Places are those of the leaf order; ranks beyond a power of two fold into their neighbours first and get
-    the result at the end.
+    one order. Places follow the leaf order. Ranks beyond a power of two fold into their neighbours first and get the
+    result at the end.
     """
 
     def plan(self, topology: Topology, items: int) -> Plan:

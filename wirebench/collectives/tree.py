@@ -12,7 +12,7 @@ from wirebench.topology.tree import Topology
 class Tree:
     """In round s = 1, 2, 4, ... the rank at place q with q mod 2s = s sends everything to the one at place q - s.
 
-    Places are those of the leaf order, so that the first rounds stay within machines.
+    Places follow the leaf order, so that the first rounds stay within machines.
     """
 
     def plan(self, topology: Topology, items: int) -> Plan:

@@ -41,13 +41,13 @@ class Communicator(Protocol):
         sends     (destination, one-dimensional contiguous tensor)
         receives  (source, what): a number of elements, None where only the sender knows it, or a one-dimensional
                   contiguous tensor to receive into
-        dtype     of the elements received where `what` is no tensor; default: that of the first send, else float32
+        dtype     of the elements received where `what` is no tensor; default: the first send's dtype, else float32
         lengths_travel  each message is preceded by its length: true on every rank of a round in which any rank
                   receives None; it may be left out where this rank receives None itself
-        device    of the round's tensors, the same kind on every rank; default: that of the first tensor given, else
-                  the CPU. A rank that gives none must say it where the others' tensors lie on a GPU
-        ahead     what the next round will receive, all of it tensors, untouched until then: an engine may ask for them
-                  now, so that they come as soon as they are sent
+        device    of the round's tensors, the same kind on every rank; default: the first given tensor's device, else
+                  the CPU. A rank that gives no tensor must pass it if the others' tensors lie on a GPU
+        ahead     the next round's receives, all of them tensors, untouched until then: an engine may post them now, so
+                  that their messages arrive without delay
         The result is the received tensors, in the order of `receives`. Between one pair of ranks at most one message
         travels in each direction per round.
         """
@@ -62,7 +62,7 @@ class Communicator(Protocol):
         ...
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> Handle:
-        """Overwrite `tensors` with those of rank `root`, in place."""
+        """Overwrite `tensors` with rank `root`'s, in place."""
         ...
 
 

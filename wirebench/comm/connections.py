@@ -37,17 +37,17 @@ def connections_to(port: int) -> Iterator[socket.socket]:
 
 
 def end_silence(ends: set[End], seconds: float) -> None:
-    """Let the connections to these ends fail when the host there has been silent for so long: it is cut off, or gone.
+    """Let the connections to these ends fail when the host there has been silent for `seconds`: it is cut off, or gone.
 
-    A process that only waits is not meant: its host answers for it. Back ends wait for an answer as long as TCP tries,
-    a quarter of an hour, or as their own timeout says, which also counts the time that the others compute.
+    A process that only waits does not count as silent: its host answers for it. Without this a back end waits as long
+    as TCP tries, a quarter of an hour, or for its own timeout, which also counts the time that other ranks compute.
     """
     for copy in _copies(lambda each: _end(each.raddr) in ends):
         end_silence_of(copy, seconds)
 
 
 def end_silence_of(connection: socket.socket, seconds: float) -> None:
-    """The same of one connection."""
+    """Let `connection` fail when the host at its other end has been silent for `seconds`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
     # Where the question has arrived and the answer has not, there is nothing that TCP would try again.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -56,7 +56,7 @@ def end_silence_of(connection: socket.socket, seconds: float) -> None:
 
 
 def end_wait_of(connection: socket.socket, seconds: float) -> None:
-    """Let a read from it fail after so long: of a process that is stopped, whose host goes on answering for it."""
+    """Let a read from `connection` fail after `seconds`: the host of a stopped process still answers for it."""
     wait = struct.pack("ll", *divmod(round(1e6 * seconds), 10**6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
 

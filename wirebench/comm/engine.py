@@ -1,8 +1,8 @@
 """Engines: who moves the bytes. One is started per process and knows the ranks that live in it.
 
-local    all virtual workers in this process
-torch    torch.distributed, one rank per process, started by torchrun (or srun, or mpirun)
-horovod  Horovod, one rank per process, started by horovodrun (or, built with MPI, by mpirun or srun)
+- local: all virtual workers in this process
+- torch: torch.distributed, one rank per process, started by torchrun (or srun, or mpirun)
+- horovod: Horovod, one rank per process, started by horovodrun (or, built with MPI, by mpirun or srun)
 """
 
 import functools
@@ -103,7 +103,7 @@ class Engine:
         return sum(p.host == here for p in self.peers)
 
     def who_is_gone(self) -> str:
-        """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
+        """The ranks that are gone, as text; '' if unknown. To be called after a failure that all living ranks meet."""
         self.gone = missing(self.peers, self.ranks[0], self.store, functools.partial(hang_up, self.store))
         return ", ".join(map(str, self.gone))
 
@@ -134,14 +134,14 @@ class Engine:
         end_stopped(self.peers, self.peers[self.ranks[0]].host)
 
     def sum_over_ranks(self, values: Sequence[Tensor]) -> Tensor:
-        """The sum of all ranks' small tensors, which stay as they are; `values` are those of this process's ranks."""
+        """The sum of all ranks' small tensors; `values` has one for each rank of this process, and does not change."""
         pairs = zip(self.communicators, values, strict=True)
         handles = [communicator.all_reduce(value.clone()) for communicator, value in pairs]
         totals = [handle.wait() for handle in handles]
         return totals[0]
 
     def close(self) -> None:
-        """Leave the job in good order; an emulated cluster (wirebench cluster) is told what was sent to whom."""
+        """Leave the job in good order; on an emulated cluster (wirebench cluster), save the bytes sent to each rank."""
         if folder := os.environ.get("WIREBENCH_COUNTS"):
             save_counts(Path(folder), self.peers, self.communicators, complete=not self.uncounted)
         for closer in self.closers:
@@ -183,7 +183,7 @@ def _start_local(section: EngineConfig) -> Engine:
 
 def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
     address = meeting_point(launch)
-    assert address is not None, "engine_of() takes torch only where there is one"
+    assert address is not None, "engine_of() takes torch only with a meeting point"
     place = meeting.Place(*address, meeting.word_of_job(launch.launcher))
     wait, one_host = section.timeout_seconds, launch.local_size == launch.size
     if has_agent():

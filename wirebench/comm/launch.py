@@ -35,10 +35,11 @@ def has_agent(environment: Environment = os.environ) -> bool:
 
 
 def meeting_point(launch: Launch, environment: Environment = os.environ) -> tuple[str, int] | None:
-    """Host and port at which rank 0 keeps torch.distributed's store; None where nobody says.
+    """Host and port at which rank 0 keeps torch.distributed's store; None if either is unknown.
 
-    MASTER_ADDR and MASTER_PORT say it; under srun, else, the step's list of nodes, whose first has rank 0, and the
-    step's number. (SLURM_LAUNCH_NODE_IPADDR is the host that srun was typed on, which may be a login node.)
+    MASTER_ADDR and MASTER_PORT give them. Without these, under srun, the host is the first of the step's nodes, which
+    has rank 0, and the port follows from the step's number. (SLURM_LAUNCH_NODE_IPADDR is the host that srun was typed
+    on, which may be a login node.)
     """
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
     if launch.launcher == "srun":
@@ -121,9 +122,9 @@ def let_rank_0_tell() -> None:
 
 
 def tell_error(message: object, code: int, at_once: bool = False) -> None:
-    """Say on standard error, in one line, why this process will end with `code`.
+    """Print on standard error, in one line, why this process will end with `code`.
 
-    at_once  also where it may be rank 0's to tell: somebody waits for this process's end
+    at_once  print without waiting for rank 0 to report a UserError: in an elastic run others wait for this one's end
     """
     place = launched_or_alone()
     if code == UserError.exit_code and not at_once:
@@ -146,11 +147,11 @@ def _tell_torchrun(line: str) -> None:
 
 
 def await_agent(environment: Environment = os.environ) -> None:
-    """Before a rank ends that stopped because another one was told to: torchrun on this host may be about to tell it.
+    """Wait before this rank ends because another rank received a signal: torchrun may be about to signal this one, too.
 
-    So it is where a host comes or goes: each torchrun ends its ranks when it hears of that, to start all anew. One
-    whose rank has ended by itself until then takes the job for done, and the others wait for its host for ever. That
-    is left where torchruns hear of it later than this rank waits.
+    That happens when a host joins or leaves. Each torchrun ends its ranks when it hears of the change, to restart all.
+    If its rank has ended before, a torchrun takes the job for done, and the others wait for its host for ever. The wait
+    does not help if a torchrun hears of the change later than SECONDS_FOR_AGENTS.
     """
     if "TORCHELASTIC_RUN_ID" in environment and number(environment, "GROUP_WORLD_SIZE", 1, MOST) > 1:
         time.sleep(SECONDS_FOR_AGENTS)

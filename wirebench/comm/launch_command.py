@@ -1,6 +1,6 @@
-"""The command that started a run, the launcher's words included, with the secrets in it.
+"""The command that started a run, including the launcher's arguments and any secrets in them.
 
-The record's are left out where it is written (telemetry.secrets), those of all commands alike.
+The record hides the secrets of every command when it is written (telemetry.secrets).
 """
 
 import os

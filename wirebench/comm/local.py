@@ -1,7 +1,7 @@
 """Virtual workers: all ranks live in one process and take turns; their messages are copies in memory.
 
 The driver lets every rank post its part of a call before any rank waits for it. A wait that finds nothing is therefore
-a mistake in the calls' order, and says so instead of hanging.
+a mistake in the calls' order, and raises an AssertionError instead of hanging.
 """
 
 import math

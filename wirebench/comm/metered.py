@@ -29,7 +29,7 @@ class Count(NamedTuple):
     seconds: float = 0.0
 
     def since(self, before: "Count") -> "Count":
-        """What was added after `before`."""
+        """The difference to the earlier count `before`."""
         return Count(self.wire_bytes - before.wire_bytes, self.calls - before.calls, self.seconds - before.seconds)
 
 
@@ -37,9 +37,9 @@ class Metered:
     """Wraps `communicator` and counts what passes through.
 
     count        totals
-    sent_to      bytes by the rank they were sent to. Engines do not say where their own calls send to: all of it counts
-                 as sent to the next rank, as in a ring
-    who_is_gone  names the ranks that are gone, for the message of a PeerLost; None: messages name nobody
+    sent_to      bytes by the rank they were sent to. The destinations of an engine's own calls are unknown: all bytes
+                 count as sent to the next rank, as in a ring
+    who_is_gone  names the ranks that are gone, for the message of a PeerLost; None: the message names no rank
     """
 
     def __init__(self, communicator: Communicator) -> None:

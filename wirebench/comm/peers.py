@@ -42,7 +42,7 @@ class Peer:
     """A rank's process: host name and process number.
 
     rank     within the process group; `called`: within the whole job, where that is another
-    ends     its ends of the connections that it and this process had when they met; empty where they cannot be told
+    ends     its ends of the connections that it and this process had when they met; empty if unknown
     stopped  whether a signal had stopped it when it was missed
     """
 
@@ -125,9 +125,9 @@ def missing(
 ) -> list[Peer]:
     """The peers that are gone, as far as this process can tell; it takes GRACE_SECONDS, or a little more, at most.
 
-    On this host the process table tells. A living rank meets the same failure sooner or later and signs in at the
-    store before it leaves, so that nobody counts it among the gone. Whose connections are closed and who has not signed
-    in after SIGN_SECONDS is gone; who is connected and has not after GRACE_SECONDS is gone, too, or hangs.
+    On this host the process table decides. A living rank meets the same failure sooner or later. It signs in at the
+    store before it leaves, so that no rank counts it as gone. A rank whose connections are closed and that has not
+    signed in after SIGN_SECONDS is gone. A connected rank that has not signed in after GRACE_SECONDS is gone, or hangs.
 
     hang_up  closes this process's connections, when it has signed in, so that all meet the failure now
     """
@@ -279,7 +279,7 @@ def _alive(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """The letter by which the kernel tells the state of a process of this host; "" where there is none."""
+    """The kernel's letter for the state of a process of this host; "" if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

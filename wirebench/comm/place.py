@@ -18,11 +18,11 @@ MOST = 10**6
 class Launch(NamedTuple):
     """A process's place as its launcher names it.
 
-    launcher  horovodrun, torchrun, mpirun, srun, or "" where nobody started several processes
-    engines   that can join its processes; the first one is taken where the config names none
+    launcher  horovodrun, torchrun, mpirun, srun, or "" without a launcher
+    engines   that can join its processes; the first one is taken if the config names none
     size      0: not known
-    sharing   ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
-              (wirebench cluster), those of all its hosts
+    sharing   ranks that share this machine's cores: the ranks of its host or, if the hosts are emulated on one machine
+              (wirebench cluster), the ranks of all its hosts
     """
 
     launcher: str

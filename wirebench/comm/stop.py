@@ -1,12 +1,12 @@
-"""Stop all ranks after the same step when any of them is told to (SIGTERM, Ctrl-C).
+"""Stop all ranks after the same step when any of them gets a signal (SIGTERM, Ctrl-C).
 
-A rank that is told to stop writes, before it begins step s, "stop after s" into the store. No rank can finish the
-exchange of step s without this one's part of it, so whoever has finished it sees the entry; an entry of a later step is
-left alone, because not everybody can see that one yet. The first entry counts. Where steps have no exchange (local
-steps), ranks look after the exchanges alone, for entries of the step that was exchanged or of one before.
+A rank that got a signal writes "stop after s" into the store before it begins step s. No rank can finish the exchange
+of step s without this one's part of it. So every rank that has finished it sees the entry. A rank ignores an entry of a
+later step, because some ranks cannot see that one yet. The first entry counts. If steps have no exchange (local steps),
+ranks look after exchanges alone, for entries of the exchanged step or of an earlier one.
 
-Between steps, in an evaluation, there is no exchange to rely on: each rank hears of a wish at its own time (`heard`),
-and the ranks compare what they heard before they act on it.
+Between steps, in an evaluation, there is no exchange to rely on: each rank sees the entry at its own time (`heard`),
+and the ranks compare what they saw before they act on it.
 """
 
 import functools
@@ -35,8 +35,7 @@ class Stopper:
     """Turns signals into an agreed last step.
 
     store   that all processes reach; None where this process holds all ranks
-    parent  the launcher, where its death is a wish to stop, too: horovodrun's ranks are told by SIGTERM, torchrun's
-            are not
+    parent  the launcher, if its death is a wish to stop, too: horovodrun's ranks get SIGTERM then, torchrun's do not
     every   steps from one look to the next; looked: the step of the last one
     """
 
@@ -53,8 +52,8 @@ class Stopper:
     def listen(self) -> None:
         """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt.
 
-        A terminal that is gone (SIGHUP) ends nothing: training goes on. Launchers do end then, and give their ranks
-        some seconds: there it is a wish, too.
+        A closed terminal (SIGHUP) does not stop training. But launchers end then, and give their ranks some seconds:
+        under a launcher it is a wish to stop, too.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             before = signal.signal(number, self._on_signal)
@@ -64,7 +63,7 @@ class Stopper:
             self._restore.append(functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL))
 
     def regroup(self) -> None:
-        """All ranks are to stop, this one among them, but it was not told to end; may be called by another thread."""
+        """Let all ranks stop, this one among them, though it got no signal; may be called by another thread."""
         self._regroup = True
 
     def close(self) -> None:
@@ -105,9 +104,9 @@ class Stopper:
             return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
 
     def heard(self, step: int) -> bool:
-        """After step `step`, before the next: whether any rank was told to stop, as far as this one knows.
+        """After step `step`, before the next: whether any rank got a signal to stop, as far as this one knows.
 
-        Its own wish is passed on; others' are looked up twice a second.
+        Its own signal is passed on; others' are looked up twice a second.
         """
         self.before_step(step)
         now = time.monotonic()

@@ -1,10 +1,10 @@
 """The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
 
-It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. It listens at one address, the one
-by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys begin with the job's own
-word, so that a rank of another job that comes to its port by mistake reads and overwrites nothing. That is no password:
-PyTorch's store lists its keys to whoever asks, and lets them be changed. Who must not do that must not reach the port
-(docs/running.md).
+Rank 0 keeps it. If torchrun's agent has a store, rank 0 publishes its own store's address there. It listens at one
+address, the one that the other ranks connect to: for a job on one host it cannot be reached from outside. Its keys
+begin with a word of the job, so that a rank of another job that connects by mistake reads and overwrites nothing. That
+is no password: PyTorch's store lists its keys to every client, and lets clients change them. Only trusted hosts may
+reach the port (docs/running.md).
 """
 
 import errno
@@ -126,7 +126,7 @@ def join(place: Place, seconds: float) -> dist.Store:
 
 
 def _connected(place: Place, seconds: float) -> dist.TCPStore:
-    """PyTorch waits for ever where somebody accepts and never answers, deaf to signals: so it waits in a thread."""
+    """Connect in a thread: if a server accepts and never answers, PyTorch waits for ever, deaf to signals."""
     answers: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
 
     def connect() -> None:
@@ -185,10 +185,10 @@ def _prefix(place: Place) -> str:
 
 
 def within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
-    """Whether a call of the store's ends without a RuntimeError within so many seconds, and what it returns.
+    """Whether a call of the store ends within `seconds` without a RuntimeError, and its result (None if not).
 
-    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, or its
-    process is stopped, that takes as long as the job's timeout (store.join), which is too long here.
+    The store's own timeout does not count while it waits for an answer. If the store's host is cut off, or its process
+    is stopped, the wait lasts as long as the job's timeout (store.join), which is too long here.
     """
     answers: list[Any] = []
 

@@ -37,11 +37,11 @@ class RequestLog:
 
     kind           Sum, Gather, Merge or Route
     plan           name of the plan, or what of the engine's own calls stood in for it
-    rounds         communication rounds; those of a sum's segments (segments.py) overlap, and each counts
+    rounds         communication rounds; rounds of a sum's segments (segments.py) overlap, and each counts
     payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
     wire_bytes     what this rank sent
     seconds        from the request to its answer; with a split schedule also what lies between the two parts of a sum
-    begin          when it was asked for, in seconds of perf_counter; 0 where nobody knows
+    begin          time of the request, in seconds of perf_counter; 0 if unknown
     """
 
     kind: str
@@ -57,7 +57,7 @@ class RequestLog:
 class _ReduceScatterDone:
     """Stands between the reduce-scatter and the all-gather of a sum: where a driver may leave an exchange.
 
-    A handle, so that a driver which does not know it just waits, for nothing, and goes on.
+    It is a handle whose `wait` returns at once, so a driver needs no special case for it.
     """
 
     wire_bytes = 0
@@ -72,8 +72,7 @@ REDUCE_SCATTER_DONE = _ReduceScatterDone()
 class RequestExecutor:
     """Serves the requests of one rank; `log` collects what was served until the caller empties it.
 
-    halves  a sum yields REDUCE_SCATTER_DONE before its all-gather; whoever advances it may turn to other
-            requests then
+    halves  a sum yields REDUCE_SCATTER_DONE before its all-gather; the driver may advance other requests then
     """
 
     def __init__(self, communicator: Metered, collective: Collective, topology: Topology) -> None:
@@ -122,7 +121,7 @@ class RequestExecutor:
         return (yield from self._merge(request))
 
     def _reduce(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor | None]]:
-        """A sum's first part, if its plan brings all of it to one rank; else the sum, of which one rank is told."""
+        """The sum on one rank, None elsewhere; by the plan's reduce half alone if one rank has the whole sum then."""
         plan = self._plan(tensor.numel())
         holder = None if plan is None else root(plan)
         name, total = yield from self._sum(tensor, half=holder is not None)

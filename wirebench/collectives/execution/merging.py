@@ -19,8 +19,8 @@ def run_merge(plan: Plan, counted: Counted, request: Merge, communicator: Metere
     """Run a plan over one indivisible item; the answer is the same on all ranks.
 
     counted   the merges that their receiver accounts for, as `accounted` gives them
-    position  each rank's place in leaf order; of two messages that of the lower place is the first argument of
-              `combine`, on whichever rank. So two ranks that swap messages (recursive doubling) get the same bits
+    position  each rank's place in leaf order; the message from the lower place is the first argument of `combine`, on
+              every rank. So two ranks that swap messages (recursive doubling) get the same bits
     """
     message, rank = request.message, communicator.rank
     for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):

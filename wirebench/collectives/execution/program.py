@@ -69,11 +69,11 @@ def program_of(plan: Plan, rank: int) -> RankProgram:
 def _early(this: RankRound, before: RankRound) -> bool:
     """Whether the receives of `this` round may be posted while the round `before` is under way.
 
-    Only if all its senders send in the round before as well: then their messages queue up behind those of that round.
-    The message of another rank would share a link with them, and delay them.
-    And only if nothing is received into memory that the round before still uses: what it adds to, receives into or, as
-    a copy round, sends from. What a reduce round sends from is safe from a copy round: whoever sends a sum has already
-    received this rank's contribution to it.
+    Only if all its senders also send in the round before: then their messages queue behind that round's messages. The
+    message of another rank would share a link with them, and delay them.
+    And only if no receive goes into memory that the round before still uses: memory that it adds to, receives into or,
+    as a copy round, sends from. A copy round may overwrite the memory that a reduce round sends from: a rank that sends
+    a sum has already received this rank's contribution to it.
     """
     if not {span.peer for span in this.receives} <= {span.peer for span in before.receives}:
         return False

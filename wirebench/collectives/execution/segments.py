@@ -1,11 +1,11 @@
 """Large sums are cut into segments, several of which are under way at once.
 
-While a rank adds what it received of one segment, another segment's messages are on the wire; and a round need not
-wait until the slowest rank has finished the one before. Every segment is an all-reduce of its own, by a plan of its
-own, so nothing but the order in which ranks own items depends on the cut; that is the same on every rank and engine.
+While a rank adds the data of one segment, another segment's messages are on the wire; and a round need not wait until
+the slowest rank has finished the one before. Every segment is a separate all-reduce with its own plan. So the cut
+changes only the order in which ranks own items, which is the same on every rank and engine.
 
-Segments start side by side, or in turn: some rounds apart, for plans whose rounds leave links idle, because the ranks
-of each machine talk among themselves, or because all data flows one way.
+Segments start together, or in turn, some rounds apart. Plans whose rounds leave links idle start them in turn: plans in
+which the ranks of each machine talk among themselves, or all data flows one way.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ IN_FLIGHT = 3
 LEAST_SEGMENT_BYTES = 1 << 20
 LEAST_MESSAGE_BYTES = 128 << 10
 IN_TURN = 16
-"""As many segments a sum is cut into, if it is large enough, where they start in turn: the first and the last have
-nobody to share the wire with."""
+"""Segments of a large enough sum, if they start in turn: many, since the first and the last share the wire with no
+other segment."""
 WORTHWHILE = 0.95
 """Less than a twentieth of the time is not worth more rounds at once."""
 
@@ -74,8 +74,9 @@ def rounds_apart(plan: Plan, topology: Topology) -> int:
 
     Else such that all links together are busy for the shortest time, the network never idle while rounds stay within
     the machines, and no more rounds under way at once than that takes: of several, each gets a share of a link that
-    has little to do with what it still has to send. BlueConnect and FlexReduce: as many as have messages between
-    machines, so that one at a time uses the network. A tree: fewer, since half of its rounds go up and half go down.
+    has little to do with what it still has to send. BlueConnect and FlexReduce: the number of rounds with messages
+    between machines, so that one segment at a time uses the network. A tree: fewer, since half of its rounds go up and
+    half go down.
     """
     carried = _carried(plan, topology)
     crosses = carried.max(axis=1) > 0
@@ -120,10 +121,10 @@ def _is_uncut(plan: Plan, items: int) -> bool:
 def cut(items: int, item_bytes: int, shares: int, in_turn: bool = False) -> list[tuple[int, int]]:
     """Bounds (start, stop) of the segments of a sum of `items` items, of which plans make `shares`; at least one.
 
-    Segments of SEGMENT_BYTES, or as many as can be under way where that would make fewer. They never have less than
-    LEAST_SEGMENT_BYTES, nor than LEAST_MESSAGE_BYTES for every share: below that a message's own cost is more than what
-    the overlap wins. Those that start in turn may be half as long; of plans that make no shares a quarter, and there
-    are twice as many of them, as these have few messages.
+    Segments of SEGMENT_BYTES, or shorter ones if fewer than IN_FLIGHT would result (IN_TURN, if they start in turn).
+    They never have less than LEAST_SEGMENT_BYTES, nor than LEAST_MESSAGE_BYTES for every share: below that a message's
+    own cost exceeds the gain from overlap. Segments that start in turn may be half as long. Plans that make no shares
+    have few messages: there they may be a quarter as long, and their number doubles.
     """
     num_bytes = items * item_bytes
     # Counts are whole divisions of the same numbers on every rank, and bounds whole items: all ranks cut alike.
@@ -138,9 +139,9 @@ def cut(items: int, item_bytes: int, shares: int, in_turn: bool = False) -> list
 def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
     """Advance generators of handles, several with a round under way; yields the handle that has waited longest.
 
-    A generator's next round begins as soon as it is sent the answer of the last. `apart` is 0: up to IN_FLIGHT start
-    at once, and the next where one has ended. Else the next starts when the newest has done `apart` rounds, and before
-    that one goes on; or when it has ended.
+    A generator's next round begins as soon as it receives the answer of its last one. With `apart` = 0 up to IN_FLIGHT
+    generators start at once, and the next one starts when one has ended. Otherwise the next one starts when the newest
+    has done `apart` rounds, before the newest continues; or when the newest has ended.
     The order is the same on every rank, so that the messages of a pair of ranks meet.
     """
     waiting = iter(steps_of_segments)

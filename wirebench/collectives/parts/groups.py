@@ -18,7 +18,7 @@ def even_bounds(items: int, parts: int) -> list[int]:
 
 
 def strides(count: int) -> list[int]:
-    """1, 2, 4, ..., as long as they are below `count`."""
+    """The powers of two 1, 2, 4, ... below `count`."""
     return [1 << exponent for exponent in range((count - 1).bit_length())]
 
 
