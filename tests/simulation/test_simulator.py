@@ -74,7 +74,7 @@ def test_one_call_says_what_the_simulator_does():
 @pytest.mark.parametrize(
     ("network", "workers", "words"),
     [
-        (PAPER, None, "workers: None; a network needs to be told how many"),
+        (PAPER, None, "workers: None; a network needs a number of workers"),
         (PAPER, 0, "workers: 0"),
         (presets.cluster(PAPER, 4), 5, "workers: 5, but the topology has 4"),
         (Topology.parse("2+2"), None, "does not say how fast its links are"),

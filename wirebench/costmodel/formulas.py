@@ -1,10 +1,10 @@
 """The papers' cost formulas, in their symbols: they stand in for priced plans (plan_cost.py) where there are none.
 
-alpha      start-up time of a message, in seconds
-beta       seconds per byte on the wire: 1 / w, w being a link's bytes per second
-gamma      seconds per byte added
-n          bytes that are summed
-N          number of ranks (P in two of the papers): the argument `size`
+- alpha: start-up time of a message, in seconds
+- beta: seconds per byte on the wire, 1 / w, w being a link's bytes per second
+- gamma: seconds per byte added
+- n: bytes that are summed
+- N: number of ranks (P in two of the papers), the argument `size`
 
 Sources: MG-WFBP (Shi and Chu, INFOCOM 2019), Table II, and Thakur, Rabenseifner and Gropp, "Optimization of collective
 communication operations in MPICH", IJHPCA 2005; FlexReduce (Lee et al., DAC 2020), Eq. 1 to 11, with the slips of their

@@ -21,9 +21,9 @@ class Piecewise:
 
     points  (elements, seconds), of different sizes, at least one; neighbours whose seconds fall are averaged
 
-    Between two points it is a straight line; beyond the largest the last line goes on. At 0 elements, which is the
-    start-up time, it is what the line through the two smallest points says, but at least half of what the smallest
-    costs and at most all of it.
+    Between two points it is a straight line, and beyond the largest the last line is extended. The value at 0 elements
+    is the start-up time: the line through the two smallest points gives it, limited to between half of the smallest
+    point's seconds and all of them.
     """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:

@@ -1,7 +1,7 @@
 """What a plan costs on a topology: its seconds, and the bytes on every link.
 
-The model is that of the papers (alpha, beta, gamma: MG-WFBP, Table II; FlexReduce, Eq. 1), carried from a single link
-to a tree of links. Rounds run one after another. A round costs
+The papers' model (alpha, beta, gamma: MG-WFBP, Table II; FlexReduce, Eq. 1) is extended from a single link to a tree of
+links. Rounds run one after another. A round costs
 
     latency    for every rank the sum of the start-up times (alpha) of the messages that it sends, and of those that it
                receives; the largest such sum counts. Each message pays the latency of the level at which its two ranks
@@ -12,8 +12,9 @@ to a tree of links. Rounds run one after another. A round costs
                overwrite are not counted.
   + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
   + shared     the sum of all messages' start-up times and bytes' seconds in what all share, where there is such a thing
-  + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py); where ranks
-               share cores, adding is in it too; their work for all ranks goes on beside the rest, if that is longer
+  + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py). If ranks
+               share cores, adding is part of it, and the cores' work for all ranks counts if it takes longer than the
+               rest
 
 An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it.
 Transfers of one round between two ranks are one message. docs/topology.md has the model's limits.
@@ -164,7 +165,7 @@ class _Load(NamedTuple):
         return self.took(max(self.link_seconds.values()))
 
     def took(self, wire: float) -> float:
-        """The same where so many seconds of the busiest link are waited for."""
+        """The round's seconds if the wait for the busiest link takes `wire` seconds."""
         start = max(self.latency_seconds.values()) + self.round_seconds
         adding = max(self.adding_seconds.values(), default=0.0)
         own = max(self.work_seconds.values(), default=0.0)

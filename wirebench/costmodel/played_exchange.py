@@ -99,7 +99,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _size_of(requests: Sequence[Request], size: int) -> RequestSize:
-    """The size of one request of `size` ranks, from those of the ranks that are played."""
+    """The size of one request of `size` ranks, given the requests of the ranks that are played."""
     num_bytes = [sum(tensor.nbytes for tensor in handed_over(request)) for request in requests]
     most, last = max(num_bytes), num_bytes[-1]
     # All ranks that are not played are like the last one. They count only where that one sends less than others: else

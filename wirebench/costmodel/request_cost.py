@@ -1,7 +1,8 @@
 """Seconds of a compressor's requests on a topology, without moving data.
 
-Up to MOST_RANKS ranks (round_cost.py) a request is priced by the plan that would serve it (plan_cost.py), beyond that
-by the number of its rounds and the size of their messages: plans of thousands of ranks have too many transfers.
+Up to MOST_RANKS ranks (round_cost.py) a request is priced by the plan that would serve it (plan_cost.py). Beyond that
+the number of its rounds and the size of their messages give the price: plans of thousands of ranks have too many
+transfers.
 """
 
 import functools
@@ -100,9 +101,9 @@ class Pricer:
         """About as many bytes, in items that divide evenly among ranks and segments.
 
         Then all chunks, and so all rounds and segments, are alike: few distinct rounds have to be priced, and requests
-        of nearly the same size have the same price, which is kept. Fewer elements than ranks stay as they are where
-        ranks share cores: a chunk that has none is no message, and takes no core's time. Elsewhere a round waits for
-        its slowest message, however many there are, as those of more than MOST_RANKS ranks do.
+        of nearly the same size have the same price, which is kept. Where ranks share cores, fewer elements than ranks
+        are not rounded: an empty chunk sends no message, and takes no core's time. Elsewhere a round waits for its
+        slowest message, however many there are, as in the rounds of more than MOST_RANKS ranks.
         """
         items, size, pieces = num_bytes / ITEM_BYTES, self.topology.size, int(num_bytes // SEGMENT_BYTES)
         if self.topology.processor.cores and elements <= size:
@@ -155,8 +156,8 @@ class Pricer:
     def _gather(self, num_bytes: float, most_bytes: float) -> float:
         """An all-gather in which one rank hands over `most_bytes`, and all of them `num_bytes` on average.
 
-        The longest message decides how long it takes, and where nobody else sends, how busy the links are: the choice
-        of one rank, which all others are told, goes down a tree once.
+        The longest message decides how long it takes. If no other rank sends, it also decides how busy the links are:
+        the choice of one rank, which all others receive, goes down a tree once.
         """
         size = self.topology.size
         rest = max((size * num_bytes - most_bytes) / (size - 1), 1.0)

@@ -21,13 +21,13 @@ SMALL, TINY = 1 << 12, 1 << 6
 """Elements of a bucket of noise: a usual one; a quick one. Larger ones than SAMPLE are extrapolated from that."""
 FLOAT_BYTES = 4
 FEW, COUNTED = 2, 16
-"""World size in which requests are counted, and the one in which it is looked whether a large one has others: a vote's
-bits are gathered in a small world, and summed in a large one."""
+"""FEW: world size in which requests are counted. COUNTED: world size that shows whether large worlds have other
+requests. For example, a vote's bits are gathered in a small world, and summed in a large one."""
 REGIONS = 8
 """Largest world that is played of a method that gives each rank a region: in a larger one regions are nearly empty."""
 SEARCHED = 1 << 10
-"""Largest world in which those are looked for who send, where not all do: each rank has to be asked. In a larger one
-as many send, and all others are as quiet."""
+"""Largest world in which the senders are searched, if not all ranks send: each rank has to be asked. In a larger world
+the same number is taken to send, and all other ranks to be as quiet."""
 PROBE: Shapes = ((SMALL, 2, 64), (TINY, 1, TINY), (2 * SMALL, 4, 32))
 
 Asked = tuple[Shapes, bool, float]
@@ -152,7 +152,7 @@ class Sizes:
         return self._of_total(sum(layer.numel for layer in layers), len(layers))
 
     def _of_total(self, numel: int, layers: int) -> list[RequestSize]:
-        """The requests of so many elements in so many layers, where shapes do not count."""
+        """The requests of `numel` elements in `layers` layers, if shapes do not matter."""
         one_layer = self._interpolated(numel)
         pairs = zip_longest(one_layer, self._of_a_layer[: len(one_layer)])
         return [a.plus(more, layers - 1) if more and more.kind is a.kind else a for a, more in pairs]

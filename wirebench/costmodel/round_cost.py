@@ -52,8 +52,8 @@ class RoundCost:
     """Seconds of a collective on a topology, by its rounds.
 
     plan       the collective's name
-    segmented  cut large sums into segments, as they are run; without it sums cost what the papers' formulas say
-    kinds      the topology's processor as each kind of request finds it; None: as it is, for all
+    segmented  cut large sums into segments, as in a run; without it sums cost what the papers' formulas give
+    kinds      the topology's processor as each kind of request finds it; None: the same processor for all kinds
     Raises UserError for a collective without a list of rounds, and for a topology with `shared`, `round_seconds` or
     cores that all ranks share.
     """

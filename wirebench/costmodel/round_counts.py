@@ -67,7 +67,7 @@ class ClusterShape(NamedTuple):
 
 
 def _strides(count: int) -> list[int]:
-    """1, 2, 4, ... as long as they are below `count`."""
+    """The powers of two 1, 2, 4, ... below `count`."""
     return [1 << exponent for exponent in range((count - 1).bit_length())]
 
 

@@ -28,13 +28,14 @@ GROWING: tuple[Part, ...] = ("decode", "merge")
 
 
 class _Cost(NamedTuple):
-    """What a method's work costs; on a GPU in seconds in place of copies, and nothing fixed.
+    """What a method's work costs; on a GPU in seconds instead of copies, and nothing fixed.
 
     fixed   seconds of an exchange whatever its size
-    copies  (elements, cost in copies of a vector of so many), by rising size: all work but decoding and merging
-    decode  likewise, of decoding what was gathered
-    merge   likewise, of what a rank of the measured world combines, one message after the other
-    spread  the quickest and the slowest tenth of its measured turns, over what is counted with
+    copies  (elements, cost in copies of a vector with this number of elements), by rising size: all work except
+            decoding and merging
+    decode  pairs of the same kind: decoding of the gathered messages
+    merge   pairs of the same kind: combining of messages, one after the other, by a rank of the measured world
+    spread  the fastest and the slowest tenth of its measured turns, divided by the cost used here
     """
 
     fixed: float
@@ -104,7 +105,7 @@ class Rates:
         return (1.0, 1.0) if cost is None else cost.spread
 
     def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0, merged: float = 1.0) -> Compressing:
-        """Seconds of a bucket by its elements, on hardware whose memory moves so many bytes; 0 for an unknown method.
+        """Seconds of a bucket by its elements, on memory that moves `bytes_per_second`; 0 for an unknown method.
 
         gathered  factor on decoding: how many times as much is gathered as among the measured workers
         merged    factor on merging: how many times as many messages are combined in turn as among them
@@ -155,7 +156,7 @@ class Rates:
 
 
 def _in_seconds(cells: Sequence[CompressorResult]) -> _Cost:
-    """Of a GPU's cells."""
+    """A method's cost by its cells measured on a GPU."""
     own = _cost(cells)
     parts = [(cell.items, {part: copies * cell.copy for part, copies in cell.copies.items()}) for cell in cells]
     decode, merge = (tuple((items, seconds[part]) for items, seconds in parts) for part in GROWING)

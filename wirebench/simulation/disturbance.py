@@ -24,7 +24,7 @@ class Disturbance:
     """What makes steps differ.
 
     compute     deviation of the logarithm of a worker's computing time, from step to step and worker to worker
-    messages    the same of a step's exchange, all of whose messages are late together
+    messages    the same deviation for a step's exchange, all of whose messages are late together
     stragglers  share of the workers that are slow in a step, others in each
     slowdown    times as long as others a straggler computes
     """
@@ -39,7 +39,7 @@ class Disturbance:
             raise ValueError(f"needs deviations from 0 to 10, a share from 0 to 1 and a slowdown from 1 on, got {self}")
 
     def slowest(self, workers: int, trials: int, drawn: np.random.Generator) -> NDArray[np.float64]:
-        """Of so many trials: times as long as the trace says that the slowest of the workers computes."""
+        """For each trial: the computing time of the slowest of the workers, divided by the trace's."""
         slow = drawn.binomial(workers, self.stragglers, trials)
         usual, late = (
             np.where(count > 0, np.exp(self.compute * _largest(count, drawn)), 0.0) for count in (workers - slow, slow)
@@ -61,7 +61,7 @@ def quantiles(
 
 
 def _largest(counts: NDArray[np.int64], drawn: np.random.Generator) -> NDArray[np.float64]:
-    """The largest of so many standard normal numbers, for each count; of none it means nothing.
+    """The largest of `count` standard normal numbers, for each of `counts`; meaningless for a count of 0.
 
     The upper tail is computed as such: 1 - U^(1/n) would have no digits left for large n.
     """

@@ -30,7 +30,7 @@ class Passes(NamedTuple):
         return sum(self.forward) + self.backward + self.other
 
     def times(self, factor: float) -> "Passes":
-        """The step of a worker that computes so many times as long."""
+        """The step of a worker whose computing takes `factor` times as long."""
         if factor == 1:
             return self
         forward, ready = (tuple(factor * seconds for seconds in each) for each in (self.forward, self.ready))

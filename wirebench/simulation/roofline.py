@@ -17,7 +17,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """fp32: no tensor cores. tf32: tensors stay fp32, and tensor cores multiply them. bf16 and fp16: as under autocast, 16
 bits where that casts, at the rate of tensor cores, and fp32 elsewhere."""
 CAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What autocast casts to."""
+"""The dtype that autocast casts to."""
 
 
 VIEWS = {torch.ops.aten._unsafe_view}
@@ -32,8 +32,8 @@ class Gpu(NamedTuple):
     memory_gbs   memory bandwidth in 10^9 bytes per second
     tf32_tflops  of tensor cores, dense: where a data sheet has the rate of sparse matrices alone, half of that; None
                  for a GPU that has no such rate
-    bf16_tflops  likewise, with sums in fp32
-    fp16_tflops  likewise, of GPUs without bf16; all others have the same rate for both
+    bf16_tflops  of tensor cores, dense as above, with sums in fp32
+    fp16_tflops  of tensor cores, dense as above, for GPUs without bf16; all others have the same rate for both
     nvlink_gbs   of the NVLinks between the GPUs of a machine, in each direction; None for a GPU on PCIe
     efficiency   attainable share of the peak: assumed, not measured
     """
@@ -56,7 +56,7 @@ class Gpu(NamedTuple):
         return peaks[precision]
 
     def seconds(self, flops: float, moved_bytes: float, precision: Precision = "fp32") -> float:
-        """Seconds of one operation of so many floating-point operations and bytes, by the roofline."""
+        """Seconds of one operation with `flops` floating-point operations and `moved_bytes` bytes, by the roofline."""
         peak = self.peak(precision)
         assert peak is not None, f"{self.label} has no rate for {precision}"
         return max(flops / (peak * 1e12 * self.efficiency), moved_bytes / (self.memory_gbs * 1e9))
@@ -118,7 +118,7 @@ def of_hardware(name: str) -> Gpu | None:
 
 
 class Roofline(TorchDispatchMode):
-    """Runs the operations inside its block as they are, and adds the seconds of each on `gpu` to `seconds`.
+    """Runs the operations inside its block unchanged, and adds the seconds of each on `gpu` to `seconds`.
 
     precision  of matrix products and convolutions; one that autocast leaves alone is priced as fp32
     """

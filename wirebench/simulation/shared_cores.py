@@ -1,9 +1,9 @@
 """A backward pass whose gradients are handled by the cores that compress.
 
-Where one machine plays all hosts, making a gradient and copying it into its bucket is the processor's work, as
-compressing the bucket before is. While a rank does both, each of them has half of the rank's share of the cores:
-compressing takes longer, and so does the backward pass once that half no longer suffices to keep up with computation.
-Where the cores compute the backward pass as well, it takes longer by all that is done beside it (beside_computing).
+If one machine plays all hosts, making a gradient and copying it into its bucket is the processor's work, as compressing
+the bucket before is. While a rank does both, each of them has half of the rank's share of the cores. So compressing
+takes longer. The backward pass takes longer, too, once that half no longer suffices to keep up with computation. If the
+cores also compute the backward pass, all work done at the same time lengthens it (beside_computing).
 """
 
 from collections.abc import Generator, Sequence
@@ -19,7 +19,7 @@ ROUNDING = 1e-9
 
 
 class _Task(NamedTuple):
-    """What a thread does next: so many seconds of work, or a wait until a time; inf: until the other one is further."""
+    """What a thread does next: `work` seconds of work, or a wait until a time; inf: until the other thread advances."""
 
     work: float = 0.0
     until: float = 0.0
@@ -32,7 +32,7 @@ Thread = Generator[_Task, float, None]
 def handled(passes: Passes, handling: Sequence[float]) -> Passes:
     """The passes with the processor's work on gradients, which has the rank's share of the cores to itself.
 
-    handling  seconds for each layer's gradient, in backward order: one half goes on while the layer is computed, the
+    handling  seconds for each layer's gradient, in backward order: one half overlaps with the layer's computation, the
               other follows
     """
     ready, now = [], 0.0
@@ -151,7 +151,7 @@ class _Running:
         return self._task.work / speed if self._task.work > 0 else max(0.0, self._task.until - now)
 
     def advance(self, now: float, worked: float) -> None:
-        """It is `now`, and so many seconds of work were done."""
+        """Advance to the time `now`, after `worked` seconds of work."""
         if self._task is None:
             return
         if self._task.work > worked * (1 + ROUNDING):

@@ -1,7 +1,8 @@
 """A training step of any composition on any network, without running it.
 
-The scheduler's own rule cuts the model into buckets, the compressor's own generator makes its requests, every request
-is priced by the plan that would serve it, and the messages are set beside the trace's computation (pipeline.py).
+The scheduler's own rule cuts the model into buckets, and the compressor's own generator makes its requests. Every
+request is priced by the plan that would serve it. Then the messages are overlapped with the trace's computation
+(pipeline.py).
 """
 
 import functools
@@ -38,7 +39,7 @@ from wirebench.topology.tree import Topology
 
 FLOAT_BYTES = 4
 Compressing = Callable[[int], float]
-"""compressing(numel): seconds that a compressor works on a bucket of so many elements."""
+"""compressing(numel): seconds that a compressor works on a bucket of `numel` elements."""
 
 
 BESIDE_BACKWARD = ("overlapped", "native", "split")
@@ -106,7 +107,7 @@ def simulate(
     """
     if isinstance(network, Network):
         if workers is None or workers < 1:
-            raise UserError(f"workers: {workers}; a network needs to be told how many, at least 1")
+            raise UserError(f"workers: {workers}; a network needs a number of workers, at least 1")
         network = cluster(network, workers)
     if workers not in (None, network.size):
         raise UserError(f"workers: {workers}, but the topology has {network.size}")
@@ -125,7 +126,7 @@ class Simulator:
     pricer       the network with its collective
     decoding     how many of these seconds come after the last request is answered; None: none
     threads      of a rank that compute the passes on the cores that its exchange needs; 0: the passes take no core's
-                 time, as those of a GPU and of a replayed model
+                 time, as with a GPU or a replayed model
     A bucket's requests are counted once, for all schedules that make it.
     """
 
@@ -183,7 +184,7 @@ class Simulator:
         )
 
     def stretched(self, found: Simulated, scheduler: Scheduler, factors: Factors) -> Step:
-        """The step that `scheduler` made of the same buckets, had its parts taken so many times as long."""
+        """The step that `scheduler` makes of the same buckets, with the times of its parts multiplied by `factors`."""
         return self._timed(scheduler, found.groups, found.stages, factors)[0]
 
     def costs(self) -> list[LayerCost]:
@@ -256,7 +257,7 @@ def passes_of(trace: Trace) -> Passes:
     """The trace's computation, by layers with parameters.
 
     In the backward pass the time of layers without parameters delays the gradient that comes next. In the forward pass
-    it is added to that of the next layer with parameters; behind the last such layer, to that one.
+    it is added to the next layer with parameters; behind the last such layer, to that one.
     """
     forward, ready, now, waiting = [], [], 0.0, 0.0
     for layer in reversed(trace.layers):

@@ -45,7 +45,7 @@ class Stage(NamedTuple):
 
 
 def duration(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Duration:
-    """Seconds of a bucket's exchange, stage after stage, each so many times as long as predicted."""
+    """Seconds of a bucket's exchange, stage after stage, each multiplied by its factor in `factors`."""
     first = second = 0.0
     for name, _, seconds, copy in stages:
         seconds *= factors.compress if name == COMPRESS else factors.messages

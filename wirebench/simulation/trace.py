@@ -27,12 +27,12 @@ MOST_IMAGES, MOST_NUMEL, MOST_SECONDS = 10**9, 10**11, 10**5
 
 @runtime_checkable
 class Paced(Protocol):
-    """A model whose speed is chosen: its times are those of its trace, times `dilation` (network.dilation)."""
+    """A model whose speed is chosen: its trace's times are multiplied by `dilation` (network.dilation)."""
 
     dilation: float
 
     def backward_seconds(self, name: str, images: int) -> float:
-        """Seconds of the backward pass of the layer `name`, for so many images."""
+        """Seconds of the backward pass of the layer `name`, for `images` images."""
         ...
 
 
@@ -76,7 +76,7 @@ class Trace:
     unit: Literal["images", "samples", "tokens"] = "images"
 
     def __hash__(self) -> int:
-        """Of a few fields: that of hundreds of layers takes longer than what is kept by trace would take anew."""
+        """Hash a few fields alone: hashing hundreds of layers takes longer than computing the cached results again."""
         return hash((self.name, self.batch_size, len(self.layers), self.layers[:1]))
 
     @property

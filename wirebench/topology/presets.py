@@ -1,7 +1,7 @@
 """Networks by name: what a message costs on them, and clusters of them.
 
-A name here stands for a rate and a start-up time. The rate is the nominal one where nobody has measured; what people
-have, they should measure: wirebench bench collectives and wirebench fit make a topology file of it.
+A name here stands for a rate and a start-up time. The rate is the nominal one unless it was measured. Users should
+measure their own network: wirebench bench collectives and wirebench fit make a topology file of it.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def find(name: str) -> Network:
 
 
 def nvlink(gbytes_per_second: float) -> Link:
-    """The link of a GPU to those of its machine, at the nominal rate of its NVLinks in one direction."""
+    """The link of a GPU to the other GPUs of its machine, at the nominal rate of its NVLinks in one direction."""
     return Link(NVLINK_LATENCY_SECONDS, gbytes_per_second * 1e9)
 
 

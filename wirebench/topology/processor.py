@@ -1,8 +1,8 @@
 """What messages and requests cost the processors of a cluster's machines, and whether its ranks share their cores.
 
 A rank's processor starts messages, copies their bytes, adds and merges what arrives, and compresses. On a real cluster
-every rank has cores of its own, and the busiest rank is waited for. Where one machine plays all hosts, its cores have
-the work of all ranks to do, and a rank's work takes longer the more ranks there are.
+every rank has cores of its own, and all wait for the busiest rank. If one machine plays all hosts, its cores do the
+work of all ranks, and a rank's work takes longer as the number of ranks grows.
 """
 
 import math
@@ -29,13 +29,13 @@ FITS, BEYOND = 270_000.0, 14_700_000.0
 """Elements of a vector that lies in a core's caches, 1 MB, and of one that lies in none: the sizes that compressors are
 timed at (`wirebench bench compressors`). Runs with the first gave the constants, runs with millions confirm this."""
 CROWDED_SHARE = 0.15
-"""A message costs a core less the more ranks share it, by this power of their number: probably a thread that runs finds
+"""A message costs a core less as more ranks share it, by this power of their number: probably a running thread finds
 more to do before it sleeps again. It was chosen on the forty, the hundred and the sixty runs of results/prediction*."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """The constants of a kind of machine, in seconds of one core.
+    """The constants of a type of machine, in seconds of one core.
 
     cores              that all ranks share; 0: every rank has cores of its own
     call_seconds       of a request, on every rank at the same time, whatever it carries
@@ -69,14 +69,14 @@ class Processor:
         return not (self.message_seconds or self.seconds_per_byte)
 
     def crowded(self, ranks: int) -> float:
-        """How many times as long a rank's own work takes while all of so many ranks do the same."""
+        """How many times as long a rank's own work takes while all `ranks` ranks do the same."""
         return max(1.0, ranks / self.cores) if self.cores else 1.0
 
     def slower_by(self, elements: float) -> float:
-        """How many times as long as in its measurement a compressor works on so many elements.
+        """How many times as long as in its measurement a compressor works on `elements` elements.
 
-        Up to FITS `compress_factor`; none of BEYOND lie in a cache in the measurement either; in between on a line over
-        the logarithm, as costs do.
+        Up to FITS it is `compress_factor`. From BEYOND on it is 1, because no element lies in a cache in the
+        measurement either. In between it follows a line over the logarithm, as costs do.
         """
         if self.compress_factor == 1:
             return 1.0
@@ -84,7 +84,7 @@ class Processor:
         return 1.0 + (self.compress_factor - 1.0) * min(max(share, 0.0), 1.0)
 
     def together_speed(self, ranks: int, threads: int = 1) -> float:
-        """Share of its speed that a rank's computing has while another thread works, too, as those of all ranks do.
+        """Share of its speed that a rank's computing has while another of its threads works, too, as on all ranks.
 
         threads  that compute; with one, the other thread has as large a share of its speed
         """
@@ -92,7 +92,7 @@ class Processor:
         return min(1.0, share / (threads + 1)) / min(1.0, share / threads)
 
     def message(self, ranks: int) -> float:
-        """Seconds of a message at each of its two ends, where there are so many ranks."""
+        """Seconds of a message at each of its two ends, in a world of `ranks` ranks."""
         return self.message_seconds / self.crowded(ranks) ** CROWDED_SHARE
 
     def together(self, work: Iterable[float]) -> float:
@@ -113,7 +113,7 @@ class Processor:
 
 
 class ByKind(NamedTuple):
-    """A processor as messages of sums find it, and those of all other requests, which go one by one."""
+    """A processor as messages of sums find it, and as messages of all other requests do, which go one by one."""
 
     sums: Processor
     others: Processor

@@ -39,7 +39,7 @@ class Link:
         assert self.lanes >= 1, f"a link has at least one lane, got {self.lanes}"
 
     def busiest(self, messages: float) -> float:
-        """How many of so many equal messages the busiest lane carries."""
+        """How many of `messages` equal messages the busiest lane carries."""
         return max(messages / self.lanes, min(messages, 1))
 
 
@@ -155,7 +155,7 @@ class Topology:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks in leaf order (depth first), so that those of a machine are contiguous."""
+        """The ranks in leaf order (depth first), so that a machine's ranks are contiguous."""
         return self.root.ranks
 
     @cached_property
