@@ -44,7 +44,7 @@ class Mine:
         pass
 """
 
-DIFFER = "the ranks' averages differ: rank 1's is not that of rank 0; it must be, to the bit"
+DIFFER = "the ranks' averages differ: rank 1's is not rank 0's; they must be equal to the bit"
 
 Try = Callable[..., str]
 
@@ -151,7 +151,7 @@ def test_averages_that_differ_are_found_by_a_reading(tried: Try) -> None:
 def test_parameters_that_differ_are_found_before_they_are_kept(every: int, tried: Try, tmp_path: Path) -> None:
     said = tried(HEAD + BYTES + LATER, f"train.checkpoint_every_steps={every}", "output.health_every=0")
     assert said.startswith(
-        f"error: step {3 if not every else 2}: the ranks' parameters differ: rank 1 has not those of rank 0, so "
+        f"error: step {3 if not every else 2}: the ranks' parameters differ: rank 1 has other ones than rank 0, so "
         "compressor.name = own_plugins.mine or scheduler.name = wfbp did not average alike"
     )
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))

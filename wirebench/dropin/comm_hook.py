@@ -69,10 +69,10 @@ def comm_hook(
 class CommHook:
     """One model's exchange by DDP's buckets; `comm_hook` makes one.
 
-    group     to average over; None: that of the model, which the first bucket shows
-    make_job  of what all ranks must have alike, the gradients' device, the group and the state to go on from
-    facts     what all ranks must have alike, by name, without what is known of the model
-    epoch     set it where the loop has epochs: a compressor's warm-up goes by them
+    group     process group to average over; None: the model's own group, which the first bucket shows
+    make_job  called with the facts that all ranks must share, the gradients' device, the group and the state to resume
+    facts     facts that all ranks must share, by name, without facts about the model
+    epoch     set it if the loop has epochs: a compressor's warm-up counts them
     An exchange runs in a thread of its own, in the order of the buckets, and its future is completed there.
     """
 

@@ -193,8 +193,8 @@ class HookJob:
     ) -> None:
         """In the thread: exchange, and hand averages to DDP.
 
-        After an error DDP gets gradients as they are. It casts what a future has to a tensor, and so would hide the
-        error; `check` raises it when DDP has done its part of the backward pass.
+        After an error DDP gets the gradients without averaging. DDP casts a future's value to a tensor, and so would
+        hide the error; `check` raises it when DDP has done its part of the backward pass.
         """
         try:
             if self.failed is None:

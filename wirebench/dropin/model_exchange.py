@@ -134,12 +134,12 @@ class ModelExchange:
             )
 
     def _own_weights(self, state: Mapping[str, Any]) -> Tensor | None:
-        """Beside those of the model, of what is to be loaded when the gradient is laid out."""
+        """The rank's own weights in `state`, if it has any and is to be loaded later, with the gradient's layout."""
         key = {"outer": Anchored.weights, "elastic": Pull.weights}.get(self.mode, "")
         return None if self.is_laid_out or not state else state["compressor"].get(key)
 
     def place(self, state: Mapping[str, Any]) -> None:
-        """Before the first forward pass: give the model the rank's own weights, where the state has some."""
+        """Before the first forward pass: give the model the rank's own weights, if the state has any."""
         mine = self._own_weights(state)
         if mine is None:
             return
@@ -171,8 +171,8 @@ class ModelExchange:
         self.engine.communicators[0].broadcast(list(self.model.buffers())).wait()
 
     def hold_back(self) -> None:
-        """From now on nothing is exchanged before the backward pass is done."""
-        assert isinstance(self.driver, Threaded), "only gradients are held back"
+        """From now on every exchange starts after the backward pass."""
+        assert isinstance(self.driver, Threaded), "only exchanges of gradients can start later"
         self.driver.after_backward = True
 
     def hold_rates(self) -> None:

@@ -17,7 +17,7 @@ def watch(
 ) -> Callable[[], None]:
     """Refuse two momenta, and a scaler other than `scaler`; returns what ends the watch.
 
-    parameters  the `id` of each parameter whose gradient `compressor` averages, as far as they are known
+    parameters  the `id` of each parameter whose gradient `compressor` averages, as far as known
     """
     seen: set[int] = set()
 

@@ -57,16 +57,16 @@ def overflow_of(engine: Engine, compressor: Method, scaler: torch.amp.GradScaler
 
 
 def remembers(compressor: Method) -> bool:
-    """Whether what one step sees may come back in another, or comes out as an update, which has no scale."""
+    """Whether a step's gradient may affect a later step, or the result is an update, which has no scale."""
     if isinstance(compressor, Bare):
-        return True  # nobody has said that it does not
+        return True  # it declares nothing, so it may
     if isinstance(compressor.inner, Method):
         return remembers(compressor.inner)
     return compressor.keeps != "nothing" or compressor.owns_momentum or compressor.makes_update
 
 
 def refuse_unknown_scaler(compressor: Method, known: torch.amp.GradScaler | None) -> None:
-    """UserError where a GradScaler steps the optimizer that nobody has told of, and the compressor remembers.
+    """UserError if a GradScaler other than `known` steps the optimizer, and the compressor remembers earlier steps.
 
     To be called within the optimizer's step.
     """

@@ -16,7 +16,7 @@ from wirebench.gradient.flat import check_alike, is_channels_last
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that have a gradient, by name; UserError where there is none, or where their dtypes differ."""
+    """The parameters that have a gradient, by name; UserError if none has one, or if their dtypes differ."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     check_alike(named)
     empty = next((name for name, p in named.items() if p.is_meta), None)

@@ -5,8 +5,8 @@
   loss.backward()                       gradients are averaged when it returns, as under DistributedDataParallel
   sync.step(optimizer)                  or: sync.wait(); optimizer.step()
 
-The first step tells the order in which gradients come: their flat vector has it (gradient/flat.py). The lane, its
-driver and all that follows are those of train.py.
+The first step shows the order in which gradients come: their flat vector has it (gradient/flat.py). The lane, its
+driver and all later stages are the same as in train.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ from wirebench.gradient.flat import refuse_sparse
 from wirebench.utils.hooks import WeakHook
 
 NAME = "sync"
-LOST = "synchronise: what it returned is gone, and nobody averages gradients; keep it as long as the model trains"
+LOST = "synchronise: the object it returned is gone, so gradients are not averaged; keep it as long as the model trains"
 
 
 def synchronise(
@@ -62,7 +62,7 @@ def synchronise(
 ) -> "Sync":
     """Average the gradients of `model` over the ranks of the running job; every rank calls it.
 
-    model       on its device, not wrapped; parameters and buffers become those of rank 0
+    model       on its device, not wrapped; parameters and buffers are overwritten with rank 0's
     compressor  compressors.build(...), or any object with a Compressor's members
     scheduler   schedulers.build(...)
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
@@ -188,10 +188,10 @@ class Sync:
         return self._exchange.about() | self._meter.report()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs to go on after a restart: order and cut of the gradient, the compressor's state.
+        """What this rank needs to resume after a restart: the gradient's order and buckets, the compressor's state.
 
-        Each rank saves its own: residuals differ. The model and the optimizer are saved as ever, the model within
-        `evaluation_view`. It waits for what is under way, so every rank calls it after the same step.
+        Each rank saves its own: residuals differ. Save the model within `evaluation_view`, and the optimizer as usual.
+        It waits for exchanges under way, so every rank calls it after the same step.
         """
         if self._begun and self._gradients_came():
             raise UserError("sync.state_dict: a step's gradients are not averaged yet; call it after sync.step")
@@ -209,7 +209,7 @@ class Sync:
         self._pending = state
 
     def close(self) -> None:
-        """Detach from the model and leave the suite's own process group; the model stays as it is."""
+        """Detach from the model and leave the suite's own process group; the model does not change."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""Wrong uses of `synchronise` that would let ranks drift apart without a word: each is one line instead."""
+"""Wrong uses of `synchronise` that would silently let ranks drift apart: each raises an error of one line instead."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ _held = WeakIdKeyDictionary()
 """Parameters whose gradients a `synchronise` of this process averages."""
 _LEARNS = attrgetter("requires_grad")
 _MAKER, _METHOD = "made_by", "method"
-_AGAIN = "close() it, and call synchronise again with the model as it is now"
+_AGAIN = "close() it, and call synchronise again with the changed model"
 
 
 def refuse_names(**parts: object) -> None:
@@ -53,13 +53,13 @@ def refuse_kinds(scaler: object, collective: object) -> None:
 
 
 def refuse_optimizer(optimizer: object) -> None:
-    """UserError for what is none, and for one that computes gradients within its step: nobody averages these."""
+    """UserError for an object that is no optimizer, and for one whose step computes gradients: none are averaged."""
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
         raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
     kind: Any = type(optimizer)
     if _needs_closure(kind):
         raise UserError(
-            f"sync.step: {type(optimizer).__name__} needs a closure, whose gradients nobody would average; take an "
+            f"sync.step: {type(optimizer).__name__} needs a closure, whose gradients would not be averaged; take an "
             "optimizer whose step() needs none"
         )
 
@@ -164,8 +164,8 @@ def _kind_of(state: object) -> str:
 class ModelWatch:
     """Holds a model's parameters for one `synchronise`, and sees what the loop does to them later.
 
-    A parameter that is added or unfrozen later would be averaged by nobody, and one that is moved or cast would not fit
-    the flat gradient. Values that are put elsewhere, as ZeRO puts them, are no matter.
+    A parameter that is added or unfrozen later would not be averaged, and one that is moved or cast would not fit the
+    flat gradient. Values that move to other memory, as with ZeRO, do no harm.
     """
 
     def __init__(self, model: nn.Module) -> None:

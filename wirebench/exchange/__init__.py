@@ -1,4 +1,4 @@
-"""Drivers of exchanges: they advance compressors' generators, in threads or in lockstep, and check what comes out.
+"""Drivers of exchanges: they advance compressors' generators, in threads or in lockstep, and check the results.
 
 May import collectives, telemetry and all below.
 """

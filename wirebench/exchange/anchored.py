@@ -83,7 +83,7 @@ class Anchored:
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
 
     def restart(self) -> None:
-        """Begin from the model's weights, as they are now, with nothing remembered of any exchange."""
+        """Begin from the model's current weights, and forget all earlier exchanges."""
         self.flat.gather_weights(self.anchor)
         self.velocity.zero_()
         self.due.fill_(NEVER)

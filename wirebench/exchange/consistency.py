@@ -1,4 +1,4 @@
-"""Whether all ranks have the same bits, as they must: an average that differs is no average, and nobody would see it.
+"""Check that all ranks have the same bits: averages that differ between ranks would otherwise go unnoticed.
 
 One checksum of each rank's vector, and one small sum over ranks.
 """
@@ -19,10 +19,10 @@ NOT_FINITE = -1
 
 
 def check_averages(lanes: Sequence[Lane], results: Sequence[Tensor], when: str) -> None:
-    """UserError where the ranks' averaged gradients differ; `results` are those of `lanes`. Every rank calls it."""
+    """UserError if the ranks' averaged gradients differ; `results` belong to `lanes`, in order. Every rank calls it."""
     rank = first_to_differ([lane.server.communicator for lane in lanes], results)
     if rank:
-        text = f"{when}: the ranks' averages differ: rank {rank}'s is not that of rank 0; it must be, to the bit"
+        text = f"{when}: the ranks' averages differ: rank {rank}'s is not rank 0's; they must be equal to the bit"
         raise broken(lanes[0].compressor, text)
 
 
@@ -36,16 +36,16 @@ def check_parameters(
     rank = first_to_differ(communicators, parameters)
     if rank:
         raise UserError(
-            f"step {step}: the ranks' parameters differ: rank {rank} has not those of rank 0, so compressor.name = "
+            f"step {step}: the ranks' parameters differ: rank {rank} has other ones than rank 0, so compressor.name = "
             f"{given.compressor.name} or scheduler.name = {given.scheduler.name} did not average alike"
         )
 
 
 def first_to_differ(communicators: Sequence[Communicator], vectors: Sequence[Tensor]) -> int:
-    """The first rank whose vector has other bits than that of rank 0; 0 where there is none.
+    """The first rank whose vector has other bits than rank 0's; 0 if all have the same.
 
     vectors  one-dimensional, one for each of `communicators`, in order
-    Every rank calls it. It is also 0 where a vector is not finite: the guard reports that, and NaNs have many bit
+    Every rank calls it. It is also 0 if a vector is not finite: the guard reports that, and NaNs have many bit
     patterns.
     """
     rows = []

@@ -1,4 +1,4 @@
-"""How well the exchange of a step did: its error, what it holds back, and whether it sent the right entries.
+"""How well the exchange of a step did: its error, its residual, and whether it sent the right entries.
 
 A reading costs two dense sums over ranks and a selection, so it is taken every N steps only (output.health_every), and
 its steps are left out of every throughput. All ranks read at the same steps and get the same numbers.
@@ -99,12 +99,12 @@ class Health:
 
 
 def held_back(lane: Lane) -> Tensor | None:
-    """A tensor with about the norm of what a rank holds back, for the residual watch; None where nothing is."""
+    """A tensor with about the norm of a rank's residual, for the residual watch; None for a method without one."""
     return _here(lane, lane.compressor.unsent(lane.flat.grad.numel()))
 
 
 def _residual(lane: Lane) -> Tensor | None:
-    """The residual, element by element that of the flat gradient; None for a method that has none."""
+    """The residual, shape (numel,), in the order of the flat gradient; None for a method without one."""
     return _here(lane, lane.compressor.held_back(lane.flat.grad.numel()))
 
 

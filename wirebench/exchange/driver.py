@@ -1,9 +1,9 @@
 """Advance exchanges, and the contract of a synchroniser, which every driver of exchanges fulfils.
 
 Three generators are stacked: a compressor's exchange yields requests, the executor turns each request into rounds and
-yields a handle per round, and `run` (or a driver's own loop) waits for the handles. So nothing below ever blocks, and
-the same compressor code runs in a communication thread, where one rank waits for its own rounds, and among virtual
-workers, where all ranks live in one process and every rank must have posted a round before any of them waits for it.
+yields a handle per round, and `run` (or a driver's own loop) waits for the handles. So no lower layer ever blocks, and
+the same compressor code serves two settings. In a communication thread one rank waits for its own rounds. Virtual
+workers share one process, and every rank must have posted a round before any of them waits for it.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -69,7 +69,7 @@ class Pull:
         self.flat.set_weights(together(own, self.centre, weight))
 
     def restart(self) -> None:
-        """Begin from the model's weights, as they are now."""
+        """Begin from the model's current weights."""
         self.flat.gather_weights(self.centre)
 
     def magnitude(self) -> float:
@@ -144,7 +144,7 @@ class Elastic:
             self._seconds = [Duration(self._timer.seconds(begin, end))]
 
     def take_durations(self) -> list[Duration]:
-        """How long the sum took in the last step that was held back; one entry, as there is one message."""
+        """Duration of the sum in the last step with `holding`; one entry, as there is one message."""
         return self._seconds
 
     def take_logs(self) -> list[list[RequestLog]]:

@@ -1,4 +1,4 @@
-"""What keeps a rank's state of the exchange, and how it gets back what was saved, also by a run of another schedule."""
+"""Holders of a rank's exchange state, and how a saved state is restored, also from a run with another schedule."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,27 +8,27 @@ from wirebench.exchange.easgd import Pull
 from wirebench.gradient.contract import Method
 
 Holder = Method | Pull | Anchored
-"""The rank's compressor or, where weights are sent, its side of that."""
+"""The rank's compressor or, if weights are exchanged, the state of that exchange."""
 GRADIENTS = "gradients"
 BY_MODE = {"outer": Anchored.exchanges, "elastic": Pull.exchanges}
-"""What is exchanged, by the scheduler's mode; by any other gradients."""
+"""What is exchanged, by the scheduler's mode; all other modes exchange gradients."""
 
 
 def exchanges(holder: Holder) -> str:
-    """What its state is about, in words."""
+    """The name of what `holder` exchanges, as text for messages."""
     return GRADIENTS if isinstance(holder, Method) else holder.exchanges
 
 
 def exchanged(state: Mapping[str, Any]) -> str:
-    """What the state of a holder is about, in words."""
+    """The name of what the holder of `state` exchanged, as text for messages."""
     return next((each.exchanges for each in (Anchored, Pull) if each.keys <= state.keys()), GRADIENTS)
 
 
 def restore(holder: Holder, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
-    """Go on from what was saved. `joins` and `weight`: see Method.take_over.
+    """Restore a saved state. `joins` and `weight`: see Method.take_over.
 
-    A schedule that exchanges something else goes on from the model, which has its weights already: residuals of
-    gradients are in other units than those of weights' differences.
+    A schedule that exchanges something else starts from the model, whose weights are restored already: residuals of
+    gradients and residuals of weights' differences have different units.
     """
     if exchanged(states[0]) != exchanges(holder):
         if not isinstance(holder, Method):

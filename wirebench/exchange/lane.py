@@ -104,11 +104,12 @@ class Lane:
                 parameter.grad = None
 
     def attach(self, on_ready: Callable[[Sequence[int]], None]) -> None:
-        """Hook every parameter: `on_ready(layers)` is told which gradients have come, and lie in the flat one now.
+        """Hook every parameter: `on_ready(layers)` gets the layers whose gradients have come into the flat gradient.
 
-        A hook in Python takes longer than the copy of a small gradient. So small ones are noted without it, and go into
-        the flat gradient together with the next that has one: a large one, whose copy is cheap only while it is in the
-        processor's cache, the first of all, or the last of a bucket, with which the bucket is complete as a rule.
+        A hook in Python takes longer than the copy of a small gradient. So small gradients are only noted, and copied
+        into the flat gradient by the next hook in Python. Three kinds of gradients have such a hook: a large one, whose
+        copy is cheap only while it is in the processor's cache; the first of all; and the last of a bucket, which
+        usually completes the bucket.
         """
         self._on_ready = on_ready
         self._heard = {0, *self._last, *(i for i, layer in enumerate(self.flat.layers) if layer.numel >= LARGE)}
@@ -161,10 +162,10 @@ class Lane:
         self.collect()
 
     def fill_unused(self) -> list[int]:
-        """Give layers whose gradient no backward pass has brought in this step one, and return those that had none.
+        """Give a gradient to each layer that got none from this step's backward pass; returns the layers without one.
 
-        What a loop has put there itself is taken. Else it is zero: other ranks may have used the layer, so it is
-        exchanged all the same.
+        A gradient that the loop itself has set is taken. Otherwise it is zero, and is exchanged, too, because other
+        ranks may have used the layer.
         """
         self.collect()
         waiting = [position for position, ready in enumerate(self._ready) if not ready]

@@ -36,7 +36,7 @@ class Lockstep:
         return [lane.server.take_log() for lane in self.lanes]
 
     def stepping(self) -> AbstractContextManager[None]:
-        """The optimizer steps as it is."""
+        """A context that does nothing: the optimizer's step needs no change."""
         return nullcontext()
 
     def met(self, step: int) -> int:

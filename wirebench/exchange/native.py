@@ -60,7 +60,7 @@ class DdpSync:
         return [[self.served]]
 
     def stepping(self) -> AbstractContextManager[None]:
-        """The optimizer steps as it is."""
+        """A context that does nothing: the optimizer's step needs no change."""
         return nullcontext()
 
     def met(self, step: int) -> int:

@@ -167,7 +167,7 @@ class OuterSteps:
 
 
 def _average(lane: Lane, fragment: Bucket, world: ExchangeContext) -> Steps:
-    """Average the fragment over ranks, in place; `world` is that of the step in which it was sent."""
+    """Average the fragment over ranks, in place; `world` belongs to the step in which it was sent."""
     with torch.no_grad():
         exchange = conformance.exchange(lane.compressor, fragment, world)
         average: Tensor = yield from advance(exchange, lane.server.serve, lane.compressing)

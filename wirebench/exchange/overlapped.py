@@ -1,10 +1,10 @@
-"""The driver of real processes: one communication thread exchanges buckets while the backward pass goes on.
+"""The driver of real processes: one communication thread exchanges buckets during the backward pass.
 
 Algorithm 2 of MG-WFBP (Shi and Chu, arXiv 1811.11141): hooks put full buckets into a queue, in bucket order, and the
 thread works it off. Every rank starts its exchanges in the same order, so nothing has to be negotiated.
 
-Once the backward pass is done the training thread has nothing else to do, and works the rest of the queue off itself,
-the last bucket at least: to wake another thread and wait for it takes longer, the more so where all cores are busy.
+Once the backward pass is done the training thread has nothing else to do. So it works off the rest of the queue itself,
+at least the last bucket. Waking another thread and waiting for it takes longer, above all if all cores are busy.
 """
 
 import queue
@@ -35,7 +35,7 @@ Timed = tuple[int, Any, Any]
 class Threaded:
     """Averages the gradients of one lane, overlapping the backward pass.
 
-    after_backward  hold every exchange back until the backward pass is done
+    after_backward  start every exchange after the backward pass
     holding         do so in this step, whatever the schedule says, and keep how long each exchange takes
     """
 
@@ -93,7 +93,7 @@ class Threaded:
         return [self.lane.server.take_log()]
 
     def stepping(self) -> AbstractContextManager[None]:
-        """The optimizer steps as it is."""
+        """A context that does nothing: the optimizer's step needs no change."""
         return nullcontext()
 
     def met(self, step: int) -> int:
@@ -105,7 +105,7 @@ class Threaded:
         self._do_what_is_queued()
 
     def take_durations(self) -> list[Duration]:
-        """Of every bucket's exchange in the last step that was held back; waits for the device."""
+        """Durations of every bucket's exchange in the last step with `holding`; waits for the device."""
         self._timer.synchronize()
         return [Duration(seconds) for seconds in self._seconds(self._timed)]
 
@@ -181,7 +181,7 @@ class Threaded:
                 self._work_once()
 
     def _work_once(self) -> None:
-        """Do what is first in the queue, unless somebody has done it."""
+        """Do the first work in the queue, unless the other thread has emptied it."""
         if not self._queue:
             return
         work, done = self._queue.popleft()

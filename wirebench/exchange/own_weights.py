@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def together(weights: Sequence[Tensor], common: Tensor, weight: float) -> Tensor:
-    """A rank's weights that stand for those of several ranks of an earlier world; `common` for those of none.
+    """A rank's weights in place of several ranks' weights in an earlier world; `common` if it replaces no rank.
 
-    All that counts of them is the ranks' mean distance from the common weights, so it is to stay what it was: as with
-    residuals, the distances are added and multiplied by `weight`, the number of ranks now over that of then.
+    Only the ranks' mean distance from the common weights matters, so that mean must not change. As with residuals, the
+    distances are added and multiplied by `weight`, the new world size over the earlier one.
     """
     mine = common.clone()
     for each in weights:

@@ -1,7 +1,7 @@
-"""A tiny exchange before a run begins: what a compressor or an engine cannot do is said before anything is written.
+"""A tiny exchange before a run begins: limits of a compressor or an engine raise an error before any file is written.
 
-Without it a compressor that does not support the number of ranks or the dtype, or a mistake in a plugin, would show at
-the first real exchange only, after the files of an earlier run in the output folder have been moved aside.
+Examples are a compressor that does not support the number of ranks or the dtype, and a mistake in a plugin. Without
+this check they would show only at the first real exchange, when an earlier run's files have been moved aside.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """The driver of split schedules: reduce-scatter in the backward pass, all-gather under the next forward pass.
 
 DeAR (Zhang et al., arXiv 2302.12445). A sum over ranks is a reduce-scatter, after which each rank holds its share of
-the sum, and an all-gather of the shares. (Of a tree: a reduce to its root, and a broadcast.) A parameter's update waits
-for the all-gather, so it happens right before the layer's next forward pass, bucket by bucket; whoever else wants to
-look at the model calls `settle` first.
+the sum, and an all-gather of the shares. (With a tree: a reduce to its root, and a broadcast.) A parameter's update
+waits for the all-gather, so it happens right before the layer's next forward pass, bucket by bucket. All other code
+calls `settle` before it reads the model.
 
 One bucket, from step t to t + 1:
 
@@ -107,12 +107,12 @@ class ReduceScatterDriver(Threaded):
             self.averaged(self._step)
 
     def take_logs(self) -> list[list[RequestLog]]:
-        """The requests of the step before: those of this one are not done yet."""
+        """The requests of the step before: this step's are not done yet."""
         logs, self._logs = self._logs, []
         return [logs]
 
     def take_durations(self) -> list[Duration]:
-        """Of every bucket's reduce-scatter and all-gather in the last step that was held back; waits for the device."""
+        """Each bucket's reduce-scatter and all-gather time in the last step with `holding`; waits for the device."""
         self._timer.synchronize()
         pairs = zip(self._seconds(self._timed), self._seconds(self._gather_timed), strict=True)
         return [Duration(*both) for both in pairs]

@@ -9,8 +9,8 @@ from torch import Tensor
 def clip(gradients: Sequence[Tensor], most: float) -> None:
     """Scale a gradient down to the norm `most`, in place, where it is longer; 0: leave it.
 
-    What is not finite stays so, and finite elements whose sum of squares overflows stay as they are. Nothing waits for
-    a GPU.
+    Elements that are not finite stay so. If the sum of squares overflows, all elements keep their values. It does not
+    wait for a GPU.
 
     gradients  its parts: the flat gradient, or one for each parameter
     """

@@ -17,7 +17,7 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.requests import Request
 
 TAKEN = (torch.float32, torch.bfloat16)
-"""What every method takes."""
+"""Gradient dtypes that every method accepts."""
 PARTS = ("exchange", "wire_bytes", "state_dict", "load_state_dict")
 
 

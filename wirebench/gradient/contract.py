@@ -39,8 +39,8 @@ class Compressor(Protocol):
         `bucket.grad` holds this rank's gradient and may be overwritten; the result may be `bucket.grad` itself. It must
         be bit-identical on all ranks. A NaN or infinity in any rank's gradient must reach every rank's result, so that
         all ranks stop at the same step. Buckets are exchanged in the same order on every rank, but several exchanges
-        may be under way at once: a driver may leave one at a request and begin that of the next bucket (`dear` does).
-        What belongs to one bucket or step is therefore a local variable, not an attribute that a `yield` lies between.
+        may be under way at once: a driver may leave one at a request and begin the next bucket's (`dear` does). So data
+        of one bucket or step must be in a local variable, not in an attribute that has to outlast a `yield`.
         """
         ...
 
@@ -69,19 +69,19 @@ class Method(Compressor):
     collective     the collective that its paper runs it on, used where the config names none; "": the engine's own
     whole_model    why it works only on the whole model in one bucket; "": on any bucket
     bounded_by     the option to change when the residual grows without bound, and its new value where that is not
-                   plain: a warning quotes it; "" for a method that holds nothing back
-    fades          what waits shrinks by itself, so that it has a bound, and nobody watches it
+                   plain: a warning quotes it; "" for a method without a residual
+    fades          the residual decays by itself, so it is bounded and not watched
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
-    divides        it works in groups of so many ranks, which have to divide their number where a run begins; 0: it
-                   does not
+    divides        ranks of a group that it works in; it has to divide the world size when a run begins; 0: no groups
     reads_weights  its exchange reads `bucket.param`; elsewhere a caller may leave that empty
-    any_dtype      its exchange takes gradients of any floating dtype as they are. Others get fp32: of a bfloat16
-                   gradient an fp32 copy, whose values travel in bfloat16 (Bucket.narrow); fp16 and fp64 are refused
+    any_dtype      its exchange takes gradients of any floating dtype without conversion. Others get fp32: for a
+                   bfloat16 gradient an fp32 copy, whose values travel in bfloat16 (Bucket.narrow); fp16 and fp64 are
+                   refused
     makes_update   what it returns is the update itself (signs, say), not an average of gradients. It goes with plain
                    SGD, which subtracts it times the rate, and whose weight decay is then decoupled, as in AdamW
-    usual_step     a step whose requests are those of most steps of a run: planners and benchmarks look at it
+    usual_step     a step with the requests that most steps of a run have: planners and benchmarks look at it
     density        share of the entries that it sends, which a warm-up sets; 0 where another option counts, None for a
                    method that has none
     memory         this rank's residuals; when the number of ranks changes, their part in the average is kept
@@ -125,11 +125,11 @@ class Method(Compressor):
         self.memory.load_state_dict(_memory(state))
 
     def held_back(self, numel: int) -> Tensor | None:
-        """The residual, shape (numel,), element by element that of the flat gradient; None for a method without one."""
+        """The residual, shape (numel,), in the order of the flat gradient; None for a method without one."""
         return self.memory.state_dict().get(RESIDUAL)
 
     def unsent(self, numel: int) -> Tensor | None:
-        """A tensor with about the norm of what is held back, for the residual watch; None where nothing is."""
+        """A tensor with about the residual's norm, for the residual watch; None for a method without a residual."""
         return self.held_back(numel)
 
     def magnitude(self) -> float | None:
@@ -152,8 +152,8 @@ class Method(Compressor):
 
         states  state dictionaries of those ranks, at least one; shared state comes from the first
         joins   this rank is new: it takes the shared state only
-        weight  number of ranks now over that of the earlier world: sums are divided by the new number, so what was
-                held back in the old world is multiplied by this
+        weight  the new world size over the earlier one: sums are divided by the new size, so the earlier world's
+                residuals are multiplied by this
         """
         shared = {name: tensor for name, tensor in states[0].items() if name.startswith(SHARED)}
         self.load_state_dict(shared if joins else shared | _memory(states[0]))
@@ -191,7 +191,7 @@ class Bare(Method):
         self.inner.load_state_dict(state)
 
     def magnitude(self) -> float | None:
-        """Not measurable where it has a state: nobody has said whose that is."""
+        """None, not measurable, if it has a state, because the state's owner is unknown; else 0."""
         return None if self.inner.state_dict() else 0.0
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:

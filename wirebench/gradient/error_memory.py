@@ -18,7 +18,7 @@ class ErrorMemory:
     """Named memories, each as long as the flat gradient; zero at first.
 
     They are like the buckets that a method gets in dtype and device: fp32 also where the model's gradient is bfloat16
-    (conformance.exchange), whose 8 bits would lose what is small against what waits already.
+    (conformance.exchange), whose 8 bits would lose gradients that are small compared with the residual.
 
     `names` are the memories a method has, `residual` (what was not sent yet) by default. Each is allocated when it is
     first read, since only then the size of the model is known.

@@ -24,7 +24,7 @@ ALIGNED_BYTES = 16
 class Layer(NamedTuple):
     """One parameter tensor: its name, its slice [start, stop) of the flat gradient, its number of dimensions.
 
-    rows  size of its first dimension: the slice is a matrix of so many rows, in every memory format
+    rows  size of its first dimension: the slice is a matrix with this number of rows, in every memory format
     """
 
     name: str
@@ -88,7 +88,7 @@ class Bucket:
 
     @property
     def numel(self) -> int:
-        """Elements of its layers: as many as `grad` has, without those in gaps."""
+        """Elements of its layers; elements of `grad` in gaps do not count."""
         return sum(layer.numel for layer in self.layers)
 
     @property
@@ -127,7 +127,7 @@ class FlatGradient:
 
     @property
     def numel(self) -> int:
-        """Elements of its layers: as many as `grad` has, without those in gaps."""
+        """Elements of its layers; elements of `grad` in gaps do not count."""
         return sum(layer.numel for layer in self.layers)
 
     def holds(self, position: int, grad: Tensor) -> bool:
@@ -170,7 +170,7 @@ class FlatGradient:
         return Bucket(index, self.grad[piece], self.grad.new_empty(0), chosen, self.layers)
 
     def with_weights(self, bucket: Bucket) -> Bucket:
-        """The bucket with the weights as they are now. They lie in memory that the next call for this bucket reuses."""
+        """The bucket with the current weights. They lie in memory that the next call for this bucket reuses."""
         if self._weights is None:
             self._weights = torch.zeros_like(self.grad)
         first = self.layers.index(bucket.layers[0])
@@ -211,7 +211,7 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
 
 
 def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source into the target at its place, with few kernels; nothing where there is none."""
+    """Copy each source into the target at its place, with few kernels; both sequences may be empty."""
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
 
@@ -284,7 +284,7 @@ def _step_of(parameters: Sequence[nn.Parameter]) -> int:
 
 
 def _form(parameter: Tensor) -> Form:
-    """The parameter's own shape and, where it is of a memory format, its own strides; else those of rows."""
+    """The parameter's own shape, and its own strides if it has a memory format, else the strides of contiguous rows."""
     if not parameter.is_contiguous() and not is_channels_last(parameter):
         return parameter.size(), torch.empty_like(parameter, memory_format=torch.contiguous_format).stride()
     return parameter.size(), parameter.stride()
@@ -296,6 +296,6 @@ def _view(flat: Tensor, layer: Layer, form: Form) -> Tensor:
 
 
 def is_channels_last(tensor: Tensor) -> bool:
-    """Dense, with channels innermost: a first dimension of rows all the same."""
+    """Whether it is dense with channels innermost; along its first dimension it still consists of contiguous rows."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])

@@ -1,7 +1,7 @@
 """Numbers that a method takes of its own exchange: how much was chosen, how much was lost, how good an estimate was.
 
-They cost time, so a method takes them only while `world.measuring` says so. They are kept as sums, so that those of a
-step's buckets, and those of all ranks, can be combined into one number each.
+They cost time, so a method takes them only while `world.measuring` is true. They are kept as sums, so that the numbers
+of a step's buckets and of all ranks can be combined into one number each.
 """
 
 from collections.abc import Sequence

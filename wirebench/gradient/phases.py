@@ -5,7 +5,7 @@
   encode  a message is made of it, and what was sent is removed from the memory
   decode  answers are read, and the average is written
 
-A method writes `with phase("select"): ...`; unless somebody records, that does nothing.
+A method writes `with phase("select"): ...`; without a recorder that does nothing.
 """
 
 from collections.abc import Callable, Iterator

@@ -42,7 +42,7 @@ class LayerCost(NamedTuple):
 
 
 Cost = Callable[[int], float]
-"""cost(numel): seconds of one exchange of so many elements; its start-up time is cost(0)."""
+"""cost(numel): seconds of one exchange of `numel` elements; its start-up time is cost(0)."""
 
 
 def ready_times(layers: Sequence[LayerCost]) -> list[float]:
