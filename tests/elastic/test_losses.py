@@ -201,7 +201,7 @@ def test_a_restart_without_a_commit_is_a_loss_and_a_first_start_is_none(
     ("masses", "lost", "share", "words"),
     [
         ([1.0, 3.0], [1], 0.75, "lost with rank 1: 75% of all residuals"),
-        ([1.0, 3.0], [], 0.0, "nothing that was held back is lost"),
+        ([1.0, 3.0], [], 0.0, "no residual is lost"),
         ([0.0, 0.0], [1], 0.0, "lost with rank 1: 0% of all residuals"),
         ([1.0, None], [0], None, "lost with rank 0: how much is not measurable"),
     ],

@@ -30,7 +30,7 @@ def watch(norm_at: Callable[[int], float], steps: int, density: float | None = 0
 def test_a_residual_that_is_never_sent_is_named_with_the_setting():
     (warning,) = watch(lambda step: 2.0 * step, 5000)
     assert warning == (
-        "step 500: what topk holds back grows without bound: its norm is 1e+03, 2 times that of step 250; "
+        "step 500: the residual of topk grows without bound: its norm is 1e+03, 2 times as large as at step 250; "
         "change compressor.density"
     )
 
@@ -129,5 +129,5 @@ def test_a_run_with_a_threshold_that_nothing_passes_says_so(tmp_path: Path, caps
     settings += ["optimizer.lr=0"]  # the gradients stay what they are
     assert here(2, [CONFIG, f"output.dir={tmp_path}", *settings, "train.checkpoint_every_steps=0"]) == 0
     said = capsys.readouterr().out
-    assert "warning: step 500: what threshold holds back grows without bound" in said
+    assert "warning: step 500: the residual of threshold grows without bound" in said
     assert "change compressor.threshold" in said

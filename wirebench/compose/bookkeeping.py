@@ -106,7 +106,7 @@ def residual_watch_of(
 
 
 def gpu_watch_of(settings: Config, engine: Engine, machines: Sequence[dict[str, Any]]) -> GpuWatch:
-    """What samples this process's GPU and gathers all ranks'; `machines` are those of telemetry.machines.hosts."""
+    """The sampler of this process's GPU, which gathers all ranks' samples; `machines`: telemetry.machines.hosts()."""
     anywhere = settings.engine.device != "cpu" and any(machine["gpus"] for machine in machines)
     return GpuWatch(engine, sampler(engine.device), anywhere)
 
@@ -119,7 +119,7 @@ def record_of(
     note: Callable[[str], None],
     machines: Sequence[dict[str, Any]],
 ) -> RunRecord | NullRecord:
-    """The record in `folder`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
+    """The record in `folder`; an earlier run there is archived unless this run resumes from its checkpoint `source`."""
     directory = folder.directory
     if not engine.is_first:
         return NullRecord()

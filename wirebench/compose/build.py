@@ -55,7 +55,7 @@ MAY_DIFFER = ("output.dir", "data.root", "network.interface")
 """Keys that ranks on different hosts may set differently."""
 
 Tell = Callable[[str], None]
-"""Is told what the start-up does next."""
+"""Called with one line of text for each stage of the start-up."""
 
 
 def compose(given: Config, engine: Engine | None = None, tell: Tell = lambda text: None) -> Trainer:

@@ -102,7 +102,7 @@ def _without_momentum(settings: Config, words: str) -> str:
 
 
 def notes(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
-    """What a person may not expect of a config, or of a run of so many steps, a line each."""
+    """Notes on a config, or on a run of `steps` steps, that may surprise the user; one line each."""
     return [
         *_own_momentum(given), *_last_round(scheduler_of(given), steps), *_warming(given, steps, steps_per_epoch),
         *_short(given.model.options.get("context"), given.data.options.get("length")),
@@ -143,7 +143,7 @@ def _last_round(scheduler: Scheduler, steps: int) -> list[str]:
 
 
 def _last_applied(rule: OuterRule, fragment: int, steps: int) -> int | None:
-    """The last step after which the fragment is sent and still applied within so many; None without one."""
+    """The last step after which the fragment is sent and still applied within `steps` steps; None without one."""
     sent = range(steps - 1 - rule.delay, max(steps - 1 - rule.delay - rule.every, -1), -1)
     return next((step for step in sent if rule.starts(fragment, step)), None)
 

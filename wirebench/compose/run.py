@@ -1,4 +1,4 @@
-"""One run from its command line to its exit code: composed, trained, and what is said where it fails."""
+"""One run from its command line to its exit code: compose, train, and report a failure."""
 
 import traceback
 from collections.abc import Callable
@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) -> int:
-    """Run the command line; returns the exit code. `tell` is told what the start-up does."""
+    """Run the command line; returns the exit code. `tell` is called with each stage of the start-up."""
     run = None
     try:
         imported()
@@ -70,7 +70,7 @@ def lose(error: Exception, run: Trainer | None) -> int:
 
 
 def fail(message: object, code: int, run: Trainer | None) -> int:
-    """Say what went wrong in one line, and leave."""
+    """Report in one line what went wrong, and leave."""
     if run is not None:
         run.progress.close()
     # The ranks that go on wait until this one has ended.

@@ -48,9 +48,9 @@ def program(arguments: Sequence[str], name: str = "train.py") -> NoReturn:
 
 
 def begin(arguments: Sequence[str], name: str) -> None:
-    """Check the command line and say what starts. Ends the process for a mistake, and for --help.
+    """Check the command line and print what starts. Ends the process for a mistake, and for --help.
 
-    Until `imported` is called, Ctrl-C ends the process without a word: Python would show where in an import it was.
+    Until `imported` is called, Ctrl-C ends the process silently: Python would print a traceback of an import.
     """
     _exchange_handlers(signal.default_int_handler, signal.SIG_DFL)
     try:
@@ -77,7 +77,7 @@ def interrupted() -> bool:
 
 
 def over() -> None:
-    """All is said: from now on Ctrl-C ends the process without a word."""
+    """All output is printed: from now on Ctrl-C ends the process silently."""
     _exchange_handlers(_on_interrupt, signal.SIG_DFL)
 
 
@@ -118,7 +118,7 @@ def phase(text: str) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line on rank 0; where nobody can read it any more, training goes on without."""
+    """Print a line on rank 0; if the output's reader has gone, training continues without printing."""
     if launched().rank:
         return
     try:
@@ -129,7 +129,7 @@ def say(line: str) -> None:
 
 
 class Parser(cli.Parser):
-    """--help for a reader who may have gone; a mistake is one line, as those of a config are."""
+    """--help for a reader who may have gone; a mistake is one line, as in a config."""
 
     def print_help(self, file: Any = None) -> None:
         """Print what --help says."""

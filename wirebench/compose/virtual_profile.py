@@ -1,7 +1,7 @@
 """What virtual workers pretend to be: a cluster of given costs, so that a run of them can be repeated to the bit.
 
-All of them live in one process, whose times say nothing of a cluster. A scheduler that weighs times is told what a GTX
-1080 Ti would take by the roofline, and what messages cost on the MG-WFBP paper's 10 Gbit/s Ethernet.
+All of them live in one process, whose times do not describe a cluster. A scheduler that needs a profile gets the times
+of a GTX 1080 Ti by the roofline, and message costs on the MG-WFBP paper's 10 Gbit/s Ethernet.
 """
 
 from collections.abc import Sequence

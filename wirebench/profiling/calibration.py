@@ -1,12 +1,12 @@
 """Calibration, in the warm-up steps before those that count: times for a scheduler to learn from, and a prediction.
 
-First come settling steps, whose times mean nothing: memory is allocated, kernels are chosen. For a scheduler that
-weighs times there follow profiling steps, after which it cuts the model into new buckets. Validation steps, the last of
-the warm-up, time the buckets that then stand.
+First come settling steps, whose times mean nothing: memory is allocated, kernels are chosen. For a scheduler that uses
+profiles there follow profiling steps, after which it cuts the model into new buckets. Validation steps, the last of the
+warm-up, time these buckets.
 
-In profiling and validation steps every message is held back until the backward pass is done. So computation is timed
-without messages beside it, and messages without computation. A simulation puts both together again, and the run's
-record has the step time that it predicts beside the measured one.
+In profiling and validation steps every message is sent after the backward pass. So computation is timed without
+messages, and messages without computation. A simulation overlaps both again, and the run's record has the step time
+that it predicts and the measured one.
 """
 
 import json
@@ -44,7 +44,7 @@ class Holding(Protocol):
     holding: bool
 
     def take_durations(self) -> list[Duration]:
-        """How long every bucket's exchange took in the last step that was held back, by bucket."""
+        """How long every bucket's exchange took in the last step with `holding`, by bucket."""
         ...
 
 
@@ -87,7 +87,7 @@ class Calibration:
     _durations: list[Duration] = field(default_factory=list)
 
     def plan(self, first_step: int) -> None:
-        """Choose the profiling and validation steps of a run that begins, or goes on, with `first_step`."""
+        """Choose the profiling and validation steps of a run that begins, or resumes, at `first_step`."""
         begin, end = first_step + SETTLING_STEPS, first_step + self.warmup_steps
         if self.learns:
             self._profiling = range(begin, begin + PROFILING_STEPS)
@@ -103,7 +103,7 @@ class Calibration:
     """The first step that counts."""
 
     def state_dict(self) -> dict[str, Any]:
-        """A cut that was learned, and whose it is; empty where there is none."""
+        """The learned buckets and what identifies them; empty if none were learned."""
         bounds = [[group.start, group.stop] for group in self.groups]
         return {**self.identity, "bounds": bounds} if self.learned else {}
 
@@ -141,7 +141,7 @@ class Calibration:
     def conclude(self, directory: Path) -> str:
         """Combine the ranks' times, and let a scheduler that learns cut the model anew; every rank calls it.
 
-        Returns a line for the user; "" where there is none. A cut's profile and costs are saved into `directory`.
+        Returns a line for the user, or "". The profile and the costs of new buckets are saved into `directory`.
         """
         known = self.learned
         line = self._conclude()
@@ -171,9 +171,9 @@ class Calibration:
         return f"cut into {len(self.groups)} messages by times measured in this run"
 
     def prediction(self, steps: StepSeries) -> dict[str, Any] | None:
-        """The simulated step beside the measured ones; None without validation steps or without counted ones.
+        """The simulated step and the measured ones; None without validation steps or without counted ones.
 
-        steps  those of this run so far, on rank 0
+        steps  this run's steps so far, on rank 0
         """
         validated = [times for times in steps.warm_up if times.step in self._validation]
         if not steps.count or not validated or not self._durations or self.profile is None:

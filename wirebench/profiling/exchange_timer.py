@@ -77,7 +77,7 @@ def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
 
 
 def _median_of(engine: Engine, once: Callable[[], float]) -> float:
-    """Seconds of `once`: after one call to warm up, the median of as many as the time allows, then of ranks."""
+    """Seconds of `once`: after one warm-up call, the median of the calls that fit into the time, then of the ranks."""
     # The slowest rank decides how often, so that all ranks repeat it equally often.
     slowest = max(_of_ranks(engine, once()))
     repeats = max(1, min(MOST_REPEATS, int(SECONDS_EACH / max(slowest, 1e-9))))

@@ -3,8 +3,8 @@
 Hooks take a mark and do nothing else: on a GPU an event on the stream, on a CPU the time. Nothing waits for the device,
 so what is measured is not slowed. Hooks are attached only during the steps that are profiled.
 
-A pass is all forward calls since the last backward pass, and the backward pass after them: a model may be called twice
-before it, and its parts or its `forward` may be called in place of the model.
+A pass is all forward calls since the last backward pass, and the backward pass after them. A model may be called twice
+before a backward pass, and its parts or its `forward` may be called instead of the model.
 """
 
 import weakref
@@ -113,7 +113,7 @@ class LayerTimer:
         return [self._resolve(*step) for step in steps]
 
     def _starts(self) -> bool:
-        """Whether a forward pass is timed that begins or goes on now; what a backward pass recomputes is its own."""
+        """Whether the forward pass that begins or continues now is timed; recomputing counts as the backward pass."""
         if not torch.is_grad_enabled() or self.model.training != self._training:
             return False
         if torch._C._current_graph_task_id() != -1:

@@ -16,7 +16,7 @@ from wirebench.telemetry.timers import DeviceTimer
 PASSES = 3
 WORTH = 0.9
 ENOUGH_SECONDS = 10.0
-"""After so many seconds of passes the trial ends with the turn: a difference that slow passes show is no noise."""
+"""The trial ends after the turn in which the passes exceed this time: a difference between slow passes is no noise."""
 
 
 class PassSeconds(NamedTuple):
@@ -32,11 +32,11 @@ class PassSeconds(NamedTuple):
 
 
 def time_passes(model: nn.Module, images: Tensor, loss_of: Callable[[Any], Tensor], timer: DeviceTimer) -> PassSeconds:
-    """Time passes of a copy of the model over `images` (N, C, H, W), three in each precision, in turns.
+    """Time passes of a copy of the model over `images` (N, C, H, W): three in each precision, interleaved.
 
     loss_of  scalar loss of what the model returns
     timer    of the device that model and images are on
-    One more of each goes before and is not counted. The model, its gradients and the random streams stay as they are.
+    One more pass of each goes first and is not counted. The model, its gradients and the random streams do not change.
     """
     taken: dict[bool, list[float]] = {False: [], True: []}
     with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):

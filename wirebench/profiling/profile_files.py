@@ -53,7 +53,7 @@ def save(
 def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, Any]) -> tuple[list[LayerCost], Points]:
     """The layers with their seconds, and the costs of exchanges, as `save` wrote them into `directory`.
 
-    exchange  what is exchanged, and how: the file must say the same of all that is DECISIVE
+    exchange  what is exchanged, and how: the file must have the same value for every key in DECISIVE
     Raises UserError, naming scheduler.profile, for files that cannot be read or are of another model or exchange.
     """
     where = "scheduler.profile"

@@ -1,10 +1,9 @@
 """Save and resume a run: when its state is copied, written and read, and by whom.
 
-What the state is says train_state.py; what its files are, checkpoint_files.py. Training stands still while the state is
-copied and other ranks' parts travel to rank 0, and goes on while a thread of rank 0's process writes the copy: that
-process alone uses the disk, so no shared file system is needed, and a checkpoint is complete without a word between
-ranks. No message travels beside training, whose traffic is being measured. Rank 0 holds the copy of all ranks' parts
-until it is written.
+train_state.py defines the state, checkpoint_files.py its files. Training pauses while the state is copied and other
+ranks' parts travel to rank 0. It continues while a thread of rank 0's process writes the copy. That process alone uses
+the disk, so no shared file system is needed, and the ranks need no message to complete a checkpoint. No message travels
+during training, whose traffic is being measured. Rank 0 holds the copy of all ranks' parts until it is written.
 """
 
 import functools
@@ -35,7 +34,7 @@ class Checkpoints:
 
     state     what is saved and restored
     identity  what a resumed run must share with the run that saved: name -> value (model layout, data, seed ...)
-    note      is told, on rank 0, what a person should know
+    note      called, on rank 0, with each line that the user should read
     """
 
     directory: Path
@@ -55,9 +54,9 @@ class Checkpoints:
     _writer: Background = field(default_factory=functools.partial(Background, "wirebench-checkpoint"))
 
     def save(self) -> None:
-        """Copy the state as it is, for a thread that writes the copy while training goes on; every rank calls it.
+        """Copy the current state, for a thread that writes the copy during training; every rank calls it.
 
-        It waits for the checkpoint before this one; raises Unwritable on rank 0 where that could not be written.
+        It waits for the checkpoint before this one; raises Unwritable on rank 0 if that could not be written.
         """
         self.wait()
         self._agree()
@@ -79,13 +78,13 @@ class Checkpoints:
         Raises Unwritable, once, where it could not be written.
         """
         if self.engine.is_first:
-            # First of all, so that one that fails is not taken for complete by whoever asks afterwards.
+            # First of all, so that later callers do not take a failed checkpoint for complete.
             name, self.under_way = self.under_way, None
             self._writer.wait()
             self.newest = name or self.newest
 
     def settle(self) -> None:
-        """Before this process ends for another reason: as `wait`, but what fails here, too, is told, not raised."""
+        """Before this process ends for another reason: like `wait`, but a failure here is noted, not raised."""
         try:
             self.wait()
         except Exception as error:

@@ -37,7 +37,7 @@ class Contents:
     """What a checkpoint is written from; nothing of it changes meanwhile.
 
     model     the tree that is the same on all ranks, as `snapshot` copies it
-    ranks     of each rank its tree, likewise
+    ranks     each rank's tree, as `snapshot` copies it
     world     `size` and `steps_per_epoch`; identity: what a run that resumes must share
     progress  JSON
     """
@@ -130,7 +130,7 @@ def candidates(directory: Path, source: str) -> list[Path]:
 def folders(directory: Path) -> list[Path]:
     """Checkpoints in order of their steps; one that another of the same step was replacing stands before that one.
 
-    A folder of another name, such as a copy that somebody keeps beside them, is none.
+    A folder of another name, such as a user's copy, is no checkpoint.
     """
     found = (p for p in directory.glob("step-*") if _NAME.fullmatch(p.name) and p.is_dir())
     return sorted(found, key=lambda p: (_step(p), p.suffix != BEFORE))
@@ -169,7 +169,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
-    """The model's file, then that of each of `size` ranks, each of which must match its checksum."""
+    """The model's file, then the files of `size` ranks, in order; each must match its checksum."""
     contents = []
     for name in [MODEL, *map(_rank_file, range(size))]:
         try:

@@ -63,7 +63,7 @@ class Guard:
 
     @torch.no_grad()
     def note_gradient(self, step: int) -> None:
-        """Remember whether the flat gradient, which is that of the step noted last, is finite.
+        """Remember whether the flat gradient, which belongs to the step noted last, is finite.
 
         For a driver that has it only after `note`; call it once, before the next backward pass writes another one.
         """

@@ -1,8 +1,8 @@
 """The end of an epoch: its training is summed up, then the model is evaluated on the whole test set.
 
-A test set can take minutes, and one batch of it seconds, so each rank listens for a wish to stop between layers. One
-that hears of it leaves its share unfinished and says so in the sum over ranks: the evaluation then counts for none of
-them. The epoch stays open, a checkpoint keeps that, and a resumed run begins with the evaluation.
+A test set can take minutes, and one batch of it seconds, so each rank looks for a wish to stop between layers. A rank
+that sees one leaves its share unfinished and marks that in the sum over ranks: no rank then counts the evaluation. The
+epoch stays open, a checkpoint keeps that, and a resumed run begins with the evaluation.
 """
 
 import math
@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class _UnfinishedError(Exception):
-    """Somebody was told to stop, so this rank's share will not be finished."""
+    """A rank got a signal to stop, so this rank's share will not be finished."""
 
 
 def end_epoch(run: Trainer, epoch: int) -> None:
@@ -74,7 +74,7 @@ def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
 def evaluate(run: Trainer) -> dict[str, float] | None:
     """Mean loss, top-1 and top-5, every image counted once; {} for a set without images. Every rank calls it.
 
-    None, on all ranks alike, where one of them was told to stop before its share was done. Raises Diverged.
+    None, on all ranks, if one of them got a signal to stop before its share was done. Raises Diverged.
     """
     with run.synchroniser.evaluation_view(), reporting_loss():
         loss, top1, top5, images, unfinished = _sum(run, _shares(run)).tolist()

@@ -1,4 +1,4 @@
-"""A run ends before its time, as a rank is gone or cannot write: what is said, and how a user goes on."""
+"""Messages of a run that ends early because a rank is gone or cannot write: the cause, and how to resume."""
 
 import torch
 
@@ -22,7 +22,7 @@ def describe(trainer: Trainer, error: Exception) -> str:
 
 
 def give_up(trainer: Trainer, error: Exception) -> str:
-    """This rank alone cannot go on: what it says, which the others hear, too, instead of wondering where it is."""
+    """The message of a rank that alone cannot continue; it is sent to the other ranks, too, as the cause of its end."""
     said = f"{error}; {_advice(trainer)}"
     trainer.engine.say_farewell(f"rank {launched().rank} cannot go on: {said}")
     return said

@@ -24,7 +24,7 @@ def logits_of(output: object) -> Tensor:
 
 
 def _parts(output: object) -> tuple[Tensor, list[Tensor]]:
-    """The logits, and those of each auxiliary head."""
+    """The model's logits, and the logits of each auxiliary head."""
     match output:
         case Tensor():
             return output, []

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line on a terminal, plain lines anywhere else."""
+"""Progress of a run for the user: a live line on a terminal, plain lines anywhere else."""
 
 import time
 from collections.abc import Callable

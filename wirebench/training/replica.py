@@ -65,7 +65,7 @@ class Replica:
     def forward(self, images: Tensor, labels: Tensor, step: int, part: int, batch: int = 0) -> Tensor:
         """Loss of one micro-batch, weighted so that the micro-batches of a step add up to the step's mean loss.
 
-        batch  images of the step; 0: as many as `train.accumulation` micro-batches of this size have
+        batch  images of the step; 0: the images of `train.accumulation` micro-batches of this size
 
         Dropout and the like draw from a stream that (seed, rank, step, part) names, so a resumed run draws alike.
         """

@@ -1,10 +1,10 @@
-"""Who takes over the state of whom, where a run is resumed by another number of ranks.
+"""Redistribute per-rank state when a run resumes with another world size.
 
-A rank that stays keeps its own state. Of ranks that leave, each hands its residual on to one that stays, so that no
-gradient is lost. A rank that joins begins with what is the same on all ranks, and with an empty residual.
+A rank that stays keeps its own state. Each rank that leaves hands its residual on to one that stays, so that no
+gradient is lost. A rank that joins begins with the state that all ranks share, and with an empty residual.
 
-What waits was to be divided by the number of ranks that there were, and will be by the new one. So it is multiplied by
-the new number over the old: its part in the average is what it would have been.
+A residual would have been divided by the old world size, and will be divided by the new one. So it is multiplied by the
+new size over the old: its part in the average does not change.
 """
 
 import json
@@ -21,9 +21,9 @@ State = TypeVar("State")
 class RankState(NamedTuple, Generic[State]):
     """What a rank begins with: the states of one rank or of several, its own first.
 
-    states  as the files that hold them, or as the trees in those
-    joins   it is new: of the one state here, another rank's, only what all ranks share counts
-    weight  number of ranks now over that of the earlier world
+    states  as the contents of their files, or as the trees in these
+    joins   the rank is new: it takes only the shared part of the one state here, which is another rank's
+    weight  the new world size over the earlier one
     """
 
     states: list[State]
@@ -52,14 +52,14 @@ def position(progress: Mapping[str, Any], world: Mapping[str, int], batch_size: 
 
 
 def to_bytes(state: RankState[bytes]) -> bytes:
-    """For the way to its rank."""
+    """Serialise `state`, to send it to its rank."""
     told = {"joins": state.joins, "weight": state.weight, "lengths": [len(file) for file in state.states]}
     head = json.dumps(told).encode()
     return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *state.states])
 
 
 def from_bytes(content: bytes) -> RankState[bytes]:
-    """What `to_bytes` made."""
+    """The state that `to_bytes` serialised."""
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     head = json_of(content[LENGTH_BYTES:start])
     files = []

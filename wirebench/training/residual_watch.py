@@ -1,4 +1,4 @@
-"""Warns when what a compressor holds back grows without bound, and names the setting to change.
+"""Warns when a compressor's residual grows without bound, and names the setting to change.
 
 With error feedback a residual grows until as much leaves it as comes in. A method that sends the share p of the entries
 needs some 1 / p steps for that; then the norm of its residual stays where it is. One that still grows then sends too
@@ -28,9 +28,9 @@ GROWTH = 1.3
 
 
 class ResidualWatch:
-    """Looks at one rank's residual, or at the sketch that all ranks have of what waits.
+    """Looks at one rank's residual, or at the sketch of the residual that all ranks share.
 
-    name     of the compressor; setting: the option of it that bounds what is held back; both go into the warning
+    name     of the compressor; setting: its option that bounds the residual; both go into the warning
     density  share of the entries that it sends, None where it knows none
     warn     called with the warning, once
     begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
@@ -53,9 +53,9 @@ class ResidualWatch:
         self.warned = False
 
     def look(self, step: int, held_back: Callable[[], Tensor | None]) -> None:
-        """Read the norm after the exchange of `step`, if it is one of EVERY steps, and warn where it still grows.
+        """Read the norm after the exchange of `step`, if it is one of EVERY steps, and warn if it still grows.
 
-        held_back  gives the residual, of any shape; None where nothing is held back
+        held_back  gives the residual, of any shape; None for a method without one
         """
         if self.warned or step < self.begin or step % EVERY or (residual := held_back()) is None:
             return
@@ -74,8 +74,8 @@ class ResidualWatch:
         if age >= self.settled_steps and before and norm > GROWTH * before:
             self.warned = True
             self.warn(
-                f"step {step}: what {self.name} holds back grows without bound: its norm is "
-                f"{norm:.3g}, {norm / before:.2g} times that of step {middle}; "
+                f"step {step}: the residual of {self.name} grows without bound: its norm is "
+                f"{norm:.3g}, {norm / before:.2g} times as large as at step {middle}; "
                 f"change compressor.{self.setting}"
             )
 

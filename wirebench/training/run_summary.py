@@ -1,4 +1,4 @@
-"""What is said at the end of a run: the bytes that each rank sent, and warnings of results that mislead."""
+"""Lines at the end of a run: the bytes that each rank sent, and warnings of results that mislead."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def evaluated(worker: Replica, final: Mapping[str, float]) -> dict[str, float | 
 def draw_requests(
     timeline: Timeline, ranks: Sequence[int], logs: Sequence[Sequence[RequestLog]], every_rank: bool
 ) -> None:
-    """Draw a step's requests with their plans and bytes: those of the process's first rank, or of all."""
+    """Draw a step's requests with their plans and bytes, for the process's first rank or for all its ranks."""
     for rank, log in list(zip(ranks, logs, strict=True))[: None if every_rank else 1]:
         for each in log:
             if each.begin:
@@ -70,7 +70,7 @@ def warnings(given: Config, bounded_by: str, traffic: Traffic, steps: int, steps
     epochs = len(given.compressor.warmup)
     if 0 < steps <= epochs * steps_per_epoch:
         begin = f"compressor.warmup: all {steps} steps were within its {epochs} x {steps_per_epoch}"
-        lines.append(f"{begin}, so the ratios are not those of the density after it")
+        lines.append(f"{begin}, so the ratios do not hold for the density after it")
     return lines
 
 

@@ -14,7 +14,7 @@ from wirebench.training.progress import NullProgress, Progress
 
 
 class _Facts(NamedTuple):
-    """What is known of a step as soon as it is closed."""
+    """Facts of a step that are known when it is closed."""
 
     epoch: int
     learning_rate: float

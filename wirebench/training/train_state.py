@@ -35,12 +35,12 @@ class TrainState:
 
     workers      their replicas; compressors: what each of them keeps between steps, in the same order
     bookkeeping  further parts by name, whose states are JSON, rank 0's for all
-    warnings     what a person was warned of so far; whoever warns adds to this list
+    warnings     warnings shown to the user so far; all code that warns adds to this list
     step         the next step to do
     history      the epochs that are summed up
     worlds       changes of the world that an elastic run has gone through, as in the record
-    left_behind  what of the state that was loaded does not go with this run's schedule, in words
-    open_epoch   of the history's entry of an epoch that is trained but not evaluated yet, what is known
+    left_behind  a warning of the part of the loaded state that does not fit this run's schedule; "" without one
+    open_epoch   the known part of the history's entry for an epoch that is trained but not evaluated yet
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TrainState:
         progress["entry"] = _plain(shard.entry)
 
     def start_watch(self) -> None:
-        """Training begins now, or goes on: what a change of world cost is known."""
+        """Call when training begins or resumes: then the time that a change of world cost is known."""
         self._began = time.perf_counter()
         for change in self.worlds:
             if "began" in change:
@@ -136,7 +136,7 @@ class TrainState:
         if before != (now := exchanges(self.compressors[0])):
             self.left_behind = (
                 f"train.resume: the earlier run exchanged {before}, and this one exchanges {now}: it begins from the "
-                "model, and what ranks had held back is left behind"
+                "model, and the ranks' residuals are left behind"
             )
             self.warnings.append(self.left_behind)
         self.worlds = progress.get("worlds", [])

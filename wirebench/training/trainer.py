@@ -101,7 +101,7 @@ class Trainer:
         return max(self.config.train.epochs, self.total_steps / self.steps_per_epoch)
 
     def resume(self) -> None:
-        """Training begins, or goes on where the checkpoint that was loaded left it."""
+        """Begin training, or resume it from the checkpoint that was loaded."""
         self.first_step = self.state.step
         self.stopper.looked = self.first_step - 1
         left = self.state.open_epoch
@@ -128,7 +128,7 @@ class Trainer:
         return gather_bytes(self.engine.communicators[0], b"1" if mine else b"0")[0] == b"1"
 
     def start_clock(self) -> None:
-        """Training begins, or goes on after a pause."""
+        """Start the clocks: training begins, or continues after a pause."""
         self.traffic.resume()
         self.clock.resume()
 
@@ -190,7 +190,7 @@ class Trainer:
         self.start_clock()
 
     def asked_to_stop(self) -> bool:
-        """Whether all ranks stop here, because one of them was told to."""
+        """Whether all ranks stop here, because one of them got a signal to stop."""
         met = self.synchroniser.met(self.step - 1)
         if not self.stopper.looks(met, self.step % self.steps_per_epoch == 0):
             return False
@@ -211,13 +211,13 @@ class Trainer:
         return self.commits is not None and self.commits.due()
 
     def goes_on(self) -> bool:
-        """Whether the elastic run that stops here goes on without those who were told to stop: this rank was not."""
+        """Whether the elastic run that stops here continues on this rank, which got no signal to stop itself."""
         return self.commits is not None and not self.stopper.told
 
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it.
 
-        It is copied when this returns, and written while training goes on; `finish` waits for it.
+        It is copied when this returns, and written during training; `finish` waits for it.
         """
         with self.checkpoints.standing_still():
             self.check_parameters()
@@ -276,7 +276,7 @@ class Trainer:
         )
 
     def _settle(self, *, over: bool) -> None:
-        """Wait until checkpoints and commits are where they are kept; `over`: nobody will ask for the commits again."""
+        """Wait until checkpoints and commits are written; `over`: the commits will not be needed again."""
         with self.checkpoints.standing_still():
             self.checkpoints.wait()
         if self.commits is not None:

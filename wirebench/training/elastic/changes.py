@@ -31,10 +31,10 @@ def from_memory(
 
 
 def from_nothing(step: int, size: int, trouble: Sequence[Trouble], restored: bool) -> dict[str, Any]:
-    """The change of a run that was started anew and found no commit to go on with.
+    """The change of a run that was started anew and found no commit to resume from.
 
-    step      the one it goes on with
-    restored  it goes on from a checkpoint, and the residuals are that one's
+    step      its first step
+    restored  it resumes from a checkpoint, and has the checkpoint's residuals
     """
     noted = [each for each in trouble if each]
     last = max(noted, key=lambda each: each["at"], default={"step": float(step), "size": float(size)})
@@ -62,14 +62,14 @@ def lost_share(masses: Sequence[float | None], lost: Sequence[int]) -> float | N
 
 
 def in_words(change: Mapping[str, Any], restored: bool | None = None) -> str:
-    """The change in a line; `restored` is given where the run goes on without a commit."""
+    """The change in a line; `restored` is given if the run continues without a commit."""
     world = f"after {change['step']} steps, {change['workers_before']} workers before, {change['workers']} now"
     if restored is not None:
         begins = "going on from a checkpoint" if restored else "beginning anew"
         lost = "the steps since it are done again" if restored else "lost with all ranks: 100% of all residuals"
         why = "no host's memory has a whole commit of this job"
         return f"warning: {begins} {world}: {why}; {lost}"
-    lost = "nothing that was held back is lost"
+    lost = "no residual is lost"
     if change["lost_ranks"]:
         lost = f"lost with rank {', '.join(map(str, change['lost_ranks']))}: {_of_all(change['lost_residual'])}"
     return f"going on from memory {world}; {lost}"

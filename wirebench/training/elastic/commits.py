@@ -1,9 +1,9 @@
-"""An elastic run: every few steps the state goes into the hosts' memory, and a run that lost ranks goes on from there.
+"""An elastic run: every few steps the state is committed to the hosts' memory; a run that lost ranks resumes from it.
 
-Launchers that can go on with fewer or more processes (torchrun --nnodes MIN:MAX, Horovod elastic) start the ranks anew;
-what they held is still in memory (host_memory.py). Every rank writes its own part, the first rank of a host the model.
+Launchers that can continue with fewer or more processes (torchrun --nnodes MIN:MAX, Horovod elastic) restart the ranks;
+the commits are still in memory (host_memory.py). Every rank writes its own part, the first rank of a host the model.
 With mirrors it also holds the part of a rank on another host, so that nothing is lost with a host. After the restart
-the ranks tell each other what their hosts hold, and go on with the newest commit of which the least is missing.
+the ranks exchange lists of their hosts' commits, and resume from the newest commit of which the least is missing.
 """
 
 import functools
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
     @property
     def lost(self) -> list[int]:
-        """Ranks of the earlier world of which nobody has the part."""
+        """Ranks of the earlier world whose part no host has."""
         return [rank for rank in range(self.commit.size) if rank_file(rank) not in self.sources]
 
 
@@ -49,8 +49,8 @@ class Commits:
 
     every     steps between them
     mirror    each rank's part goes to a rank on another host as well
-    note      is told, on rank 0, what a person should know
-    launcher  starts ranks anew, or is told that they are
+    note      called, on rank 0, with each line that the user should read
+    launcher  the elastic launcher, which starts ranks anew
     warden    ends this process when it stands still
     """
 
@@ -134,9 +134,9 @@ class Commits:
         return True
 
     def begin_anew(self, restored: bool) -> None:
-        """After a `recover` in vain, which is a loss where ranks of this job were here before; every rank calls it.
+        """After a `recover` without a commit: a loss, if ranks of this job ran before; every rank calls it.
 
-        restored  the run goes on from a checkpoint, which has residuals of its own
+        restored  the run resumes from a checkpoint, which has residuals of its own
         """
         if self._without is not None:
             change = changes.from_nothing(self.state.step, self.engine.size, self._without, restored)
@@ -227,9 +227,9 @@ class Commits:
 
 
 def choose(held: Sequence[Sequence[dict[str, Any]]]) -> Plan | None:
-    """The commit to go on with: of the least is missing, and of those the newest; None where none has its model.
+    """The commit to resume from: the newest of the commits with the fewest missing parts; None if none has its model.
 
-    Steps alone do not tell which is newer: a larger world counts fewer of them for the same images.
+    Steps alone do not show which is newer: a larger world counts fewer of them for the same images.
 
     held  for each rank what its host has (HostMemory.inventory)
     """
@@ -258,7 +258,7 @@ def first_on_host(peers: Sequence[Peer], rank: int) -> int:
 
 
 def mirror_of(peers: Sequence[Peer], rank: int) -> int:
-    """Who holds a copy of what `rank` holds: the next rank on another host, else the next one."""
+    """The rank that holds a copy of `rank`'s part: the next rank on another host, else the next rank."""
     others = [peers[(rank + step) % len(peers)] for step in range(1, len(peers))]
     away = [peer.rank for peer in others if peer.host != peers[rank].host]
     return (away or [others[0].rank])[0]

@@ -1,8 +1,7 @@
 """What outlives a worker in the memory of its host: files on a tmpfs, in a folder of the job and of the host.
 
 A commit is a folder `step-00000020-of-0004-in-1f0c5b7a` with `model`, `rank-0002` ... and `about.json`. Each file
-appears in one rename, so a process may be killed at any time; a commit of which files are missing is told by the other
-ranks'.
+appears in one rename, so a process may be killed at any time. The other ranks' files show that a commit is incomplete.
 """
 
 import hashlib
@@ -29,9 +28,9 @@ KEPT = 2
 """Commits that a host holds: of the newest some rank's file may not be written yet when another rank dies."""
 MODEL, ABOUT, TROUBLE = "model", "about.json", "trouble.json"
 TOLD = {"job", "world", "progress", "at", "masses"}
-"""What a commit says of itself."""
+"""Keys that a commit's `about.json` has."""
 NOTED = ("at", "step", "size")
-"""What is noted of trouble."""
+"""Keys that `trouble.json` has."""
 
 
 class Commit(NamedTuple):
@@ -146,9 +145,9 @@ class HostMemory:
             write_atomically(self.folder / f"job-{launcher()}", job)
 
     def note_trouble(self, trouble: Mapping[str, float]) -> None:
-        """Remember when and at which step this host's first rank met a failure, for whoever takes its place.
+        """Remember when and at which step this host's first rank met a failure, for the rank that takes its place.
 
-        Where there is no room for that, it is not known afterwards: `began` is then that of the commit.
+        Without room for the file the time is unknown afterwards: `began` is then the commit's time.
         """
         with suppress(OSError):
             if self.folder.exists() and not (self.folder / TROUBLE).exists():
@@ -175,7 +174,7 @@ class HostMemory:
 
 
 def _changed(path: Path) -> int:
-    """When it was changed last, in nanoseconds; 0 where there is none."""
+    """Time of the last change of the file, in nanoseconds; 0 if the file is missing."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -73,7 +73,7 @@ class HorovodElastic:
 
 
 class _Listener:
-    """What Horovod's manager calls."""
+    """The listener that Horovod's manager notifies of changed hosts."""
 
     def __init__(self, changed: Callable[[], object]) -> None:
         self._changed = changed

@@ -1,4 +1,4 @@
-"""A rank that stands still as a whole is killed, so that an elastic run goes on without it.
+"""A rank that stands still as a whole is killed, so that an elastic run continues without it.
 
 A rank that is stopped (SIGSTOP), or whose extension waits with Python's lock (the GIL) in its hands, does not hear
 SIGTERM. torchrun sends it SIGKILL 30 s after that, which no option shortens (torch 2.15). So each rank of an
@@ -29,9 +29,9 @@ signal.pidfd_send_signal(rank, signal.SIGKILL)
 
 
 class Warden:
-    """Kills this process, and says so, when none of its Python code has run for `seconds`.
+    """Prints an error and kills this process when none of its Python code has run for `seconds`.
 
-    name  of the rank, for that line
+    name  of the rank, for the error
     """
 
     def __init__(self, name: str, seconds: float) -> None:
@@ -46,7 +46,7 @@ class Warden:
         self._thread.start()
 
     def close(self) -> None:
-        """Nobody watches any more; may be called again."""
+        """End the watch; may be called again."""
         if self._over.is_set():
             return
         self._over.set()

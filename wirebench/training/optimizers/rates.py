@@ -14,9 +14,9 @@ def learning_rate(section: OptimizerConfig, epoch_fraction: float, epochs: float
     """The rate of the step that starts `epoch_fraction` epochs (epoch + step / steps per epoch) into the run.
 
     A pure function, so a resumed run needs no state of it. `epochs` is the length of the run. The peak is section.lr,
-    times `workers` if scale_lr (Goyal et al. 2017). Over the first warmup_epochs the rate rises linearly to the peak,
-    from peak / workers, that of one worker by the same rule (from 0 with one worker); one_cycle starts from peak / 25
-    and, where warmup_epochs is 0, rises for 30 % of the run (after Smith 2018). Then the peak is multiplied by
+    times `workers` if scale_lr (Goyal et al. 2017). Over the first warmup_epochs the rate rises linearly to the peak.
+    It starts from peak / workers, one worker's rate by the same rule (from 0 with one worker). one_cycle starts from
+    peak / 25 and, if warmup_epochs is 0, rises for 30 % of the run (after Smith 2018). Then the peak is multiplied by
       constant   1
       step       gamma for every milestone that is reached, in epochs from the start of the run
       cosine     half a cosine wave from 1 at the end of the rise to 0 at the end of the run

@@ -1,7 +1,7 @@
-"""PyTorch's optimizers without what is there for torch.compile, which nothing here compiles an optimizer with.
+"""PyTorch's optimizers without their wrappers for torch.compile, since the suite compiles no optimizer.
 
-Their methods are wrapped so that the compiler does not look into them, and the wrappers import the whole compiler when
-they are first called: a second and more of a core, on every rank, whenever a run starts or goes on.
+PyTorch wraps their methods so that the compiler does not look into them. The wrappers import the whole compiler when
+they are first called. That takes a second or more of a core, on every rank, whenever a run starts or resumes.
 """
 
 import inspect
