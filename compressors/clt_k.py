@@ -74,7 +74,7 @@ class CltK(Sparse):
             return write_average(grad, index, total, world.size)
 
     def held_back(self, numel: int) -> Tensor | None:
-        """As Method.held_back: the residual is kept over beta."""
+        """See Method.held_back: the residual is kept over beta."""
         held = super().held_back(numel)
         return held if held is None or self.beta == 1 else held * self.beta
 

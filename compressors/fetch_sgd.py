@@ -102,12 +102,12 @@ class FetchSgd(Sketched):
             return write_average(bucket.grad, index, update, world.size)
 
     def unsent(self, numel: int) -> Tensor | None:
-        """As Method.unsent: a row of the sketch; the mean of its squared norm over hashes is the vector's."""
+        """See Method.unsent: a row of the sketch; the mean of its squared norm over hashes is the vector's."""
         held = [table for name, table in self.shared.items() if name.startswith(f"{ERROR}.")]
         return torch.cat([table[0] if table.dim() > 1 else table for table in held]) if held else None
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
-        """As Method.take_over; the tables are sums over ranks, so they are weighted too."""
+        """See Method.take_over; the tables are sums over ranks, so they are weighted too."""
         super().take_over(states, joins, weight)
         for table in self.shared.values():
             table.mul_(weight)

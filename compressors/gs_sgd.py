@@ -1,11 +1,12 @@
-"""gs-SGD: all ranks' Count-Sketches are summed, the sum tells which entries are large, and those are summed exactly.
+"""gs-SGD: all ranks' Count-Sketches are summed; the sum shows which entries are large, and these are summed exactly.
 
 Dai, Diao, Li and Xu, "A Distributed SGD Algorithm with Global Sketching for Deep Learning Training Acceleration", arXiv
-2108.06004, Algorithm 1. Sketches add up, so what is found are the large entries of the sum, which top-k methods never
-see; two rounds, both on a tree: a table, then the values of the chosen entries. The paper gives no sizes.
+2108.06004, Algorithm 1. Sketches add up, so it finds the large entries of the sum, which top-k methods never see. It
+takes two rounds, both on a tree: a table, then the values of the chosen entries. The paper gives no sizes.
 
-The defaults are not the paper's rule, which hardly learns at 1 %, but what does (docs/sketches.md). The rule as printed
-is fill = random, p1 = 0, p2 = 1, broadcast = sketch, reseed = false: configs/cifar10_resnet20_gs_sgd_literal.toml.
+The paper's rule hardly learns at a density of 1 %, so the defaults are another rule, which does (docs/sketches.md). The
+rule as printed is fill = random, p1 = 0, p2 = 1, broadcast = sketch, reseed = false:
+configs/cifar10_resnet20_gs_sgd_literal.toml.
 """
 
 import math

@@ -27,16 +27,16 @@ ROOM, GROWTH = 1.4, 0.77
 
 
 class Iblt(Sparse):
-    """The entries that any rank offers, k from each, with their sums; the rest waits in the residual.
+    """The entries that any rank offers, k from each, with their sums; the rest stays in the residual.
 
     density  share of a bucket's entries that a rank offers, at least one
     room     different entries that a table holds, in units of k; 0: 1.4 P^0.77, at most P, for P ranks: a fifth more
-             than was measured (docs/sketches.md). Ranks whose choices have nothing in common offer P k. Where they are
-             more than the table holds, peeling stalls: then the entries that it has shown and the k largest estimates
-             of what is left are summed in a further round, and all else waits
+             than was measured (docs/sketches.md). Ranks whose choices have nothing in common offer P k. If the table
+             holds fewer entries, peeling stalls. Then the entries that it has shown and the k largest estimates of the
+             others are summed in a further round, and the rest stays in the residual
 
     A bucket whose table would not be smaller than itself goes dense. The hashes are new in every step, so that no
-    entries get into each other's way twice.
+    entries collide twice.
 
     Memory: the residual, 1 d; the table, 10.4 room k bytes (15.6 with the longer keys of many ranks).
     Measures: read, the different entries that peeling has shown; stalled, the share of buckets where more were left.

@@ -57,7 +57,7 @@ class Iwp(Method):
                learning rate drops
     beta       layerwise: by what share the threshold of a layer moves whose variance over mean is the typical one
     limit      layerwise: how many times larger or smaller a threshold may become
-    voters     ranks whose masks count, drawn anew in every step
+    voters     ranks whose masks count, sampled again in every step
     draw       whether every layer has voters of its own, or all layers of a bucket the same
     rho        a coordinate below the threshold is chosen with probability rho I / threshold. 1: as the paper writes it,
                which sends several times as much; 0: never; else at least 1e-9
@@ -67,7 +67,7 @@ class Iwp(Method):
     waiting    keep the step in which each coordinate was last sent, to measure how long it waits
     momentum, nesterov, clip  momentum correction (feedback.py); momentum replaces the optimizer's
     histograms names of layers whose distribution of importance is measured, in readings of output.health_every
-    masking    clear the momentum of what was sent (DGC; this paper says nothing of it): where most is sent, as at the
+    masking    clear the momentum of sent coordinates (DGC; this paper does not mention it): if most are sent, as at the
                usual thresholds, that leaves SGD without momentum
 
     Memory: residual and momentum, 2 d; 1 d with momentum = 0; another d (int32) with waiting. While it works: the
@@ -237,7 +237,7 @@ class Iwp(Method):
     def _learn(
         self, bucket: Bucket, world: ExchangeContext, wanted: Mapping[int, int], numbers: Sequence[Mapping[int, float]]
     ) -> None:
-        """Remember the ratios that were told, for the next epoch."""
+        """Remember the ratios that ranks have sent, for the next epoch."""
         for number, place in wanted.items():
             ratios = [each[number] for each in numbers if number in each]
             note(self.shared, place, ratios, world.epoch, _model_layers(bucket))

@@ -30,7 +30,7 @@ from wirebench.gradient.requests import Gather, Request, Route, Sum
 # Counts, as shares of k, outside of which a threshold moves by a factor for the next step.
 FEW, LOCAL_MANY, MANY = 2 / 3, 5 / 4, 4 / 3
 LOCAL_FACTOR, GLOBAL_FACTOR = 1.012, 1.008
-# While a rank has more than MANY, its threshold rises at once, so many times at most.
+# While a rank has more than MANY, its threshold rises at once by JUMP_FACTOR, at most JUMPS times.
 JUMP_FACTOR, JUMPS = 1.03, 5
 # All regions give at most QUOTA k sums: EVEN of that evenly, the rest as they gave in the step before. So a rank sends
 # at most 2 (MANY + QUOTA) k = 6 k words. For the exact threshold they show SHOWN k magnitudes: 2 k + 2 k + SHOWN k.

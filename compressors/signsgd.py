@@ -26,8 +26,8 @@ class SignSGD(Method):
 
     form      mean: the result is the average over ranks of scale_r sign_r.
               vote: it is the sign that most ranks have, 0 at a tie, times the average of their scales
-    feedback  what a rank's scale and signs miss is added to its next gradient; for form = "mean" with scale = "mean".
-              No rank can tell its own share of a vote, so feedback = false goes with form = "vote"
+    feedback  error feedback: the error of a rank's scale and signs is added to its next gradient; for form = "mean"
+              with scale = "mean". No rank knows its own share of a vote, so form = "vote" needs feedback = false
     scale     mean: a layer's mean magnitude, of gradient plus residual. one: 1, as in the first paper, whose learning
               rate is the step; 0 for a layer of zeros
 
@@ -36,8 +36,8 @@ class SignSGD(Method):
     many to an int32 as fit, and takes one more sum for the scales. In a vote a zero counts as plus or minus in turn,
     by rank and step, so that no parameter drifts that gets no gradient.
 
-    Biases and normalisation go dense, of which the papers say nothing: their gradients are of many sizes, for which one
-    scale does badly (docs/compressors.md).
+    Biases and normalisation go dense; the papers do not mention them. Their gradients are of many sizes, which one
+    scale represents badly (docs/compressors.md).
 
     Memory: with feedback the residual, 1 d. Measures, with feedback: kept_energy, the squares of what stays in the
     residual over the squares of what was to be sent.

@@ -1,11 +1,12 @@
 """Fixed threshold with error feedback: each rank sends every entry whose magnitude is above it, all ranks gather them.
 
-Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017, arXiv 1704.05021: what is above
-the threshold goes with its value, the rest waits in the residual. There the threshold follows from the share that is to
-be dropped, here it is given. It is not the rule of Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud
-Computing", Interspeech 2015: that one sends plus or minus the threshold, whatever the value, and keeps the difference.
+Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017, arXiv 1704.05021: entries above
+the threshold are sent with their values, the rest stays in the residual. There the threshold follows from the share of
+entries to drop, here it is given. It is not the rule of Strom, "Scalable Distributed DNN Training Using Commodity GPU
+Cloud Computing", Interspeech 2015: that rule sends plus or minus the threshold, whatever the value, and keeps the
+difference.
 
-How much travels depends on the model and the moment: a rank may send nothing.
+The payload depends on the model and the step: a rank may send nothing.
 """
 
 import math

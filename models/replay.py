@@ -161,7 +161,7 @@ class _Wait(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        # Made before the wait, so that its cost is hidden behind it, as far as it is shorter.
+        # Made before the wait, which hides its cost, unless the cost is longer.
         made = None if ctx.parameter is None else ctx.passing.gradient(ctx.stop.start, ctx.parameter)
         ctx.passing.wait(ctx.stop.layer.backward_seconds)
         if ctx.stop.first:

@@ -9,7 +9,7 @@ from wirebench.gradient.phases import phase
 
 
 class Clipped(Wrapper):
-    """For methods that return updates: an update's norm says nothing of the gradient's, and the average gradient is
+    """For methods that return updates: an update's norm does not show the gradient's, and the average gradient is
     known to no rank. So each rank's own is clipped before, as DeepSpeed does before 1-bit Adam.
 
     most  largest norm of a rank's gradient, > 0; what is not finite stays so

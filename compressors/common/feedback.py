@@ -40,7 +40,7 @@ class Feedback(ErrorMemory):
 
     @property
     def whole_model(self) -> str:
-        """As Method.whole_model, of the method that has this memory."""
+        """See Method.whole_model, of the method that has this memory."""
         return "clip limits the norm of the whole gradient" if self.clip else ""
 
     def accumulate(self, bucket: Bucket, world: ExchangeContext) -> Tensor:

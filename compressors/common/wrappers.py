@@ -49,27 +49,27 @@ class Wrapper(Method):
         self.inner.load_state_dict(state)
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
-        """As Method.take_over."""
+        """See Method.take_over."""
         self.inner.take_over(states, joins, weight)
 
     def held_back(self, numel: int) -> Tensor | None:
-        """As Method.held_back."""
+        """See Method.held_back."""
         return self.inner.held_back(numel)
 
     def unsent(self, numel: int) -> Tensor | None:
-        """As Method.unsent."""
+        """See Method.unsent."""
         return self.inner.unsent(numel)
 
     def magnitude(self) -> float | None:
-        """As Method.magnitude."""
+        """See Method.magnitude."""
         return self.inner.magnitude()
 
     def sent_share(self, numel: int) -> float | None:
-        """As Method.sent_share."""
+        """See Method.sent_share."""
         return self.inner.sent_share(numel)
 
     def compressed(self, layers: Sequence[Layer]) -> list[slice]:
-        """As Method.compressed."""
+        """See Method.compressed."""
         return self.inner.compressed(layers)
 
 
@@ -93,8 +93,8 @@ class Warmup(Wrapper):
         density = self.densities[world.epoch] if world.epoch < len(self.densities) else self.final
         steps, answer = self.inner.exchange(bucket, world), None
         while True:
-            # Around each part of the work, not around the whole: a driver may leave an exchange at a request, work on
-            # another bucket and come back (dear does), and each must find its own density, whoever went before.
+            # Set the density around each part of the work. A driver may leave an exchange at a request, work on another
+            # bucket and come back (`dear` does), and each exchange must find its own density then.
             self.inner.density = density
             try:
                 request = steps.send(answer)
@@ -164,11 +164,11 @@ class DenseBelow(Wrapper):
         self.inner.load_state_dict(self._keep_mine(state))
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
-        """As Method.take_over."""
+        """See Method.take_over."""
         self.inner.take_over([self._keep_mine(state) for state in states], joins, weight)
 
     def held_back(self, numel: int) -> Tensor | None:
-        """As Method.held_back: 0 for the dense layers; the memory ends with the last layer that is not."""
+        """See Method.held_back: 0 for the dense layers; the memory ends with the last layer that is not."""
         held = self.inner.held_back(numel)
         return held if held is None or held.numel() == numel else pad(held, (0, numel - held.numel()))
 

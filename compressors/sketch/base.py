@@ -72,7 +72,7 @@ class Sketched(Method):
         self._sketches: dict[int, tuple[tuple[object, ...], CountSketch]] = {}
 
     def sent_share(self, numel: int) -> float:
-        """As Method.sent_share."""
+        """See Method.sent_share."""
         return self.k / numel if self.k else self.density
 
     def entries(self, numel: int, model_numel: int) -> int:

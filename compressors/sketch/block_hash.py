@@ -65,7 +65,8 @@ class BlockHash:
         place = index - block * self.columns
         place_sign = self.place_sign.index_select(0, place)
         for shift, sign in zip(self.shift, self.sign, strict=True):
-            # The remainder of what is below twice the columns; that of a division takes several times as long.
+            # The remainder for numbers below twice the columns; the remainder of a division takes several times as
+            # long.
             cell = shift.index_select(0, block).add_(place).sub_(self.columns)
             cell.add_((cell >> SIGN_BIT).bitwise_and_(self.columns))
             yield cell, sign.index_select(0, block).mul_(place_sign)

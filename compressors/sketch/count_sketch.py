@@ -129,7 +129,7 @@ class CountSketch:
         """Places, int64 ascending, whose estimate is at least `threshold` >= 0 by magnitude. Waits for the device."""
         codes = _codes(table, _round_up(threshold, table.dtype))
         needed = (self.rows + 1) // 2 if self.agree == "majority" else self.rows
-        codes[:, 0] += BOTH * (MARK - needed)  # so many rows reach the mark
+        codes[:, 0] += BOTH * (MARK - needed)  # `needed` rows reach the mark
         places = [_marked(counts).add_(first) for first, counts in self.hash.counts(codes)]
         return self.places.without_gaps(torch.cat(places))
 

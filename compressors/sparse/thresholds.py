@@ -46,7 +46,7 @@ SAMPLE_SHARE, STRIDE_STEP = 0.01, 32
 SAMPLE_HITS, FEW, LOWER, TRIES = 2, 0.8, 0.8, 10
 # GaussianK's code.
 GAUSSIAN_FEW, GAUSSIAN_LOWER, GAUSSIAN_TRIES = 2 / 3, 0.5, 3
-# SIDCo's share of a stage. So many hits, at least, determine the last stage's mean to 5 %.
+# SIDCo's share of a stage. At least SIDCO_HITS hits determine the last stage's mean to 5 %.
 SIDCO_STAGE, SIDCO_HITS = 0.25, 512
 
 LARGEST = torch.finfo(torch.float32).max

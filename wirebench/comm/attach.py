@@ -125,7 +125,7 @@ def _beside(parent: dist.ProcessGroup, backends: str, timeout: timedelta) -> dis
     default, ranks = c10d._get_default_group(), dist.get_process_group_ranks(parent)
     _made[parent.group_name] += 1
     name = f"wirebench/{parent.group_name}/{_made[parent.group_name]}"
-    # A rank alone meets nobody, and the process that keeps the job's store may have ended.
+    # A single rank meets no other, and the process that keeps the job's store may have ended.
     store = dist.HashStore() if len(ranks) == 1 else c10d._get_default_store()
     # Where the default group is bound to a device, NCCL would split it, for which it wants all of its ranks.
     bound, default.bound_device_id = default.bound_device_id, None

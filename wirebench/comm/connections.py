@@ -1,7 +1,7 @@
 """This process's connections to the other ranks: whose are closed, how long one may be silent, and closing them all.
 
-Back ends open them (Gloo, Horovod, the store) and say nothing of them, so they are found in the kernel's table. A rank
-tells the others once which ends of those are its own, and which of them it is connected to is what a Peer knows.
+Back ends (Gloo, Horovod, the store) open them and do not list them, so they are found in the kernel's table. Each rank
+sends its own ends to the others once. A Peer knows the ends of its connections to this rank.
 """
 
 import os

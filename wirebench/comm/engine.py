@@ -66,8 +66,8 @@ class Engine:
     store          key-value store that all processes reach; None on the local engine
     backend        what moves the bytes, for the record: nccl, gloo, mpi or memory
     module         Horovod itself on the horovod engine
-    leaves         this rank ends alone and has told the others why
-    uncounted      what moves gradients here passes our communicators by, so their counts are not the whole traffic
+    leaves         this rank ends alone and has sent the others the reason
+    uncounted      the engine moves gradients past our communicators, so their counts are not the whole traffic
     gone           the peers that `who_is_gone` has found
     """
 
@@ -115,14 +115,14 @@ class Engine:
             hang_up(self.store)
 
     def farewell(self) -> str:
-        """After a failure: why another rank has ended, if it has said so; it waits no longer for this one then."""
+        """After a failure: why another rank has ended, "" without a reason; that rank stops waiting for this one."""
         why = word_left(self.store, self.ranks[0])
         if why and self.distributed:
             hang_up(self.store)  # others may wait for this rank, and not for the one that has left its word
         return why
 
     def lost_a_neighbour(self) -> bool:
-        """Whether another rank's process has ended, as far as this one can tell."""
+        """Whether another rank's process has ended, as far as this process can see."""
         return any_dead(self.peers, self.ranks[0])
 
     def linger(self) -> None:
@@ -235,7 +235,8 @@ def horovod_engine(
 
     beside  runs the rounds of plans; None: where section.rounds asks for one, it joins torch.distributed for that
     """
-    # Rank 0 listens before it says where, so that nobody can take the port; Horovod carries the word to all ranks.
+    # Rank 0 listens before it publishes the address, so that no other process can take the port; Horovod broadcasts the
+    # job's word to all ranks.
     place, server = (
         meeting.listen(meeting.own_address(hvd.local_size() == hvd.size())) if hvd.rank() == 0 else (None, None)
     )

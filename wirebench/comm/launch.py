@@ -23,7 +23,7 @@ __all__ = ["Launch", "launched", "launched_or_alone"]
 
 SECONDS_FOR_RANK_0 = 3.0
 SECONDS_FOR_AGENTS = 5.0
-"""In which torchruns of several hosts hear that a host has come or gone: they look about once a second."""
+"""Time in which the torchruns of several hosts notice that a host has joined or left: they look about once a second."""
 VIRTUAL_WORKERS = 4
 COMMANDS = {"torch": "torchrun --nproc-per-node {size}", "horovod": "horovodrun -np {size} python"}
 """How an engine's own launcher is called on one host; the script follows."""
@@ -61,7 +61,7 @@ def meeting_point(launch: Launch, environment: Environment = os.environ) -> tupl
 def engine_of(name: str, workers: int, launch: Launch, environment: Environment = os.environ) -> str:
     """The engine for engine.name = `name` (auto: what the launch allows) and engine.workers = `workers`.
 
-    UserError where the launch does not allow it: no process of several trains alone for want of an engine.
+    UserError if the launch does not allow it: no process of several trains alone because an engine is missing.
     """
     if name == "horovod" and not _has_horovod():
         raise UserError(
@@ -116,7 +116,7 @@ def _has_horovod() -> bool:
 
 
 def let_rank_0_tell() -> None:
-    """A mistake that all ranks see is rank 0's to tell: the launcher ends the others when it has."""
+    """Let rank 0 report a mistake that all ranks see: the launcher ends the others when rank 0 has ended."""
     if launched_or_alone().rank:
         time.sleep(SECONDS_FOR_RANK_0)
 
@@ -163,8 +163,8 @@ def end_process(code: int, tidy: bool = True, told: bool = False) -> NoReturn:
     That now and then aborts (exit code 134) where C++ threads of Gloo or of the store still run. A rank that is done
     and that its launcher has forked (`wirebench torchrun`) returns to it: that waits for a value, and ends the process.
 
-    tidy  call what is registered with atexit; without, nothing waits for ranks that may be gone
-    told  the launcher has told this process to end, and waits for just that
+    tidy  call the functions registered with atexit; without them nothing waits for ranks that may be gone
+    told  the launcher has signalled this process to end, and waits for its end
     """
     if not launched_or_alone().alone:
         if tidy:

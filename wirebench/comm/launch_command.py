@@ -34,7 +34,7 @@ _REBUILT = {
 def command() -> str:
     """The command line of the job that this process belongs to.
 
-    Read from the launcher's process where that is an ancestor on this host, else put together from what it told.
+    It is read from the launcher's process if that is an ancestor on this host, else rebuilt from the environment.
     """
     launch = launched()
     if not launch.launcher:

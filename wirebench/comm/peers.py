@@ -81,8 +81,10 @@ def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
 
 
 def introduce(communicator: Communicator) -> list[Peer]:
-    """All processes of the job, in rank order. Of another's ends a rank hears those that lead to its own addresses:
-    all ends of all ranks grow with the square of their number.
+    """All processes of the job, in rank order.
+
+    A rank receives only those ends of another rank that lead to its own addresses: the number of all ends of all ranks
+    grows with the square of the world size.
     """
     name, own = os.environ.get("HOROVOD_HOSTNAME") or this_machine.hostname(), connections.by_address()
     mine = json.dumps([name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})]).encode()
@@ -185,7 +187,7 @@ def leave_word(store: dist.Store | None, why: str) -> None:
 
 
 def word_left(store: dist.Store | None, me: int) -> str:
-    """Why another rank has ended, '' where none has said; who reads it no longer needs that rank (see `linger`)."""
+    """Why another rank has ended, '' if none left a reason; its reader no longer needs that rank (see `linger`)."""
     book = _Book(store)
     why = book.read(WORD)
     if why:

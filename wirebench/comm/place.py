@@ -1,6 +1,6 @@
 """Which launcher started this process, and which of how many ranks it is: variables of its environment, checked.
 
-What a launcher says wrongly is refused here, before anybody waits for a rank that does not exist.
+Wrong variables of a launcher are refused here, before any rank waits for one that does not exist.
 """
 
 import os
@@ -43,10 +43,10 @@ ALONE = Launch("", ("local",), 0, 1, 0, 1, 1)
 
 
 class _Launcher(NamedTuple):
-    """A launcher, the engines that can join what it starts, and the variables in which it tells a process its place.
+    """A launcher, the engines that can join its processes, and the variables that give a process its place.
 
-    counts  whether these variables are this launcher's word to this very process
-    halves  whether it is a mistake if one of rank and size is there without the other
+    counts  whether this launcher set these variables for this very process
+    halves  whether it is a mistake if one of rank and size is set without the other
     """
 
     name: str
@@ -98,7 +98,7 @@ _LAUNCHERS = (
     _Launcher("mpirun", _MPI, *_prefixed("MV2_COMM_WORLD_")),
     # Its broker is a task of srun: where both speak, srun's numbers are the broker's.
     _Launcher("flux", _MPI, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", counts=_is_flux_task),
-    # The first of these two is the step's own number; the second may be that of the whole allocation.
+    # The first of these two is the step's own number; the second may be the whole allocation's.
     _Launcher(
         "srun", _MPI, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", _SRUN_LOCAL_SIZE,
         counts=_is_task, halves=_is_task_of_a_step,
@@ -141,9 +141,9 @@ def _speaks(launcher: _Launcher, environment: Environment) -> bool:
 
 
 def _refuse_halves(environment: Environment) -> None:
-    """UserError where a launcher has told rank or size, but not both: each process would take itself for the only one.
+    """UserError if a launcher has set rank or size, but not both: each process would take itself for the only one.
 
-    To be called where no launcher speaks.
+    To be called if no launcher's variables count.
     """
     for each in _LAUNCHERS:
         for here, missing in ((each.rank, each.size), (each.size, each.rank)):

@@ -129,7 +129,7 @@ class Stopper:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.told and now - self._told_at > SAME_WISH_SECONDS:
-            signal.signal(number, signal.SIG_DFL)  # a third one finds nothing that would have to be told
+            signal.signal(number, signal.SIG_DFL)  # the third one ends the process at once
             raise KeyboardInterrupt
         if not self.told:
             self.told, self._told_at = True, now

@@ -31,7 +31,7 @@ from wirebench.utils import this_machine
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID", "flux": "FLUX_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
 WHERE = "store"
-"""The key of the agents' store under which rank 0 says where its own is."""
+"""The key of the agents' store under which rank 0 publishes its own store's address."""
 OFFER, POLL_SECONDS = "wirebench/reunion", 0.01
 PROBE_SECONDS = 1.0
 """How long a second connection may take, which finds out why the first one failed."""
@@ -102,7 +102,7 @@ def own_address(one_host: bool) -> str:
 
 
 def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The job's name by its launcher, where no rank can tell the others a word before they meet."""
+    """The job's name by its launcher, for launchers whose ranks cannot agree on a word before they meet."""
     return environment.get(_NAMES.get(launcher, ""), "")
 
 
@@ -168,7 +168,7 @@ def _cause(place: Place) -> str:
 
 
 def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, seconds: float) -> dist.Store:
-    """Rank 0's own store at its `address`, of which the others hear through the agents', which ends with torchrun.
+    """Rank 0's own store at its `address`, published in the agents' store, which ends with torchrun.
 
     Every rank calls it.
     """
@@ -205,9 +205,9 @@ def within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
 def name_of_reunion(store: dist.Store, rank: int, size: int, seconds: float) -> str:
     """A name that the ranks of this start share and no earlier ones had; RuntimeError after `seconds` of waiting.
 
-    In a store of torchrun's agents, which stays while ranks are started anew, it tells which keys are of this time.
-    torchrun tells each rank how often its own agent restarted it, which differs between hosts. So rank 0 names the
-    reunion, and each rank makes sure that rank 0 means it, and not a process that had its rank before.
+    The store of torchrun's agents outlives restarts of the ranks; the name marks the keys of this start. torchrun's
+    restart count does not serve, since it differs between hosts. So rank 0 names the reunion, and each rank makes sure
+    that rank 0 means it, and not a process that had its rank before.
     """
     deadline = time.monotonic() + seconds
     if rank == 0:

@@ -134,7 +134,7 @@ def _assemble(
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
-    # An elastic run goes on without the host whose agent is gone.
+    # An elastic run continues without the host whose agent is gone.
     stopper = Stopper(engine.store, os.getppid() if has_agent() and commits is None else None)
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
@@ -172,7 +172,7 @@ def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable
 
 
 def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) -> Path | None:
-    """Load what the run is to go on from; where it lies, None for a run that begins. Rank 0 knows it."""
+    """Load the state to resume from; returns its folder (rank 0 knows it), None for a run that begins."""
     if commits is not None and commits.recover(checkpoints):
         return checkpoints.directory / "memory"
     restored = bool(settings.train.resume) and checkpoints.restore(settings.train.resume)

@@ -58,7 +58,7 @@ def connect(
 ) -> Connected:
     """Lanes and driver of this process's workers.
 
-    virtual_seconds  backward seconds of the layers, for virtual workers, whose own times say nothing of a cluster
+    virtual_seconds  backward seconds of the layers, for virtual workers, whose own times do not describe a cluster
     """
     layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
     if scheduler.mode == "native":
@@ -103,7 +103,7 @@ def _first_cut(
 def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Clock) -> list[Lane]:
     collective = collectives.build(settings.collective.name, **settings.collective.options)
     topology = _topology(settings, engine)
-    collective.plan(topology, 0)  # what does not fit the cluster is said before anything is trained
+    collective.plan(topology, 0)  # a misfit with the cluster raises before training
     lanes = []
     for worker, communicator in zip(workers, engine.communicators, strict=True):
         compressor, seed = compressor_of(settings), settings.train.seed
@@ -165,18 +165,18 @@ def _exchange(settings: Config, engine: Engine) -> dict[str, Any]:
 
 
 def _model(settings: Config, dataset: Dataset) -> str:
-    """As a trace words it: the model, its options, what it looks at and how many classes it tells apart."""
+    """The text of a trace's `model`: the model, its options, the shape of its inputs and its number of classes."""
     words = " ".join([settings.model.name, *(f"{key}={value}" for key, value in settings.model.options.items())])
     shape = "x".join(map(str, dataset.image_shape)) or settings.data.name
     return f"{words}, {shape}, {dataset.num_classes} classes"
 
 
 def _topology(settings: Config, engine: Engine) -> Topology:
-    """Where the ranks are: as network.topology says, else by the hosts they run on."""
+    """The ranks' topology: from network.topology if set, else from the hosts they run on."""
     hosts = [peer.host for peer in engine.peers]
     topology = topology_file.of_job(settings.network.topology, hosts, "network.topology")
     if engine.distributed and settings.network.topology.endswith(".toml"):
-        # A file of the same name may say something else on another host.
+        # A file of the same name may have other content on another host.
         content = {"topology": f"{topology.layout}, ranks {topology.ranks}, {topology.root!r}"}
         agree_on(engine.communicators[0], f"{settings.network.topology} differs", content)
     return topology

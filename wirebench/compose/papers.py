@@ -21,7 +21,7 @@ PAPERS: Mapping[str, str] = {
 
 
 def refuse_names(given: Config) -> None:
-    """UserError for a compressor or a scheduler by a paper's name, which says what it is here."""
+    """UserError for a compressor or a scheduler by a paper's name; the error gives the settings to use instead."""
     for kind, section in ((compressors.PLUGINS, given.compressor), (schedulers.PLUGINS, given.scheduler)):
         name = section.name.lower().replace("-", "_")
         if name in PAPERS and name not in kind.available():

@@ -37,11 +37,11 @@ class Choice(NamedTuple):
     warning: str = ""
 
     def tell(self, warnings: list[str], note: Callable[[str], None]) -> None:
-        """Say it, and keep the warning among the run's."""
+        """Note the reason and the warning, and keep the warning among the run's `warnings`."""
         if self.reason:
             note(f"{KEY}: {self.reason}")
         if self.warning:
-            # A checkpoint has the rates of the machine that saved it; those of this one replace them.
+            # A checkpoint has the warning with the rates of the machine that saved it; this machine's replace it.
             warnings[:] = [line for line in warnings if not line.startswith(KEY)] + [f"{KEY}: {self.warning}"]
             note(f"warning: {KEY}: {self.warning}")
 

@@ -169,7 +169,7 @@ def refuse_workers(settings: Config) -> None:
     """UserError where the compressor asks for another number of workers; `engine.workers` is their number."""
     workers, method = settings.engine.workers, compressor_of(settings)
     voters, divides = method.voters, method.divides
-    # One worker alone exchanges nothing, whoever votes.
+    # One worker alone exchanges nothing, so it needs no voters.
     if 1 < workers < voters:
         raise UserError(f"compressor.voters: {voters} are more than the {workers} workers")
     # An elastic run cannot choose its number of workers.

@@ -58,13 +58,13 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
 
 
 def lose(error: Exception, run: Trainer | None) -> int:
-    """Another rank is gone: say which one, unless it has said itself why."""
+    """End the run after the loss of another rank: report that rank's own reason, else which rank is gone."""
     if run is None:
         return fail(error, PeerLost.exit_code, run)
     if run.commits is not None:
         run.commits.note_trouble()
     if why := run.engine.farewell():
-        run.stopper.close()  # the launcher may end this rank before it repeats what is said already
+        run.stopper.close()  # the launcher may end this rank before it prints the cause, which is printed already
         return fail(why, UserError.exit_code, run)
     return fail(describe(run, error), PeerLost.exit_code, run)
 
@@ -83,7 +83,7 @@ def leave(code: int, run: Trainer | None) -> int:
     if run is not None:
         if code != INTERRUPTED:  # what was copied for a checkpoint before the failure is not lost with it
             run.checkpoints.settle()
-        with suppress(Unwritable):  # what ends the run is said already
+        with suppress(Unwritable):  # the error that ends the run is printed already
             run.record.close()
         if code == PeerLost.exit_code or run.engine.leaves:
             run.engine.linger()

@@ -1,7 +1,7 @@
-"""The program that trains, and what it says before torch is imported, which takes seconds, on a loaded machine minutes.
+"""The program that trains, and its output before torch is imported, which takes seconds, on a loaded machine minutes.
 
-A mistake on the command line or in a section of the config ends it at once, and what starts is shown by one line.
-Nothing here imports torch but for `program`, which then does.
+A mistake on the command line or in a section of the config ends it at once. One line shows the run that starts. Only
+`program` imports torch here.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def _on_unraisable(about: Any) -> None:
 
 
 def _exchange_handlers(old: object, new: Callable[..., object] | signal.Handlers) -> None:
-    """Ctrl-C means `new` where it meant `old`; a process that ignores it, as a job in the background, goes on to."""
+    """Set the handler of Ctrl-C to `new` if it is `old`; a background job that ignores Ctrl-C still ignores it."""
     if signal.getsignal(signal.SIGINT) is old:
         signal.signal(signal.SIGINT, new)
 
@@ -113,7 +113,7 @@ def banner(given: Config) -> str:
 
 
 def phase(text: str) -> None:
-    """Say what the start-up does now, and how many seconds it has taken so far."""
+    """Print what the start-up does now, and the process's age in seconds."""
     say(f"{this_machine.process_age():6.1f} s  {text}")
 
 

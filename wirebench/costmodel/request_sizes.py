@@ -168,7 +168,7 @@ class Sizes:
 
     @cached_property
     def by_value(self) -> bool:
-        """Whether requests depend on how large the gradient's values are: then noise does not tell what they cost."""
+        """Whether requests depend on how large the gradient's values are: then noise does not show their cost."""
         return self._requests(((SMALL, 2, 64),)) != self._requests(((SMALL, 2, 64),), scale=1000.0)
 
     @cached_property
@@ -210,7 +210,7 @@ class Sizes:
     def _requests(self, shapes: Shapes, shaped: bool = False, scale: float = 1.0) -> list[RequestSize]:
         """The requests of a bucket of these layers, on noise of `scale` times the usual deviation; played once.
 
-        shaped  nothing but the shapes counts, so that all ranks are alike, and one of them tells it
+        shaped  only the shapes count, so that all ranks have the same requests, and one of them is enough
         """
         key = (shapes, shaped, scale)
         if key not in self.known:
@@ -247,7 +247,7 @@ class Sizes:
             return play(self.make, buckets(((SMALL, 2, 64),), 1.0, FEW), range(FEW), size, most)
 
         few, large = of(FEW), min(self.size, COUNTED)
-        # What others send is made up. Nothing is told the last answer, nor may a method with regions read any.
+        # The other ranks' messages are made up. So the last answer is not used, nor is any of a method with regions.
         many = few if any(request.kind is Route for request in few) else of(large, len(few))
         kinds = [[request.kind for request in those] for those in (few, many)]
         # Where the two ranks that are played have no say in the large world, they stop early there.

@@ -121,7 +121,7 @@ def _swaps(shape: ClusterShape) -> list[tuple[int, tuple[float, ...]]]:
     distances = _strides(_power(shape))
     if shape.ranks == _power(shape):
         return [(distance, shape.crossing(distance)) for distance in distances]
-    # Where ranks were folded, only each second one goes on, so that partners are twice as far apart in leaf order.
+    # If ranks were folded, only every second one takes part, so that partners are twice as far apart in leaf order.
     return [(distance, _capped(shape.crossing(2 * distance), distance)) for distance in distances]
 
 

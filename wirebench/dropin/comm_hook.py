@@ -101,8 +101,8 @@ class CommHook:
         try:
             future = self._start(state, bucket)
         except Exception as error:
-            # DDP gets its bucket as it is, and ends the backward pass in order; else each later one would end in an
-            # internal error of PyTorch's.
+            # DDP gets its bucket without averaging, and ends the backward pass in order; else each later one would end
+            # in an internal error of PyTorch's.
             buffer = bucket.buffer()
             future = Future(devices=[buffer.device] if buffer.is_cuda else None)
             future.set_result(buffer)
@@ -151,22 +151,22 @@ class CommHook:
         raise _not_of_ddp(None)
 
     def report(self) -> dict[str, Any]:
-        """What a record says of the steps so far: bytes, ratios, requests, seconds of the compressor; of this rank.
+        """This rank's numbers, as in a record, of the steps so far: bytes, ratios, requests, the compressor's seconds.
 
-        Which part of an exchange the backward pass has hidden only DDP knows: phases but `compress` are None.
+        Only DDP knows which part of an exchange the backward pass has hidden: phases other than `compress` are None.
         """
         if self._job is None:
             raise UserError("comm_hook: no step is done yet")
         return self._job.report()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs to go on after a restart; each rank saves its own, since residuals differ."""
+        """What this rank needs to resume after a restart; each rank saves its own, since residuals differ."""
         if self._job is None:
             raise UserError("comm_hook.state_dict: no step is done yet")
         return {**mark_state("comm_hook", self.compressor), "epoch": self.epoch, **self._job.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; before the first step. The dense steps come first again."""
+        """Resume from what `state_dict` returned; before the first step. The dense steps come first again."""
         if self._job is not None:
             raise UserError("comm_hook.load_state_dict: comes before the first step")
         refuse_state(state, "comm_hook", self.compressor)

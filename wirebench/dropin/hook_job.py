@@ -127,7 +127,7 @@ class HookJob:
 
     def state_dict(self) -> dict[str, Any]:
         """The compressor's state, its steps, and the sizes of the layers that it belongs to."""
-        if self._state and not self._buckets.settled:  # what it goes on from is not loaded yet
+        if self._state and not self._buckets.settled:  # the state to resume from is not loaded yet
             return {name: self._state[name] for name in ("sizes", "compressor")} | {"steps": self._before}
         steps = self._before + self.steps - self._buckets.dense_steps
         return {"sizes": self._buckets.sizes(), "compressor": self.compressor.state_dict(), "steps": steps}

@@ -72,7 +72,7 @@ class ModelExchange:
         self.unused: UnusedEverywhere | None = None
         self._last: int | None = None
         self.topology = Topology.of_hosts([peer.host for peer in engine.peers])
-        collective.plan(self.topology, 0)  # what does not fit the cluster is said before anything is trained
+        collective.plan(self.topology, 0)  # a misfit with the cluster raises before training
 
     @property
     def mode(self) -> str:

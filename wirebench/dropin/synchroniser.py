@@ -184,7 +184,7 @@ class Sync:
         return self._exchange.driver.evaluation_view()
 
     def report(self) -> dict[str, Any]:
-        """What a record says of the steps so far: seconds by phase, bytes, ratios, requests; of this rank."""
+        """This rank's numbers, as in a record, of the steps so far: seconds by phase, bytes, ratios, requests."""
         return self._exchange.about() | self._meter.report()
 
     def state_dict(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Sync:
                 **self._exchange.state_dict()}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; before the first step, in which the model gets what it has of it."""
+        """Resume from what `state_dict` returned; before the first step, in which the model's part of it is loaded."""
         if self._exchange.is_laid_out or self._begun:
             raise UserError("sync.load_state_dict: comes before the first step")
         refuse_state(state, NAME, self.compressor)

@@ -96,7 +96,7 @@ def refuse_parts(model: nn.Module, **parts: object) -> None:
 
 
 def refuse_no_module(model: object) -> None:
-    """UserError for what is no module."""
+    """UserError for an object that is no torch.nn.Module."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module, not a {type(model).__name__}")
 
@@ -142,9 +142,9 @@ def mark_state(maker: str, compressor: Method) -> dict[str, str]:
 
 
 def refuse_state(state: Mapping[str, Any], maker: str, compressor: Method) -> None:
-    """UserError for what is no state of this maker with this compressor.
+    """UserError for anything but a state of this maker with this compressor.
 
-    Residuals of two compressors may have the same names and shapes, so that nothing else tells them apart.
+    Residuals of two compressors may have the same names and shapes, so that nothing else distinguishes them.
     """
     where = f"{maker}.load_state_dict"
     if not isinstance(state, Mapping) or _MAKER not in state:

@@ -46,7 +46,7 @@ class Anchored:
 
     @property
     def takes_over(self) -> bool:
-        """See Method: it is for the compressor to say."""
+        """The compressor's `takes_over`, see Method."""
         return self.lane.compressor.takes_over
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,9 +72,9 @@ class Anchored:
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
         """Begin in another world, as far from the anchor as the ranks that are taken over were (own_weights.py).
 
-        The inner optimizer's state is the first one's. What is under way is applied now where the other world counts
-        its steps otherwise, which one of the same size does not: there some ranks go on as they were, and this may be
-        one that takes the place of a lost one.
+        The inner optimizer's state is the first one's. Means under way are applied now if the new world counts its
+        steps in another way. A world of the same size does not: there some ranks continue with their own state, and
+        this rank may replace a lost one.
         """
         self._load(states[0])
         own = [] if joins else [state[self.weights] for state in states]

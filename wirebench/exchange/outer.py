@@ -144,7 +144,7 @@ class OuterSteps:
         for holder in self.holders:
             holder.apply(bucket.start, bucket.stop)
             holder.due[number] = NEVER
-        # What another run had sent proves nothing of ranks that wait for nobody since.
+        # An exchange of an earlier run proves nothing about ranks that have waited for no other since.
         self._met = max(self._met, self._sent.pop(number, -1))
 
     def _wait(self, number: int) -> None:

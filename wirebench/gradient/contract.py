@@ -166,7 +166,7 @@ class Bare(Method):
     """A method made of a compressor that has what it must and no more; all else is as in a method without memory."""
 
     takes_over = False
-    reads_weights = True  # nobody has said that it does not
+    reads_weights = True  # it does not declare the opposite
     any_dtype = True
 
     def __init__(self, inner: Compressor) -> None:

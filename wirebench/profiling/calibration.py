@@ -36,9 +36,9 @@ DISTURBED = 1.5
 
 
 class Holding(Protocol):
-    """A driver that can hold messages back and tell how long they took.
+    """A driver that can send messages after the backward pass and time them.
 
-    holding  whether this step's messages wait until the backward pass is done
+    holding  whether it does so in this step
     """
 
     holding: bool
@@ -95,7 +95,7 @@ class Calibration:
             # A new cut is validated, even where the warm-up has no room for it.
             end = max(end, begin + VALIDATION_STEPS)
         if self.learns or self.warmup_steps > VALIDATION_STEPS:
-            # The last steps of the warm-up: the later, the more like the steps that count.
+            # The last steps of the warm-up: they are most like the steps that count.
             self._validation = range(end - min(MOST_VALIDATION_STEPS, max(VALIDATION_STEPS, end - begin)), end)
         self.counted_from = max(first_step + self.warmup_steps, self._validation.stop)
 
@@ -108,7 +108,7 @@ class Calibration:
         return {**self.identity, "bounds": bounds} if self.learned else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the cut of the run that is resumed, where it is of this scheduler and world; before `plan`."""
+        """Take the buckets of the run that is resumed, if this scheduler made them in this world; before `plan`."""
         if not self.learns or not state or {**self.identity, "bounds": state["bounds"]} != state:
             return
         self.learns, self.learned = False, True
@@ -195,7 +195,7 @@ class Calibration:
 
     def _passes(self, profile: Profile, validated: Sequence[StepTimes]) -> Passes:
         """A step's computation without messages beside it."""
-        # Messages were held back, so a validation step without its exchange is computation alone.
+        # Messages were sent after the backward pass, so a validation step without its exchange is computation alone.
         base = float(np.median([t.seconds - t.phases["exchange_exposed"] for t in validated]))
         backward = profile.ready[-1]
         if self.driver is not None and self.accumulation == 1:
@@ -203,8 +203,8 @@ class Calibration:
             # the phase has all of their backward passes, and only the last one's matters here.
             backward = max(backward, float(np.median([t.phases["backward"] for t in validated])))
         elif self.driver is None:
-            # The engine cannot be held back: its messages go beside this backward pass, and DDP waits for them at its
-            # end, within the phase. So that phase is replaced by the time until the last gradient.
+            # The engine's own messages cannot be delayed: they overlap with this backward pass, and DDP waits for them
+            # at its end, within the phase. So that phase is replaced by the time until the last gradient.
             base += backward - float(np.median([t.phases["backward"] for t in validated]))
         return Passes(profile.forward, profile.ready, backward, base - sum(profile.forward) - backward)
 

@@ -59,8 +59,8 @@ class LayerTimer:
 
     model   the model, whose trainable parameters `names` lists in backward order
     device  where it computes
-    every   keep each pass when the next one begins; else `keep` says when, and with several micro-batches the last
-            one's passes count
+    every   keep each pass when the next one begins; else the caller calls `keep`, and with several micro-batches the
+            last one's passes count
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], device: torch.device, every: bool = False) -> None:
@@ -140,7 +140,7 @@ class LayerTimer:
         if not self._starts():
             return
         if self._left and name not in self._called:
-            # The call goes on: what lies between two parts is the former one's.
+            # The call continues: time between two parts belongs to the former one.
             self._marks.entered.pop()
         if self._left and name in self._called:
             self._called = set()

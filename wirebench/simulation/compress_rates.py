@@ -1,8 +1,9 @@
 """How long compressors work: measured on one machine in copies of a vector, scaled to another by its speed of copying.
 
-A copy reads and writes every element once, so it is what memory allows; wirebench bench compressors measures methods
-in copies. On a GPU most methods start more kernels than their data keeps busy (results/README.md), and copies say
-little. There it is seconds, of which for another GPU what memory takes is scaled by the data sheets: an estimate.
+A copy reads and writes every element once, so its time is the memory's limit; wirebench bench compressors measures
+methods in copies. On a GPU most methods start more kernels than their data keeps busy (results/README.md), and copies
+are a bad unit. There the unit is seconds. For another GPU the memory's part of them is scaled by the data sheets: an
+estimate.
 """
 
 import math
@@ -173,7 +174,7 @@ def _along(points: Sequence[tuple[int, float]], numel: int) -> float:
 
 
 def _cost(cells: Sequence[CompressorResult]) -> _Cost:
-    # Of each cell once: whoever asks for its copies has its turns sorted.
+    # Read each cell's copies once, because reading them sorts the cell's turns.
     seen = [(cell, copies, sum(copies.values())) for cell, copies in ((cell, cell.copies) for cell in cells)]
     fixed = max(0.0, seen[0][2] - seen[1][2]) * cells[0].copy if len(seen) > 1 else 0.0
     known = seen[1:] or seen

@@ -145,7 +145,7 @@ class _Running:
         return self._task is not None and self._task.work > 0
 
     def left(self, now: float, speed: float) -> float:
-        """Seconds until its task is done, at this speed; inf where that is the other one's to say."""
+        """Seconds until its task is done, at this speed; inf if it waits for the other thread."""
         if self._task is None:
             return inf
         return self._task.work / speed if self._task.work > 0 else max(0.0, self._task.until - now)

@@ -44,9 +44,9 @@ class Checkpoints:
     keep: int
     note: Callable[[str], None]
     newest: str | None = None
-    """The newest that is known to be complete: rank 0 knows it soon, the others when the next one is saved."""
+    """The newest checkpoint known to be complete: rank 0 knows it soon, the others when the next one is saved."""
     under_way: str | None = None
-    """The one that rank 0 was writing when this rank last heard of it."""
+    """The checkpoint that rank 0 was writing when this rank last heard from it."""
     restored_from: Path | None = None
     """The checkpoint that was loaded; rank 0 knows it."""
     _saved: int = 0

@@ -1,11 +1,11 @@
-"""The files of a checkpoint: written so that it is whole or not there, read so that what is damaged is found.
+"""The files of a checkpoint: it is complete or does not exist, and reading finds damaged files.
 
 A checkpoint is a folder `step-00000020` that appears in one rename. One of the same step becomes `step-00000020.before`
-until its successor stands, so that a kill at any time leaves a whole one:
+until its successor is complete, so that a kill at any time leaves a complete one:
   model.safetensors      parameters and the optimizer's state: the same on all ranks
   rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
   state.json             the position in the run, its history, the checksum of every file
-checkpoint.py says when each is written, and by whom.
+checkpoint.py decides when each is written, and by which rank.
 """
 
 import hashlib
@@ -101,10 +101,10 @@ def _prune(newest: Path, keep: int) -> None:
 
 
 def saved_identity(directory: Path, source: str) -> Mapping[str, Any]:
-    """The identity that a run had which `source` (train.resume) names; {} where there is nothing to resume from.
+    """The identity of the run that `source` (train.resume) names; {} if there is nothing to resume from.
 
     directory  the run's own checkpoints, which `auto` looks into
-    What is damaged is passed over: `Checkpoints.restore` tells of it. UserError as there.
+    Damaged checkpoints are skipped: `Checkpoints.restore` reports them. UserError as there.
     """
     for folder in candidates(directory, source):
         with suppress(DamagedError):

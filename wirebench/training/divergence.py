@@ -1,6 +1,6 @@
 """Watch the loss and the averaged gradient of every step; name the layer when one is not finite.
 
-Several are counted: a method that sums sketches cannot tell whose NaN it got, and makes a whole bucket NaN.
+Several are counted: a method that sums sketches cannot locate a NaN, and makes a whole bucket NaN.
 
 The averaged gradient is the same on all ranks, so all of them stop at the same step. Where ranks train alone for a
 while their drivers look at what they exchange, instead (exchange/outer.py, easgd.py). On a GPU the values are copied to
@@ -36,7 +36,7 @@ class Guard:
     """Watches one worker's steps.
 
     lag    steps after which a step is looked at: 0 on a CPU, 2 on a GPU, which has passed it by then or soon will
-    alone  the gradient is this rank's own, and its loss says nothing to the others: neither raises anything
+    alone  the gradient is this rank's own, and its loss means nothing to the others: neither raises an error
     """
 
     def __init__(self, flat: FlatGradient, alone: bool = False) -> None:

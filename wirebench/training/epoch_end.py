@@ -39,10 +39,10 @@ def end_epoch(run: Trainer, epoch: int) -> None:
 
 
 def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
-    """Evaluate the open epoch where that is due (always after the last step), and tell its record.
+    """Evaluate the open epoch if that is due (always after the last step), and add it to the record.
 
-    Returns the evaluation, {} where there was none, and None where all ranks stop before it is done: because of `stop`
-    or because of a wish that comes meanwhile. Raises Diverged for a bad loss.
+    Returns the evaluation, {} if there was none, and None if all ranks stop before it is done: because of `stop` or
+    because of a wish to stop that comes meanwhile. Raises Diverged for a bad loss.
     """
     assert run.state.open_epoch is not None, "end_epoch() comes before"
     epoch, began, every = run.state.open_epoch["epoch"], time.perf_counter(), run.config.train.eval_every

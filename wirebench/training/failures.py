@@ -29,7 +29,7 @@ def give_up(trainer: Trainer, error: Exception) -> str:
 
 
 def out_of_memory(error: Exception) -> str:
-    """What to say of an error by which PyTorch or Python could not have the memory it asked for; "" for any other."""
+    """The message for an error of PyTorch or Python that could not allocate memory; "" for any other error."""
     text = first_line(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         detail = f": {text}" if text else ""

@@ -140,7 +140,7 @@ class TrainState:
             )
             self.warnings.append(self.left_behind)
         self.worlds = progress.get("worlds", [])
-        # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
+        # A run that max_steps ended within an epoch has summed that epoch up already; the epoch continues now.
         whole = self.step // self.steps_per_epoch
         self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
         self.open_epoch = progress["open_epoch"]
@@ -166,7 +166,8 @@ def _load_rank(worker: Replica, compressor: Holder, rank_state: RankState[dict[s
     mine = rank_state.states[0]
     for name, buffer in worker.model.named_buffers():
         buffer.copy_(mine["buffer"][name])
-    # The losses of those who leave count in the epoch's mean; those of the rank that lends a new one its state do not.
+    # The losses of leaving ranks count in the epoch's mean. A new rank takes the state of another rank, whose loss does
+    # not count again.
     losses = sum(state["epoch_loss"] for state in rank_state.states)
     worker.epoch_loss.copy_(losses * (not rank_state.joins))
     kept = [on_device(state["compressor"], worker.device) for state in rank_state.states]

@@ -106,7 +106,7 @@ class Trainer:
         self.stopper.looked = self.first_step - 1
         left = self.state.open_epoch
         if left is not None and left["epoch"] >= self.step // self.steps_per_epoch and self.step < self.total_steps:
-            # max_steps ended the earlier run within an epoch, which goes on now.
+            # max_steps ended the earlier run within an epoch, which continues now.
             self.state.open_epoch = None
         self.counted_from = self.first_step + self.config.train.warmup_steps
         if self.calibration is not None:

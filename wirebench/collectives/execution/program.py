@@ -57,7 +57,7 @@ def program_of(plan: Plan, rank: int) -> RankProgram:
     """Rank `rank`'s part of `plan`."""
     reduce = [_rank_round(transfers, rank) for transfers in plan.reduce]
     # Reduce rounds use two parts of the scratch buffer in turn, so that one round's messages may arrive in one part
-    # while those of the round before are added from the other.
+    # while the messages of the round before are added from the other.
     sizes = [sum(span.stop - span.start for span in each.receives) for each in reduce]
     parts = (0, max(sizes[0::2], default=0))
     rounds = [each._replace(into=parts[number % 2]) for number, each in enumerate(reduce)]

@@ -12,9 +12,9 @@ Trouble = Mapping[str, float]
 def from_memory(
     commit: Commit, lost: list[int], size: int, about: Mapping[str, Any], trouble: Sequence[Trouble]
 ) -> dict[str, Any]:
-    """The change of a run whose `size` ranks go on with a commit, of which the parts of the ranks `lost` are missing.
+    """The change of a run whose `size` ranks resume from a commit that lacks the parts of the ranks `lost`.
 
-    about  what the commit says of itself
+    about  the commit's about.json
     """
     # A host that was away for a while remembers the trouble after which it left.
     noted = [each for each in trouble if each and each["at"] >= about["at"]]

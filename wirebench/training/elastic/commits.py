@@ -100,9 +100,9 @@ class Commits:
         self._under_way = commit.step
 
     def recover(self, checkpoints: Checkpoints) -> bool:
-        """Go on from the hosts' memory, if ranks of this very job left something there; every rank calls it.
+        """Resume from the hosts' memory, if ranks of this very job left a commit there; every rank calls it.
 
-        False: there is nothing to go on from. Then `begin_anew` is to be called when the run has its state.
+        False: there is nothing to resume from. Then call `begin_anew` when the run has its state.
         """
         communicator, me = self.engine.communicators[0], self.engine.ranks[0]
         mine = {"held": self.memory.inventory(), "trusted": sorted(self.memory.trusted()), "new": uuid.uuid4().hex}
@@ -152,12 +152,12 @@ class Commits:
             self.memory.forget()
 
     def come_back(self) -> None:
-        """This rank would end, but for its launcher: it may begin anew in this process, and then this never returns."""
+        """Called by a rank that would end: its launcher may restart it in this process, and then this never returns."""
         self.warden.close()
         self.launcher.come_back()
 
     def note_trouble(self) -> None:
-        """A rank is gone: what the record will say of the time and the steps that this cost."""
+        """After the loss of a rank: note the time and the step, from which the record gets the cost of the failure."""
         self.settle()
         self.memory.note_trouble({"at": time.time(), "step": self.state.step, "size": self.engine.size})
 

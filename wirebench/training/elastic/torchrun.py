@@ -1,9 +1,9 @@
 """torchrun with ranks that are soon back: they are forked from a process that has imported what they need.
 
-As a rule torchrun starts a Python for each rank, which imports torch again, about three seconds of a core apiece after
-every restart. Told `--start-method forkserver --run-path`, it forks its ranks from Python's fork server instead, a
-process that lives as long as torchrun does. Here that one begins to import beside torchrun's own imports. It runs
-nothing else: nothing of a rank is in it, no thread, no connection, and no GPU.
+As a rule torchrun starts a Python for each rank, which imports torch again. That takes about three seconds of a core
+for each rank after every restart. With `--start-method forkserver --run-path` it forks its ranks from Python's fork
+server instead, a process that lives as long as torchrun does. Here the server imports while torchrun itself does. It
+runs nothing else: it holds no rank's thread, connection or GPU.
 """
 
 import argparse
@@ -21,7 +21,7 @@ OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVO
 """Those that the user gives come later, and count."""
 AS_MODULE = str(Path(__file__).with_name("as_module.py"))
 ENVIRONMENT = {
-    # A host that comes later would wait in vain in a store that agents share between restarts (torch 2.15).
+    # A host that joins later would wait for ever in a store that agents share between restarts (torch 2.15).
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     # Where torchrun starts a Python for each rank, it does so with -u.
     "PYTHONUNBUFFERED": "1",

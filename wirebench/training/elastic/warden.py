@@ -57,6 +57,6 @@ class Warden:
 
     def _beat(self, every: float) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # somebody has killed the other process: then nobody watches
+        with suppress(BrokenPipeError):  # the other process was killed: the watch is over
             while not self._over.wait(every):
                 os.write(self._process.stdin.fileno(), b".")
