@@ -102,7 +102,7 @@ class Dion(Factored):
         return 4 * 2 * ceil(self.rank_fraction * side) * side
 
     def sent_share(self, numel: int) -> float:
-        """What enters an update is of the whole matrix, in every step."""
+        """1: in every step the update comes from the whole matrix."""
         return 1.0
 
     def _update_vectors(self, bucket: Bucket) -> None:

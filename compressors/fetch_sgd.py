@@ -117,7 +117,7 @@ class FetchSgd(Sketched):
         return self.bytes_of(numel)
 
     def _held(self, name: str, bucket: Bucket, like: Tensor) -> Tensor:
-        """What all ranks remember, shaped like the table `like`; zeros at first."""
+        """The shared memory `name` of this bucket, shaped like the table `like`; zeros at first."""
         key = f"{name}.{bucket.start}"
         held = self.shared.get(key)
         if held is None or held.shape != like.shape:

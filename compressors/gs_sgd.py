@@ -184,7 +184,7 @@ class GsSgd(Sketched):
     def _choose_at_one(
         self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor
     ) -> Generator[Request, Any, Tensor | None]:
-        """As `_choose`, but one rank has the sum, chooses and sends its choice; None for a sum that is not finite."""
+        """Like `_choose`, but one rank has the sum, chooses and sends its choice; None for a sum that is not finite."""
         total = yield Reduce(table)
         message = torch.empty(0, dtype=torch.uint8, device=table.device)
         if total is not None:

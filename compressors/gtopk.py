@@ -91,7 +91,7 @@ class _Merger:
         return self.code.encode(index[kept], values[kept], self.numel)
 
     def merge_and_note(self, mine: Tensor, theirs: Tensor) -> Tensor:
-        """As `merge`, and notes what is dropped or cut off by rounding."""
+        """Like `merge`, but it also notes the entries and the rounding errors that are dropped."""
         index, values, kept = self._largest(mine, theirs)
         left = values.clone()
         left[kept] -= self.code.rounded(values[kept])

@@ -23,7 +23,7 @@ from wirebench.utils.rng import seed_of
 
 VALUE_BYTES = 4
 ROOM, GROWTH = 1.4, 0.77
-"""Of the different entries, in units of k, that ranks choose: as a ResNet-8's do in 120 steps, and a fifth more."""
+"""Different entries that ranks choose, in units of k: ROOM P^GROWTH. A fifth more than a ResNet-8's in 120 steps."""
 
 
 class Iblt(Sparse):

@@ -166,7 +166,7 @@ class Iwp(Method):
     def _vote(
         self, bucket: Bucket, world: ExchangeContext, residual: Tensor, wanted: Mapping[int, int]
     ) -> tuple[Vote, dict[int, Moments]]:
-        """What this rank chooses, and the moments of the importance, by layer, where they are needed."""
+        """This rank's vote, and the moments of the importance for the layers in `wanted`, by layer."""
         layers = bucket.layers
         chosen = [number for number, layer in enumerate(layers) if self._votes(bucket, world, layer.start)]
         others = sorted(set(range(len(layers))) - set(chosen))

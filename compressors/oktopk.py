@@ -38,7 +38,7 @@ QUOTA, SHOWN, EVEN = 5 / 3, 2, 1 / 5
 
 
 class _Agreed(NamedTuple):
-    """What all ranks know of a bucket.
+    """The state of a bucket that all ranks share.
 
     threshold  global threshold of this step
     bounds     places between the ranks' regions
@@ -126,14 +126,14 @@ class OkTopK(OwnSteps, Sparse):
             return bucket.grad.index_copy_(0, applied, values.div_(world.size))
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """What a rank offers, and the sums of its region that are applied; dense where that is everything."""
+        """A rank's offered entries, and the applied sums of its region; dense if that is every entry."""
         count = self.count(numel)
         if count >= numel:
             return 4 * numel
         return self.code.expected_bytes(count, numel) + self.code.expected_bytes(-(-count // size), -(-numel // size))
 
     def _recall(self, bucket: Bucket, world: ExchangeContext, count: int) -> _Agreed | None:
-        """What was agreed on for this bucket, this k and this many ranks; None if nothing was, on all ranks alike.
+        """The shared state of this bucket, for this k and world size; None on all ranks if there is none.
 
         State that belongs to other buckets with some of these places is then forgotten.
         """

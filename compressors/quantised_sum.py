@@ -102,7 +102,7 @@ class QuantisedSum(Method):
         return message.numel() // each * (each - SCALE_BYTES)
 
     def _stages(self, rank: int, size: int) -> list[list[int]]:
-        """By stage the ranks among which this one's share is cut and added up."""
+        """For each stage the ranks among which this rank's share is divided and summed."""
         group = self._group(size)
         local, across = range(rank - rank % group, rank - rank % group + group), range(rank % group, size, group)
         return [list(members) for members in (local, across) if len(members) > 1] or [[rank]]
@@ -111,7 +111,7 @@ class QuantisedSum(Method):
         return gcd(self.group, size)  # with 0: all ranks
 
     def _places(self, size: int, length: int) -> Iterator[int]:
-        """By rank, where its share of `length` elements begins."""
+        """For each rank the start of its share of `length` elements."""
         group = self._group(size)
         for rank in range(size):
             yield (rank % group * (size // group) + rank // group) * length

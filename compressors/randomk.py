@@ -90,7 +90,7 @@ def draw(numel: int, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _marked(numel: int, count: int, generator: torch.Generator) -> Tensor:
-    """As `draw`, by setting flags: faster than sorting where many places are drawn."""
+    """Like `draw`, by setting flags: faster than sorting if many places are sampled."""
     flags, missing = torch.zeros(numel, dtype=torch.bool), count
     while missing:
         flags[torch.randint(numel, (missing,), generator=generator)] = True

@@ -23,7 +23,7 @@ from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather
 
 EXPECTED_SHARE = 0.01
-"""Nothing is known before the run, so planning counts on this share of the entries."""
+"""The share of the entries that planning assumes, since it is unknown before a run."""
 
 
 class Threshold(Method):

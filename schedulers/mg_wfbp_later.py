@@ -12,7 +12,7 @@ from wirebench.schedulers.parts.greedy import Pending, merge
 
 
 class MgWfbpLater:
-    """As `mg_wfbp`, but a message that would end before the next gradient is there goes at once.
+    """Like `mg_wfbp`, but a message that would end before the next gradient is ready is sent at once.
 
     least_elements  a smaller group waits for the next layer in any case; 0: off
     """

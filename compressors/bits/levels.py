@@ -111,7 +111,7 @@ class _Clip:
         self.scratch = limits.new_empty(block_numel)
 
     def rows(self, block: Block, values: Tensor) -> list[Tensor]:
-        """What `block.rows(values)` gives, clipped; valid until the next block."""
+        """The rows of `block.rows(values)`, clipped to the limits; valid until the next block."""
         assert all(piece.groups == 1 for piece in block.pieces), "a limit is for a group that is a run"
         parts = zip(values.split(block.lengths), self.scratch[: block.numel].split(block.lengths), strict=True)
         return [

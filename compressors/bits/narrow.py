@@ -8,7 +8,7 @@ from torch import Tensor
 Form = Literal["int4", "int8", "fp8"]
 SCALE_BYTES = 4
 _LARGEST = {"int4": 7.0, "int8": 127.0, "fp8": 448.0}
-"""What a chunk's largest magnitude becomes; 448 is float8_e4m3fn's largest."""
+"""The number that a chunk's largest magnitude is scaled to; 448 is float8_e4m3fn's largest."""
 
 
 def message_bytes(numel: int, chunk: int, form: Form) -> int:

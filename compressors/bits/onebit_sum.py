@@ -28,7 +28,7 @@ SERVED = "served"
 
 
 class Share(NamedTuple):
-    """What one rank adds up: a slice of the bucket, and the groups in it."""
+    """The share that one rank sums: a slice of the bucket, and the groups in it."""
 
     piece: slice
     groups: Groups
@@ -67,7 +67,7 @@ def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, 
 
 
 def onebit_bytes(numel: int, size: int) -> int:
-    """What a rank hands over for one layer of `numel` elements: both messages."""
+    """Payload in bytes of a rank for one layer of `numel` elements: both messages."""
     shares = shares_of((Run(numel, 1),), size)
     sent = [_words(shares[0]) + len(share.groups) for share in shares if share.groups]
     return WORD_BYTES * (sum(sent) + max(sent))
@@ -75,7 +75,7 @@ def onebit_bytes(numel: int, size: int) -> int:
 
 @lru_cache(maxsize=1024)
 def shares_of(groups: Groups, size: int) -> tuple[Share, ...]:
-    """By rank its share: about equal parts, of whole words; the last may be shorter, or empty."""
+    """Each rank's share: about equal parts, of whole words; the last may be shorter, or empty."""
     numel = sum(run.width * run.groups for run in groups)
     each = -(-numel // (size * WORD_BITS)) * WORD_BITS
     edges = [min(rank * each, numel) for rank in range(size + 1)]

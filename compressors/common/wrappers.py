@@ -23,7 +23,7 @@ VELOCITY_KEY = "shared.dense_velocity"
 
 
 class Wrapper(Method):
-    """What a wrapper leaves to the method inside it: all that it does not do itself."""
+    """Base of wrappers: everything that a wrapper does not change is the inner method's."""
 
     def __init__(self, inner: Method) -> None:
         super().__init__()
@@ -173,11 +173,11 @@ class DenseBelow(Wrapper):
         return held if held is None or held.numel() == numel else pad(held, (0, numel - held.numel()))
 
     def compressed(self, layers: Sequence[Layer]) -> list[slice]:
-        """Where in the flat gradient of these layers the compressed ones lie."""
+        """The slices of the compressed layers in the flat gradient of these layers."""
         return [slice(layer.start, layer.stop) for layer in layers if not _is_dense(layer, self.numel)]
 
     def _split(self, bucket: Bucket) -> "_Split":
-        """As the function; kept for each bucket of a cut, as a step may have hundreds."""
+        """The result of the function `_split`, cached for each bucket, since a step may have hundreds."""
         model, place = bucket.model or bucket.layers, (bucket.start, bucket.stop)
         if model is not self._model or (bucket.index == 0 and place not in self._splits):
             self._model, self._splits = model, {}

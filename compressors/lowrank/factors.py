@@ -23,7 +23,7 @@ EPSILON = 1e-8
 ROUNDING = 1e-5
 """A part of a row below this share of it, or a row below this share of the longest one, is rounding in fp32."""
 DEFINITE, TINY = 1e-13, 1e-200
-"""What Cholesky's products get on their diagonal, as a share of its sum: a row's rounding in fp32, squared."""
+"""Added to the diagonal of Cholesky's products, as a share of its sum: a row's rounding in fp32, squared."""
 RUN_NUMEL = 1 << 20
 """Elements up to which layers are batched: small ones save calls; large ones, one by one, stay in the cache."""
 

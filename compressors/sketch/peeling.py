@@ -37,7 +37,7 @@ MOST_PASSES = 256
 
 @dataclass(frozen=True)
 class Peeled:
-    """What a table has shown.
+    """The result of peeling a table.
 
     index     int64 ascending; sums: the values there, fp32
     complete  whether nothing is left in the table, so that these are all entries; else they are candidates
@@ -143,7 +143,7 @@ class LookupTable:
         return torch.cat([cell + row * columns for row, (cell, _) in enumerate(self.hash.cells(place))]).unique()
 
     def _alone(self, keys: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the cells that hold one place only: the place, its count, below 0 for one to put back, and the cell."""
+        """For the cells with one place only: the place, its count (below 0 for one to put back) and the cell."""
         key = keys.view(-1).index_select(0, cells).long()
         sign, key = key.sign(), key.abs()
         count, total = key // self.one, key % self.one
@@ -178,7 +178,7 @@ class LookupTable:
         return table.view(-1).index_select(0, cell).mul_(sign)
 
     def _told(self, found: list[tuple[Tensor, Tensor, Tensor]], rest: Tensor, complete: bool) -> Peeled:
-        """What was taken out and not put back."""
+        """The result: the entries that were taken out and not put back."""
         if not found:
             return Peeled(torch.empty(0, dtype=torch.int64, device=rest.device), rest.new_empty(0), complete, rest)
         place, count, value = (torch.cat(parts) for parts in zip(*found, strict=True))

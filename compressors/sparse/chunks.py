@@ -49,7 +49,7 @@ class Chunks(NamedTuple):
         return rows.view(torch.int32).topk(self.k, dim=1).indices.view(-1).index_select(0, self.picked)
 
     def sums(self, numbers: Tensor, bins: Tensor, count: int) -> Tensor:
-        """By layer and bin, (layers x count,), the sum of those chosen entries' `numbers` that have this of `bins`.
+        """For each layer and bin, (layers x count,), the sum of the chosen entries' `numbers` in this bin.
 
         On a GPU additions to one place come in any order, and sums differ from run to run: there they are reductions.
         """

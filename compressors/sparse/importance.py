@@ -42,7 +42,7 @@ LOWS = (
     0.0,
     *(10.0 ** (FIRST_DECADE + n / BINS_A_DECADE) for n in range((LAST_DECADE - FIRST_DECADE) * BINS_A_DECADE + 1)),
 )
-"""Where each bin of a histogram of importance begins; the last one has no end."""
+"""The lower bounds of a histogram's bins of importance; the last bin has no upper bound."""
 
 
 class Moments(NamedTuple):
@@ -169,7 +169,7 @@ def _in_blocks(pieces: Sequence[Piece], start: int, block: int) -> Iterator[tupl
 
 
 def least_divisors(weights: Sequence[Tensor], epsilon: float) -> list[float]:
-    """What each layer's |w| counts at least: max(epsilon rms(w), 1e-8), or 0 where epsilon is 0."""
+    """The least value that |w| counts as, for each layer: max(epsilon rms(w), 1e-8), or 0 if epsilon is 0."""
     if not epsilon or not weights:
         return [0.0] * len(weights)
     norms = torch.stack([torch.linalg.vector_norm(w) for w in weights]).tolist()  # the host waits for a GPU once

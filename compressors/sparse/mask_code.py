@@ -31,7 +31,7 @@ _UNPACKED = 1 << 17  # bytes of a mask that are spread out at once: what stays i
 
 
 class Vote(NamedTuple):
-    """What one rank chose in a bucket.
+    """One rank's choice in a bucket.
 
     layers   ascending numbers of the bucket's layers that it chose for
     masks    one bit string (uint8) for each run of these
@@ -130,7 +130,7 @@ class MaskCode:
 
 
 def runs(layers: Sequence[Layer], chosen: Sequence[int]) -> list[Run]:
-    """Where the neighbours among the `chosen` layers lie, (start, stop) from the beginning of the first of `layers`.
+    """Runs of neighbours among the `chosen` layers, (start, stop) from the beginning of the first of `layers`.
 
     Gaps between them are part of a run: its mask is 0 there.
     """
@@ -145,7 +145,7 @@ def runs(layers: Sequence[Layer], chosen: Sequence[int]) -> list[Run]:
 
 
 def pack(flags: Tensor) -> Tensor:
-    """As encoding.pack_bits; on a CPU an order of magnitude faster."""
+    """The same bytes as encoding.pack_bits; on a CPU an order of magnitude faster."""
     if flags.device.type != "cpu":
         return pack_bits(flags)
     return torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))

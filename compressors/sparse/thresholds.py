@@ -36,7 +36,7 @@ FEWEST = 0.5
 ROW_BITS = 6
 """Rows of 64 elements."""
 CROWDED = 0.25
-"""Where more than this share of the rows has a peak above the threshold, all entries are compared instead."""
+"""If more than this share of the rows has a peak above the threshold, all entries are compared instead."""
 IN_ROWS = frozenset({"cuda"})
 """Devices on which a vector is searched by rows at all."""
 
@@ -116,7 +116,7 @@ class Peaks:
 
 
 def _compare_all(x: Tensor, limit: int) -> Tensor:
-    """As `_places`, on a CPU in half of the time or less."""
+    """The same places as `_places`; on a CPU in half of the time or less."""
     if x.is_cuda:
         return _places(x, limit)
     places = places_from(bits_of(x), limit + 1)
@@ -135,7 +135,7 @@ def _places(x: Tensor, limit: int) -> Tensor:
 
 
 def _lowered(peaks: Peaks, threshold: float, fewest: float, factor: float, tries: int) -> Tensor:
-    """What lies above the threshold, which is lowered by `factor` at most `tries` times until it finds `fewest`."""
+    """Places above the threshold, which is lowered by `factor` at most `tries` times until there are `fewest`."""
     index = peaks.above(threshold)
     for _ in range(tries):
         if index.numel() >= fewest or not threshold <= LARGEST:

@@ -189,7 +189,7 @@ def a_synchroniser_that_nobody_keeps_is_told() -> None:
     model = network()
     wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
     gc.collect()
-    says("what it returned is gone", lambda: loss_of(model, 0).backward())
+    says("the object it returned is gone", lambda: loss_of(model, 0).backward())
     wirebench.synchronise(network(), compressors.build("none"), schedulers.build("wfbp")).close()
 
 

@@ -147,7 +147,7 @@ def _beside(parent: dist.ProcessGroup, backends: str, timeout: timedelta) -> dis
 
 
 def say_in_one_line() -> None:
-    """From now on an error of the suite's that a program does not catch is one line, and decides its exit code."""
+    """Print an uncaught error of the suite as one line from now on, and end with its exit code."""
     if not _before:  # once: a hook that was set later may call ours
         _before.append(sys.excepthook)
         sys.excepthook = _say

@@ -14,7 +14,7 @@ class Handle(Protocol):
     """A call under way. The caller leaves the tensors that it handed over untouched until `wait` returns."""
 
     wire_bytes: int
-    """What this rank sent, valid after `wait`: counted for rounds, by the algorithm's formula for native calls."""
+    """Bytes that this rank sent, valid after `wait`: counted for rounds, by the algorithm's formula in native calls."""
 
     def wait(self) -> Any:
         """Block until the call is complete and return its result; raises PeerLost when another rank fails."""
@@ -82,7 +82,7 @@ def received_dtype(sends: Sequence[tuple[int, Tensor]], dtype: torch.dtype | Non
 def device_of(
     sends: Sequence[tuple[int, Tensor]], receives: Sequence[Receive], device: torch.device | None
 ) -> torch.device:
-    """Where a round's tensors lie, by the rule of `Communicator.exchange`."""
+    """The device of a round's tensors, by the rule of `Communicator.exchange`."""
     given = [tensor for _, tensor in sends] + [what for _, what in receives if isinstance(what, Tensor)]
     return device or (given[0].device if given else torch.device("cpu"))
 

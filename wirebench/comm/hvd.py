@@ -12,7 +12,7 @@ from wirebench.comm.peers import reporting_loss
 from wirebench.errors import PeerLost, UserError
 
 REDUCIBLE = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
-"""What Horovod 0.28 can sum; bfloat16 is not among it."""
+"""The dtypes that Horovod 0.28 can sum; it cannot sum bfloat16."""
 
 ROUND_NAMES = 64
 """More than the rounds that can be under way at once."""

@@ -76,7 +76,7 @@ class Metered:
         return _MeteredHandle(self, self.named(lambda: self.communicator.broadcast(tensors, root)))
 
     def named(self, call: Callable[[], Result]) -> Result:
-        """What the call returns; its PeerLost names the ranks that are gone, as far as `who_is_gone` can tell."""
+        """The result of `call`; a PeerLost names the ranks that are gone, if `who_is_gone` knows them."""
         try:
             return call()
         except PeerLost as error:

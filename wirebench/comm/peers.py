@@ -97,7 +97,7 @@ def introduce(communicator: Communicator) -> list[Peer]:
 
 
 def _swapped(communicator: Communicator, others: list[int], sends: list[bytes]) -> dict[int, bytes]:
-    """What each of the `others` has for this rank, which has for each what `sends` has in its place."""
+    """Exchange bytes with the `others`: each gets its entry of `sends`; returns their messages, by rank."""
     tensors = [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in sends]
     messages, receives = list(zip(others, tensors, strict=True)), [(rank, None) for rank in others]
     parts = communicator.exchange(messages, receives, torch.uint8, lengths_travel=True).wait() if others else []

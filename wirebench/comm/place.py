@@ -12,7 +12,7 @@ from wirebench.errors import UserError
 
 Environment = Mapping[str, str]
 MOST = 10**6
-"""Of ranks that a number may count."""
+"""The largest number of ranks that is accepted."""
 
 
 class Launch(NamedTuple):
@@ -208,7 +208,7 @@ def number(environment: Environment, name: str, least: int, most: int, why: str 
 
 
 def _tasks_on_this_node(environment: Environment, size: int) -> int:
-    """From srun's "2(x3),1": three nodes with two tasks each, then one with one. 0 where it does not say."""
+    """The number from srun's list, e.g. "2(x3),1": three nodes with two tasks each, then one with one. 0 if unknown."""
     text, node, nodes = environment.get(_SRUN_LOCAL_SIZE, ""), number(environment, "SLURM_NODEID", 0, MOST), 0
     for part in text.split(",") if text else ():
         # The list is only walked: 1(x999999999) is a long one.

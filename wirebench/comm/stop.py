@@ -117,7 +117,7 @@ class Stopper:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Around a question to the store, which then is asked nothing more where it does not answer."""
+        """A context for a call to the store; after a call without an answer the store gets no further call."""
         try:
             with reporting_loss():
                 yield

@@ -38,7 +38,7 @@ PROBE_SECONDS = 1.0
 
 
 class Place(NamedTuple):
-    """Where a store is, and what its keys begin with."""
+    """The address of a store, and the word that its keys begin with."""
 
     host: str
     port: int
@@ -155,7 +155,7 @@ def _connected(place: Place, seconds: float) -> dist.TCPStore:
 
 
 def _cause(place: Place) -> str:
-    """What most likely keeps this process from the store, by one more connection."""
+    """The most likely reason why this process cannot reach the store, found by one more connection."""
     try:
         socket.create_connection((place.host, place.port), timeout=PROBE_SECONDS).close()
     except socket.gaierror as error:

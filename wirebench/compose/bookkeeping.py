@@ -1,4 +1,4 @@
-"""What a run keeps of itself: its folder, its record, its traffic, what it is warned of."""
+"""What a run keeps about itself: its folder, its record, its traffic, its warnings."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ class Folder(NamedTuple):
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Around what needs the folder: where that fails, it is free again."""
+        """A context for work that needs the folder: if the work fails, the folder is unlocked."""
         try:
             yield
         except BaseException:
@@ -73,7 +73,7 @@ def folder_of(settings: Config, engine: Engine) -> Folder:
 
 
 def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
-    """What counts the bytes of this process's interface, beside those that the messages have by arithmetic."""
+    """The counter of the messages' bytes, by arithmetic, and of the bytes of this process's interface."""
     interface = settings.network.interface or (
         find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
     )
@@ -83,7 +83,7 @@ def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
 def residual_watch_of(
     settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
 ) -> ResidualWatch | None:
-    """What warns where the residual grows without bound; None for a method that has none that could.
+    """The watch that warns if the residual grows without bound; None for a method whose residual cannot.
 
     None, too, for one that fades, and for weights' differences that are under way for some steps: then the residual is
     the exchange's own.

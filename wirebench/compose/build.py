@@ -144,7 +144,7 @@ def _assemble(
 
 
 def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable[[str], None]) -> Commits | None:
-    """What keeps an elastic run's state in memory; UserError where the run cannot be one."""
+    """The commits of an elastic run; None for another run; UserError if the run cannot be elastic."""
     section = settings.train
     if not section.elastic:
         if section.mirror:
@@ -279,7 +279,7 @@ def _fusion_mb(scheduler: Any) -> float | None:
 
 
 def _identity(settings: Config, worker: Replica) -> dict[str, Any]:
-    """What a checkpoint and the run that resumes it must share for the resumed run to end as the unbroken one."""
+    """The facts that a checkpoint and a resumed run must share for the run to end as if it had not stopped."""
     tables = loader.to_dict(settings)
     shared = {f"compressor.{key}": value for key, value in tables["compressor"].items()}
     for key in ("data.batch_size", "train.seed", "train.accumulation", "train.precision"):

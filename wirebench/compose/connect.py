@@ -40,7 +40,7 @@ from wirebench.training.replica import Replica
 
 
 class Connected(NamedTuple):
-    """From local to averaged gradients. No lanes where the engine synchronises; no calibration of local runs."""
+    """The path from local to averaged gradients. No lanes if the engine synchronises; no calibration of local runs."""
 
     lanes: list[Lane]
     synchroniser: Synchroniser
@@ -158,7 +158,7 @@ def _calibration(
 
 
 def _exchange(settings: Config, engine: Engine) -> dict[str, Any]:
-    """What is exchanged, and how: the costs of messages belong to it."""
+    """The exchange's settings, which the costs of messages depend on."""
     tables = loader.to_dict(settings)
     of_engine = {"engine": engine.name, "backend": engine.backend, "workers": engine.size}
     return {key: tables[key] for key in ("compressor", "collective")} | of_engine

@@ -1,4 +1,4 @@
-"""What papers call methods that are settings of several parts here."""
+"""Papers' names for methods that are settings of several parts here."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ PAPERS: Mapping[str, str] = {
     "streaming_diloco": f"{_LOCAL} scheduler.fragments=3 scheduler.delay=5 scheduler.keep=0.5",
     "zeropp": "compressor.name=quantised_sum",
 }  # fmt: skip
-"""By the name, lower case, the settings; docs/language_models.md has the rest of each."""
+"""The settings by the name in lower case; docs/language_models.md has the rest of each."""
 
 
 def refuse_names(given: Config) -> None:

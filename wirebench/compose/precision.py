@@ -1,4 +1,4 @@
-"""In which precision a run computes: what `train.precision = "auto"` takes, and the warning of a bf16 that is slow."""
+"""The precision of a run: the choice for `train.precision = "auto"`, and the warning of a slow bf16."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ MULTIPLY_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 class Choice(NamedTuple):
-    """What the run computes in.
+    """The precision that the run computes in.
 
     reason   why, where the config left it open: a line for the one who started the run
     warning  of an explicit choice that costs speed
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 
 
 def choose(settings: Config, engine: Engine, worker: Replica, tell: Callable[[str], None]) -> Choice:
-    """What the config names, or for `auto` what the checkpoint has that the run resumes, or what a trial shows.
+    """The config's precision; for `auto` the resumed checkpoint's, or the faster one in a trial.
 
     Every rank calls it, and rank 0's choice is all ranks'. UserError as of the checkpoint that cannot be resumed.
     """

@@ -31,7 +31,7 @@ PLAIN = {
 PLAIN_SGD = tuple(_words(PLAIN))
 """Overrides that make any optimizer section that one; the rate is the compressor's own matter."""
 MOSTLY = 0.5
-"""Of a run's steps: from which share on its warm-up is most of it."""
+"""Share of a run's steps from which on the warm-up counts as most of the run."""
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
 
 
@@ -202,7 +202,7 @@ def scheduler_of(settings: Config) -> Scheduler:
 
 
 def _as_the_paper(given: Config) -> Config:
-    """What the config leaves to the compressor: its collective, what it sends dense, and who applies the momentum.
+    """Fill in the options that the compressor decides: its collective, its dense tensors, and who applies the momentum.
 
     A method that corrects the momentum takes over the optimizer's, unless the config gives it one of its own.
     """

@@ -18,7 +18,7 @@ from wirebench.utils.extras import missing
 from wirebench.utils.output import show
 
 INTERRUPTED = 130
-"""What a shell reports for a program that Ctrl-C ended."""
+"""The exit code that a shell reports for a program that Ctrl-C ended."""
 
 
 def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) -> int:

@@ -1,4 +1,4 @@
-"""What virtual workers pretend to be: a cluster of given costs, so that a run of them can be repeated to the bit.
+"""The profile of virtual workers: a cluster with given costs, so that their runs can be repeated to the bit.
 
 All of them live in one process, whose times do not describe a cluster. A scheduler that needs a profile gets the times
 of a GTX 1080 Ti by the roofline, and message costs on the MG-WFBP paper's 10 Gbit/s Ethernet.

@@ -111,7 +111,7 @@ def _size_of(requests: Sequence[Request], size: int) -> RequestSize:
 
 
 def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> list[Answer]:
-    """What each of `ranks` gets, if all other ranks send what the last one does."""
+    """The answer to each of `ranks`, if all other ranks send the same as the last one."""
     kind, played = requests[0], dict(zip(ranks, requests, strict=False))
     everyone = [played.get(rank, requests[-1]) for rank in range(size)] if isinstance(kind, Gather | Route) else []
     if isinstance(kind, Gather):

@@ -36,7 +36,7 @@ Known = Mapping[Asked, list[RequestSize]]
 
 
 def nothing(size: int) -> Known:
-    """Nothing is known before."""
+    """An empty cache."""
     return {}
 
 
@@ -186,7 +186,7 @@ class Sizes:
 
     @cached_property
     def _of_a_layer(self) -> list[RequestSize]:
-        """What each further layer of a bucket adds to every request, whatever its size: scales and the like."""
+        """The bytes that each further layer of a bucket adds to every request, whatever its size, such as scales."""
         small, large = (
             [two.plus(one, -1.0) for one, two in zip(*map(self._requests, (whole, halves)), strict=True)]
             for whole, halves in ((((n, 2, 64),), ((n // 2, 2, 64),) * 2) for n in (SMALL, 4 * SMALL))
@@ -218,7 +218,7 @@ class Sizes:
         return self.known[key]
 
     def played(self, shapes: Shapes, shaped: bool, scale: float) -> list[RequestSize]:
-        """What is asked for of these layers, played now (`Asked`)."""
+        """The requests for these layers, played now (`Asked`)."""
 
         def of(
             ranks: Sequence[int], size: int, most: int | None = None, counted: int | None = None
@@ -255,7 +255,7 @@ class Sizes:
 
     @cached_property
     def _played(self) -> Played:
-        """Who is played; where not all send (iwp has voters), those that do, and at the end one other."""
+        """The ranks that are played: if not all ranks send (iwp has voters), the senders and one other at the end."""
 
         def sends(rank: int, world: int) -> bool:
             return play(self.make, buckets(((TINY, 2, 8),), 1.0, 1), (rank,), world, 1)[0].num_bytes > 1

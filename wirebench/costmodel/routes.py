@@ -46,5 +46,5 @@ class Network:
 
 @lru_cache(maxsize=64)
 def network_of(root: Branch) -> Network:
-    """Of the tree alone: a fit tries other speeds and other processors on it thousands of times."""
+    """The network of a tree, cached: a fit tries other speeds and processors on one tree thousands of times."""
     return Network(Topology(root))

@@ -21,7 +21,7 @@ class BackwardEnd:
         self._task = -1
 
     def seen(self) -> None:
-        """To be called from a gradient's hook."""
+        """Note a gradient; call it from the gradient's hook."""
         # A pass that failed never ends, so that its number is kept, not whether one is awaited.
         task = torch._C._current_graph_task_id()
         if task != self._task:

@@ -43,7 +43,7 @@ def comm_hook(
     timeout_seconds: float = 60.0,
     process_group: Group = None,
 ) -> "CommHook":
-    """What `DistributedDataParallel.register_comm_hook` takes, with None or a process group as its state.
+    """A hook for `DistributedDataParallel.register_comm_hook`, with None or a process group as its state.
 
     compressor  compressors.build(...), or any object with a Compressor's members; one for each model
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
@@ -147,7 +147,7 @@ class CommHook:
         return self._make_job(facts, bucket.buffer().device, group, self._state)
 
     def allocate(self, *_: object, **__: object) -> Tensor:
-        """What FSDP2 calls first of a custom all-gather or reduce-scatter: refused."""
+        """Refuse FSDP2, which calls this first on a custom all-gather or reduce-scatter."""
         raise _not_of_ddp(None)
 
     def report(self) -> dict[str, Any]:

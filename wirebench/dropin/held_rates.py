@@ -6,7 +6,7 @@ from torch.optim import Optimizer
 
 
 class HeldRates:
-    """What a split schedule steps: `optimizer`, with the settings that its groups had at `hold`.
+    """The optimizer of a split schedule: `optimizer`, with the settings that its groups had at `hold`.
 
     The loop steps its schedule of rates, momenta or decays after a step; the updates of that step come within the next
     forward pass.

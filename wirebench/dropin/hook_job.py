@@ -191,7 +191,7 @@ class HookJob:
         averages: Callable[[Sequence[_Waiting]], Sequence[Tensor]],
         ready: torch.cuda.Event | None,
     ) -> None:
-        """In the thread: exchange, and hand averages to DDP.
+        """Exchange, and hand averages to DDP; runs in the exchange's thread.
 
         After an error DDP gets the gradients without averaging. DDP casts a future's value to a tensor, and so would
         hide the error; `check` raises it when DDP has done its part of the backward pass.

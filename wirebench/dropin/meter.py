@@ -44,7 +44,7 @@ class Meter:
         self._runs = True
 
     def pause(self) -> None:
-        """What comes until `run` belongs to no step."""
+        """Stop counting until `run`: the time in between belongs to no step."""
         if self._runs:
             self._add_up()
             self.clock.pause()

@@ -171,7 +171,7 @@ class ModelExchange:
         self.engine.communicators[0].broadcast(list(self.model.buffers())).wait()
 
     def hold_back(self) -> None:
-        """From now on every exchange starts after the backward pass."""
+        """Let every exchange start after the backward pass from now on."""
         assert isinstance(self.driver, Threaded), "only exchanges of gradients can start later"
         self.driver.after_backward = True
 
@@ -181,7 +181,7 @@ class ModelExchange:
             self.rates.hold()
 
     def about(self) -> dict[str, Any]:
-        """What is exchanged, how and among whom."""
+        """The exchange's settings and its world, by name, for the report."""
         facts: dict[str, Any] = {
             "engine": self.engine.name,
             "backend": self.engine.backend,
@@ -227,7 +227,7 @@ class ModelExchange:
         return order
 
     def _holder(self) -> Holder:
-        """What keeps this rank's state: the compressor or, where weights are sent, its side of that."""
+        """The holder of this rank's state: the compressor or, if weights are exchanged, the state of that exchange."""
         return self.driver.holders[0] if isinstance(self.driver, Elastic | OuterSteps) else self.compressor
 
     def _restore(self, state: Mapping[str, Any]) -> None:

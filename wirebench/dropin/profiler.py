@@ -127,7 +127,7 @@ class Profiler:
 
 
 def _batch_of(first: Tensor) -> tuple[int, Unit]:
-    """What a model's first tensor has of what."""
+    """The batch size of a model's first tensor, and its unit."""
     if first.is_floating_point():
         return first.shape[0], "images" if first.dim() == IMAGE_DIMENSIONS else "samples"
     return (first.numel(), "tokens") if first.dim() == TOKEN_DIMENSIONS else (first.shape[0], "samples")

@@ -1,4 +1,4 @@
-"""What every rank of a job must have alike before the first step."""
+"""Facts that every rank of a job must share before the first step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,7 +64,7 @@ def _leave(engine: Engine) -> None:
 
 
 def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object) -> dict[str, Any]:
-    """What an exchange is made of, and the options of each part, by name: `compressor`, `compressor.density`."""
+    """The parts of an exchange and their options, by name: `compressor`, `compressor.density`."""
     facts: dict[str, Any] = {"seed": seed, "warmup_steps": warmup_steps}
     facts["scaler"] = "none" if scaler is None or not scaler.is_enabled() else "enabled"
     if scaler is not None and scaler.is_enabled():

@@ -161,7 +161,7 @@ class Sync:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Around forward and backward passes whose gradients are only accumulated: all of a step's but the last."""
+        """A context for forward and backward passes that only accumulate gradients: all of a step's but the last."""
         before, self._accumulating = self._accumulating, True
         try:
             yield
@@ -176,7 +176,7 @@ class Sync:
         self._exchange.broadcast_buffers()
 
     def evaluation_view(self) -> AbstractContextManager[None]:
-        """Around evaluation and saving: the model is up to date, and holds easgd's centre or outer's anchor."""
+        """A context for evaluation and saving: the model is up to date, and holds easgd's centre or outer's anchor."""
         self._pause()
         if not self._exchange.is_laid_out:  # before the first step the model is what it is
             return nullcontext()

@@ -137,7 +137,7 @@ def refuse_mode(
 
 
 def mark_state(maker: str, compressor: Method) -> dict[str, str]:
-    """To go into a state. maker: `sync` or `comm_hook`, as its errors name it"""
+    """Entries that mark a state. maker: `sync` or `comm_hook`, as its errors name it"""
     return {_MAKER: maker, _METHOD: name_of(compressor)}
 
 

@@ -124,11 +124,11 @@ class Anchored:
             self.apply(*cuts[place].tolist())
 
     def _rhythm(self) -> Tensor:
-        """By which steps fragments are sent, and applied."""
+        """The schedule of the fragments' exchanges: steps between them, and their delay."""
         return torch.tensor([self.rule.every, self.rule.delay])
 
     def _cuts(self) -> Tensor:
-        """Where each fragment begins and ends, shape (fragments, 2)."""
+        """The begin and end of each fragment, shape (fragments, 2)."""
         return torch.tensor([(bucket.start, bucket.stop) for bucket in self.lane.buckets])
 
     def magnitude(self) -> float | None:

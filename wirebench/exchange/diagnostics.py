@@ -67,7 +67,7 @@ class Health:
         return {name: {"last": last, "mean": total / count} for name, (count, total, last) in totals} or None
 
     def state_dict(self) -> dict[str, Any]:
-        """What is kept of the readings so far, as JSON."""
+        """The sums of the readings so far, as JSON."""
         return {"totals": {name: list(kept) for name, kept in self._totals.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class Synchroniser(Protocol):
-    """What turns the local gradients of a step into averaged ones, in the order in which a train loop calls it."""
+    """Turns a step's local gradients into averaged ones; methods stand in the order in which a loop calls them."""
 
     def begin(self, step: int, epoch: int) -> None:
         """Before the first forward pass of a step: forget the gradients of the step before."""
@@ -45,11 +45,11 @@ class Synchroniser(Protocol):
         ...
 
     def stepping(self) -> AbstractContextManager[None]:
-        """Around the optimizer's step."""
+        """A context for the optimizer's step."""
         ...
 
     def met(self, step: int) -> int:
-        """Of the steps up to `step`, which this rank has done, the last that all ranks have begun for certain."""
+        """The last step, up to `step`, which this rank has done, that all ranks have begun for certain."""
         ...
 
     def settle(self) -> None:
@@ -57,7 +57,7 @@ class Synchroniser(Protocol):
         ...
 
     def evaluation_view(self) -> AbstractContextManager[None]:
-        """Around evaluation and checkpoints: the model has the parameters to be evaluated, e.g. EASGD's centre."""
+        """A context for evaluation and checkpoints: the model has the parameters to evaluate, e.g. EASGD's centre."""
         ...
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ class Elastic:
             self._under_way = self._pool.submit(self._exchange, ready)
 
     def enable_sync(self) -> None:
-        """Nothing waits for gradients."""
+        """Do nothing: no exchange depends on gradients."""
 
     def finish(self) -> None:
         """Wait for the sum."""
@@ -153,7 +153,7 @@ class Elastic:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around the optimizer's step: the pull comes after it."""
+        """A context for the optimizer's step: the pull comes after it."""
         yield
         with torch.no_grad():
             for pull, before, finite in zip(self.holders, self._before, self._finite, strict=True):

@@ -22,7 +22,7 @@ class Lockstep:
             lane.begin(step, epoch)
 
     def enable_sync(self) -> None:
-        """Nothing starts before all workers have finished."""
+        """Do nothing: no exchange starts before all workers have finished."""
 
     def finish(self) -> None:
         """Exchange every bucket among all lanes."""

@@ -75,7 +75,7 @@ class DdpSync:
         return nullcontext()
 
     def close(self) -> None:
-        """Nothing of ours to detach."""
+        """Do nothing: the suite has attached nothing."""
 
 
 class HorovodSync:
@@ -119,7 +119,7 @@ class HorovodSync:
         return nullcontext()
 
     def close(self) -> None:
-        """Nothing of ours to detach."""
+        """Do nothing: the suite has attached nothing."""
 
 
 def native_sync(

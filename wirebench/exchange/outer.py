@@ -40,7 +40,7 @@ class OuterSteps:
         self._under_way: dict[int, Future[None]] = {}
         self._step, self._met = 0, -1
         self._sent: dict[int, int] = {}
-        """By fragment, the step after which it was sent, until it is applied."""
+        """For each fragment under way, the step after which it was sent."""
         for lane in lanes:
             lane.attach(lambda _: None)
         self._device = lanes[0].flat.grad.device
@@ -53,7 +53,7 @@ class OuterSteps:
             lane.begin(step, epoch)
 
     def enable_sync(self) -> None:
-        """Nothing waits for gradients."""
+        """Do nothing: no exchange depends on gradients."""
 
     def finish(self) -> None:
         """Each rank's gradient is its own."""
@@ -62,7 +62,7 @@ class OuterSteps:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around the optimizer's step: after it fragments are applied, and sent, that are due.
+        """A context for the optimizer's step: after it due fragments are applied and sent.
 
         What the outer optimizer computes is part of the update; only what is waited for is exposed.
         """

@@ -57,7 +57,7 @@ class Threaded:
         self._turn = threading.Lock()
         """Held by who takes work from the queue, until it is done: all is done one after the other, in order."""
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """What wakes the thread; False ends it."""
+        """Wakes the thread; False ends it."""
         lane.attach(self._on_ready)
         self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
         self._thread.start()
@@ -72,7 +72,7 @@ class Threaded:
         self._missing = [len(bucket.layers) for bucket in self._cut]
 
     def enable_sync(self) -> None:
-        """From now on a gradient that arrives is complete."""
+        """Count a gradient that arrives as complete from now on."""
         self.lane.collect()
         self._armed = True
 
@@ -110,7 +110,7 @@ class Threaded:
         return [Duration(seconds) for seconds in self._seconds(self._timed)]
 
     def _seconds(self, timed: list[Timed]) -> list[float]:
-        """By bucket, each until the next one begins, as all of them waited in the queue; empties `timed`."""
+        """Seconds of each bucket, until the next one begins, since all of them waited in the queue; empties `timed`."""
         ends = [*(begin for _, begin, _ in timed[1:]), *(end for *_, end in timed[-1:])]
         seconds = {index: self._timer.seconds(begin, end) for (index, begin, _), end in zip(timed, ends, strict=True)}
         assert len(seconds) == len(timed), "a bucket is exchanged once a step"

@@ -33,7 +33,7 @@ from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.utils.hooks import NeededHook
 
 WAIT = "wait"
-"""What a span of the timeline begins with in which a forward pass stands still for a bucket."""
+"""Prefix of timeline spans in which a forward pass waits for a bucket."""
 
 
 class Updates(Protocol):
@@ -59,7 +59,7 @@ class ReduceScatterDriver(Threaded):
         self._scattered: dict[int, Steps] = {}
         """Exchanges that stand between their reduce-scatter and their all-gather, by bucket."""
         self._gathered: dict[int, threading.Event] = {}
-        """Of buckets whose parameters wait for their update: set when the thread has handed on the all-gather."""
+        """Events of buckets whose parameters wait for their update: set when the thread has finished the all-gather."""
         self._events: dict[int, torch.cuda.Event] = {}
         self._gather_timed: list[Timed] = []
         self._logs: list[RequestLog] = []
@@ -118,13 +118,13 @@ class ReduceScatterDriver(Threaded):
         return [Duration(*both) for both in pairs]
 
     def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None, timed: list[Timed] | None) -> None:
-        """In the thread, in the backward pass: until the reduce-scatter is done."""
+        """Run the exchange until its reduce-scatter is done; in the thread, during the backward pass."""
         steps = self.lane.exchange(bucket)
         self._scattered[bucket.index] = steps
         self._on_stream(f"bucket {bucket.index}", bucket, ready, lambda: _to_reduce_scatter(steps), timed)
 
     def _all_gather(self, bucket: Bucket, timed: list[Timed] | None) -> None:
-        """In the thread, under the next forward pass: the rest of the exchange, with any further requests."""
+        """Run the rest of the exchange, with any further requests; in the thread, during the next forward pass."""
         steps = self._scattered.pop(bucket.index)
         self._on_stream(f"bucket {bucket.index} {ALL_GATHER}", bucket, None, lambda: _to_end(steps), timed)
         if self.stream is not None:

@@ -1,4 +1,4 @@
-"""What a compressor promises, checked where it runs: a user's own plugin that breaks it is named in one line.
+"""Check a compressor's promises at run time: one line names a user's plugin that breaks one.
 
 wirebench/gradient/contract.py has the whole contract; tests/compressors/test_contract.py holds a method to all of it.
 """

@@ -144,7 +144,7 @@ class Method(Compressor):
         return self.density
 
     def compressed(self, layers: Sequence[Layer]) -> list[slice]:
-        """Where in the flat gradient of these layers, all of a model's, those lie that are compressed."""
+        """The slices of the compressed layers in the flat gradient of `layers`, which are all layers of a model."""
         return [slice(layer.start, layer.stop) for layer in layers]
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:

@@ -144,7 +144,7 @@ class FlatGradient:
         return self.views[position]
 
     def views_of(self, vector: Tensor, layers: slice = slice(None)) -> list[Tensor]:
-        """Of a vector as long as `grad`, the slices of these layers, each shaped as its parameter."""
+        """The slices of these layers in a vector as long as `grad`, each shaped as its parameter."""
         chosen = zip(self.layers[layers], self._forms[layers], strict=True)
         return [_view(vector, *each) for each in chosen]
 

@@ -20,7 +20,7 @@ _recorder: list[Recorder] = []
 
 
 def phase(name: Phase) -> AbstractContextManager[None]:
-    """Around a part of the work; never around a `yield`, during which other ranks and buckets work."""
+    """A context for a part of the work; never around a `yield`, during which other ranks and buckets work."""
     return _recorder[-1](name) if _recorder else _NOTHING
 
 

@@ -18,7 +18,7 @@ native          by the engine's own synchroniser: DistributedDataParallel or hvd
 
 
 class OuterRule(Protocol):
-    """What a scheduler of mode `outer` says beside its groups, which are the fragments (schedulers/outer.py)."""
+    """Settings of a scheduler of mode `outer`, besides its groups, which are the fragments (schedulers/outer.py)."""
 
     every: int
     fragments: int

@@ -22,7 +22,7 @@ from wirebench.utils.parsing import json_of
 
 LAYERS, EXCHANGE = "layers.json", "exchange.json"
 DECISIVE = ("compressor", "collective", "workers")
-"""What the costs of an exchange depend on. Engines may differ, so that their bits can be compared."""
+"""Settings that the costs of an exchange depend on. Engines may differ, so that their bits can be compared."""
 
 
 def save(

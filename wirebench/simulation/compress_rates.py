@@ -20,12 +20,12 @@ from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 
 _DATA = Path(__file__).parent / "data"
 SHIPPED = _DATA / "rates_cpu.jsonl"
-"""As `wirebench study publish` writes it of the records; so is SHIPPED_GPU."""
+"""Written by `wirebench study publish` from the records, like SHIPPED_GPU."""
 SHIPPED_GPU = _DATA / "rates_gpu.jsonl"
 HANDLING_COPIES = 2
-"""Of a replayed gradient: it is copied from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
+"""Copies of a replayed gradient: from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")
-"""What takes longer among more workers."""
+"""Parts that take longer among more workers."""
 
 
 class _Cost(NamedTuple):
@@ -74,7 +74,7 @@ class Rates:
         self.add(measured.cells, on_gpu=bool(self.device))
 
     def add(self, measured: Sequence[CompressorResult], *, on_gpu: bool = False) -> None:
-        """What else was measured, among as many workers; rivals and failures do not count."""
+        """Add other results for the same number of workers; rivals and failures do not count."""
         cells: dict[str, list[CompressorResult]] = {}
         for cell in measured:
             if not cell.rival and not cell.error:
@@ -93,7 +93,7 @@ class Rates:
 
     @property
     def gradient_seconds_per_byte(self) -> float:
-        """Of a gradient that a replayed backward pass makes and copies into its bucket, on the measured machine."""
+        """Seconds per byte to make a replayed gradient and copy it into its bucket, on the measured machine."""
         return HANDLING_COPIES * 2 / self.bytes_per_second
 
     def knows(self, compressor: str) -> bool:
@@ -129,7 +129,7 @@ class Rates:
         return seconds
 
     def decoding(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
-        """Of the seconds of `on` those in which answers are read and the average is written; they count as the last."""
+        """The part of the seconds of `on` that reads answers and writes the average; it counts as the last part."""
         cost = self._costs.get(compressor)
         if cost is not None and compressor in self._in_seconds:
             return self._on_gpu((cost.decode, gathered), to=bytes_per_second)

@@ -21,7 +21,7 @@ MEDIAN, LATE = 0.5, 0.99
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What makes steps differ.
+    """Causes of differences between steps.
 
     compute     deviation of the logarithm of a worker's computing time, from step to step and worker to worker
     messages    the same deviation for a step's exchange, all of whose messages are late together

@@ -15,7 +15,7 @@ from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.stages import Work
 
 ROUNDING = 1e-9
-"""Of sums of seconds, as a share of them: work of which less is left is done."""
+"""Rounding error of sums of seconds, as a share of them: work of which less is left is done."""
 
 
 class _Task(NamedTuple):

@@ -224,14 +224,14 @@ class Simulator:
         return step._replace(exposed=step.exposed + beside.seconds - passes.seconds), beside
 
     def _on_cores(self, stages: Sequence[Stage], factors: Factors) -> Work:
-        """Of an exchange, what its rank's processor does: the compressor's work, and a call for each request."""
+        """Work of a rank's processor for an exchange: the compressor's, and a call for each request."""
         work = work_of(stages, factors)
         asked = sum(stage.name != COMPRESS and not stage.copy for stage in stages)
         called = min(asked * self.pricer.call_seconds, duration(stages).seconds - sum(work_of(stages)))
         return work._replace(before=work.before + factors.messages * called)
 
     def _work(self, group: range) -> Work:
-        """What the compressor does for a bucket."""
+        """The compressor's work for a bucket."""
         numel = self._numel(group)
         after = self._decoding(numel)
         return Work(self.compressing(numel) - after, after)

@@ -9,7 +9,7 @@ from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration
 
 COMPRESS = "compress"
-"""What a compressor's own work is called among the stages of an exchange."""
+"""The name of a compressor's own work among the stages of an exchange."""
 
 
 class Factors(NamedTuple):
@@ -57,7 +57,7 @@ def duration(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Durati
 
 
 def work_of(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Work:
-    """What the compressor does for a bucket; of a split exchange, in its first part."""
+    """The compressor's work for a bucket; in a split exchange, the work of its first part."""
     first, last = stages[0], stages[-1]
     return Work(factors.compress * first.seconds, 0.0 if last.copy else factors.compress * last.seconds)
 

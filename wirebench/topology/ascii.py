@@ -40,7 +40,7 @@ def node_names(topology: Topology) -> dict[BranchPath, str]:
 
 
 def below(branch: Branch) -> str:
-    """What a branch's children are: "ranks 0-2 7", "2 machines", "2 switches, 1 machine"."""
+    """A branch's children as text: "ranks 0-2 7", "2 machines", "2 switches, 1 machine"."""
     ranks = [child for child in branch.children if isinstance(child, int)]
     branches = [child for child in branch.children if isinstance(child, Branch)]
     machines = sum(any(isinstance(child, int) for child in branch.children) for branch in branches)

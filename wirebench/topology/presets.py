@@ -47,7 +47,7 @@ NETWORKS = {
 LOCAL = Link(5e-6, 12e9)
 """The link between the GPUs of a machine: PCIe 3 x16, nominal."""
 NVLINK_LATENCY_SECONDS = 5e-6
-"""Of a message inside a machine: assumed, as on PCIe."""
+"""Start-up time of a message inside a machine: assumed, as on PCIe."""
 ALONE = Link(0.0, 1e15)
 """The link of a rank that is alone in its machine: never the limit."""
 

@@ -23,7 +23,7 @@ KEYS = {
     "compress_factor": ("compress_factor", 1.0),
     "gradient_ns_per_byte": ("gradient_seconds_per_byte", 1e9),
 }
-"""Of a topology file's section `processor`: the constant that each stands for, and how many of its units it has."""
+"""Keys of a topology file's section `processor`: the constant of each, and its units in one of the constant's."""
 
 FITS, BEYOND = 270_000.0, 14_700_000.0
 """Elements of a vector that lies in a core's caches, 1 MB, and of one that lies in none: the sizes that compressors are
@@ -100,7 +100,7 @@ class Processor:
         return sum(work) / self.cores if self.cores else 0.0
 
     def by_kind(self, native: bool) -> "ByKind":
-        """What messages cost it in each kind of request. native: within the engine's own collectives
+        """The processor as messages in each kind of request find it. native: within the engine's own collectives
 
         The lengths of what is merged or gathered are known to the sender alone, and go ahead in a message of their own;
         the receiver then asks for the rest. The engine gathers lengths in a call of its own.

@@ -19,7 +19,7 @@ from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import toml_of
 
 VERSION = 2
-"""Of the files that are written: 2 since they say what messages cost processors. Older ones have no number."""
+"""Version of the files that are written: 2 since they have the processors' costs. Older ones have no number."""
 KEYS = {
     "version": int,
     "layout": str,
@@ -46,7 +46,7 @@ Links = tuple[Link, ...]
 
 @dataclass(frozen=True)
 class Described:
-    """What a topology file holds.
+    """The contents of a topology file.
 
     topology  without link speeds where the file has no levels
     note      where the numbers come from, in words

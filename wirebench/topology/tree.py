@@ -142,7 +142,7 @@ class Topology:
 
     @classmethod
     def of_hosts(cls, hosts: Sequence[str]) -> "Topology":
-        """From the host name of every rank, in rank order: one machine per host, under one switch."""
+        """The topology for the host names of all ranks, in rank order: one machine per host, under one switch."""
         machines = [tuple(r for r, host in enumerate(hosts) if host == name) for name in dict.fromkeys(hosts)]
         if len(machines) == 1:
             return cls(Branch(machines[0]))

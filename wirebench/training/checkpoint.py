@@ -92,7 +92,7 @@ class Checkpoints:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Around what training waits for because of checkpoints."""
+        """A context for the time that training waits for checkpoints."""
         began = time.perf_counter()
         try:
             yield

@@ -27,14 +27,14 @@ from wirebench.utils.tensor_tree import pack_to, unpack
 FORMAT = 4
 MODEL, STATE = "model.safetensors", "state.json"
 BEFORE = ".before"
-"""What the name of a checkpoint ends with while another one of the same step takes its place."""
+"""Suffix of a checkpoint's name while another checkpoint of the same step replaces it."""
 _NAME = re.compile(rf"step-\d{{8,}}({re.escape(BEFORE)})?")
 _PARTIAL = re.compile(r"\.step-\d{8,}\.partial")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint is written from; nothing of it changes meanwhile.
+    """The contents of a checkpoint; they do not change while it is written.
 
     model     the tree that is the same on all ranks, as `snapshot` copies it
     ranks     each rank's tree, as `snapshot` copies it
@@ -187,5 +187,5 @@ def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
-    """Of everything in state.json but the checksum itself."""
+    """SHA-256 of everything in state.json but the checksum itself."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

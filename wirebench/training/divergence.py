@@ -19,7 +19,7 @@ from wirebench.gradient.flat import FlatGradient
 
 
 class _Note(NamedTuple):
-    """What is known of a step; `norms` has one element for each of `layers`, or one for all of them.
+    """Facts noted of a step; `norms` has one element for each of `layers`, or one for all of them.
 
     norms   None while the step's gradient is still to come
     passed  on a GPU, when what is noted has been copied to the host
@@ -124,7 +124,7 @@ class Guard:
 
 
 def seeded(loss: Tensor) -> Tensor:
-    """What to call `backward` of: the loss, whose own gradient is 1, or NaN where it is not finite.
+    """The tensor to call `backward` of: the loss, whose own gradient is 1, or NaN if it is not finite.
 
     The gradient of a loss that is not finite may well be. So one rank's bad loss is in the average of all, and all
     ranks stop at the same step. (Given to `backward` itself, the factor would import sympy: half a second of a core.)
@@ -140,7 +140,7 @@ def _look_closer(step: int, gradients: Mapping[str, Tensor]) -> None:
 
 
 def _not_finite(step: int, layers: Sequence[str]) -> Diverged:
-    """What to raise for these layers, at least one."""
+    """The error to raise for these layers, at least one."""
     if len(layers) == 1:
         return Diverged(f"step {step}: the gradient of layer {layers[0]} is not finite")
     return Diverged(f"step {step}: the gradient of layers {layers[0]} to {layers[-1]} ({len(layers)}) is not finite")

@@ -88,7 +88,7 @@ def evaluate(run: Trainer) -> dict[str, float] | None:
 
 
 def _shares(run: Trainer) -> list[Tensor]:
-    """Of each rank in this process (loss, top-1 hits, top-5 hits, images, whether it is unfinished), float64."""
+    """For each rank in this process (loss, top-1 hits, top-5 hits, images, whether it is unfinished), float64."""
     rows = [torch.zeros(5, dtype=torch.float64) for _ in run.workers]
     done, batches = 0, sum(worker.shard.test_batches for worker in run.workers)
 

@@ -12,7 +12,7 @@ from wirebench.training.optimizers.rates import apply_learning_rate, learning_ra
 from wirebench.training.trainer import Trainer
 
 AGAIN = PeerLost.exit_code
-"""To a launcher that then starts this rank anew, in another world."""
+"""Exit code for a launcher that then restarts this rank in another world."""
 
 
 def conduct(run: Trainer) -> int:

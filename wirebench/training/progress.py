@@ -129,7 +129,7 @@ class NullProgress:
         """Show nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def _live_line(console: Console) -> LiveLine:

@@ -54,7 +54,7 @@ class Replica:
         self.epoch_loss += self.loss
 
     def gradients(self, *, whole: bool) -> list[Tensor]:
-        """What the optimizer steps with: the flat gradient or, where an engine's own synchroniser fills them, each's.
+        """The optimizer's gradients: the flat one or, if an engine's own synchroniser fills them, each parameter's.
 
         whole  the gradient is the flat one
         """

@@ -19,10 +19,10 @@ from wirebench.utils.tensor_tree import on_device
 
 
 class Stateful(Protocol):
-    """What each part of the state offers."""
+    """Interface of each part of the state."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What a resumed run needs: a tree of tensors and plain values."""
+        """The state that a resumed run needs: a tree of tensors and plain values."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -31,7 +31,7 @@ class Stateful(Protocol):
 
 
 class TrainState:
-    """Where a run stands, on this process's ranks.
+    """The state of a run on this process's ranks.
 
     workers      their replicas; compressors: what each of them keeps between steps, in the same order
     bookkeeping  further parts by name, whose states are JSON, rank 0's for all

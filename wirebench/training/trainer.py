@@ -133,7 +133,7 @@ class Trainer:
         self.clock.resume()
 
     def pause_clock(self) -> None:
-        """What comes now (evaluation, a checkpoint) is no training time and no training traffic; raises Diverged."""
+        """Stop the clocks before an evaluation or a checkpoint, which are not training; raises Diverged."""
         self.synchroniser.settle()
         self.step_log.flush()
         self.clock.pause()

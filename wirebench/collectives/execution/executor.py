@@ -63,7 +63,7 @@ class _ReduceScatterDone:
     wire_bytes = 0
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 REDUCE_SCATTER_DONE = _ReduceScatterDone()
@@ -89,7 +89,7 @@ class RequestExecutor:
         self._scratch = Scratch()
 
     def take_log(self) -> list[RequestLog]:
-        """What was served since the last call."""
+        """The requests served since the last call."""
         log, self.log = self.log, []
         return log
 

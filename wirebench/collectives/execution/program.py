@@ -125,7 +125,7 @@ def run_program(
 
 
 def _receives(this: RankRound, flat: Tensor, scratch: Tensor) -> list[Receive]:
-    """Where each message of a round goes: a reduce round's into the scratch buffer, a copy round's into its place."""
+    """The target of each message of a round: the scratch buffer in a reduce round, its own place in a copy round."""
     if this.into is None:
         return [(span.peer, flat[span.start : span.stop]) for span in this.receives]
     receives: list[Receive] = []

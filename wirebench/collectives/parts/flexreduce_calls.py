@@ -47,7 +47,7 @@ def calls(topology: Topology, items: int) -> tuple[tuple[Call, ...], ...]:
 
 
 def ranges(topology: Topology, items: int) -> tuple[Ranges, ...]:
-    """What every rank is responsible for after each level: items [start, stop), by rank."""
+    """Each rank's items [start, stop) after each level, by rank."""
     parts, levels = _assign(topology)
     return tuple(
         {rank: (items * start // parts, items * stop // parts) for rank, (start, stop) in level.ranges.items()}

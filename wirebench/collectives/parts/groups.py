@@ -13,7 +13,7 @@ Rounds = list[list[Transfer]]
 
 
 def even_bounds(items: int, parts: int) -> list[int]:
-    """Where `items` items are cut into `parts` parts that differ by at most one item; parts + 1 numbers."""
+    """The parts + 1 bounds that divide `items` items into `parts` parts, which differ by at most one item."""
     return [items * part // parts for part in range(parts + 1)]
 
 

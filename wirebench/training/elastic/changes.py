@@ -1,4 +1,4 @@
-"""What a change of an elastic run's world has cost: an entry of the record's `worlds`, and a line for the user."""
+"""The cost of a change of an elastic run's world: an entry of the record's `worlds`, and a line for the user."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from wirebench.training.elastic.host_memory import Commit
 
 Trouble = Mapping[str, float]
-"""What a host noted of a failure: when (`at`), at which `step` of a world of `size` ranks; empty where nothing."""
+"""A host's note of a failure: its time (`at`), and the `step` of a world of `size` ranks; empty without a note."""
 
 
 def from_memory(

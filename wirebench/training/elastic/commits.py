@@ -32,7 +32,7 @@ from wirebench.utils.tensor_tree import pack, snapshot
 
 
 class Plan(NamedTuple):
-    """What is restored: a commit, and for each of its files the rank that has it at hand."""
+    """The commit to restore, and for each of its files a rank whose host holds it."""
 
     commit: Commit
     sources: dict[str, int]
@@ -162,7 +162,7 @@ class Commits:
         self.memory.note_trouble({"at": time.time(), "step": self.state.step, "size": self.engine.size})
 
     def _trouble(self) -> list[Trouble]:
-        """What the ranks' hosts noted of the failure before, by rank."""
+        """The hosts' notes of the last failure, by rank."""
         noted = gather_bytes(self.engine.communicators[0], json.dumps(self.memory.take_trouble()).encode())
         return [json.loads(each) for each in noted]
 
@@ -185,7 +185,7 @@ class Commits:
         return {rank_file(rank): part.cpu().numpy().tobytes() for rank, part in zip(sources, received, strict=True)}
 
     def _trust(self) -> None:
-        """Where there is no room for that now, it comes with the first commit."""
+        """Note the job on this host; without room for that now, the first commit does it."""
         with suppress(OSError):
             self.memory.trust(self.job)
 

@@ -1,4 +1,4 @@
-"""What outlives a worker in the memory of its host: files on a tmpfs, in a folder of the job and of the host.
+"""State that outlives a worker in its host's memory: files on a tmpfs, in a folder of the job and of the host.
 
 A commit is a folder `step-00000020-of-0004-in-1f0c5b7a` with `model`, `rank-0002` ... and `about.json`. Each file
 appears in one rename, so a process may be killed at any time. The other ranks' files show that a commit is incomplete.
@@ -51,7 +51,7 @@ def rank_file(rank: int) -> str:
 
 
 def launcher() -> str:
-    """Who started this process: the same for a process that takes its place, another one for another job's."""
+    """An id of the process that started this one: the same for a replacement of this one, another in other jobs."""
     asked = multiprocessing.parent_process()  # who has asked a fork server for this process, if that is its parent
     pid = os.getppid() if asked is None or asked.pid is None else asked.pid
     try:
@@ -106,7 +106,7 @@ class HostMemory:
         return sorted(self.folder.glob("step-*"))
 
     def inventory(self) -> list[dict[str, Any]]:
-        """What this host holds, for each commit.
+        """The files that this host holds, for each commit.
 
         step, size, world  its name; files: their names
         job, worlds        whose it is, and how many changes of the world came before it; "" and -1 where this host has
@@ -139,7 +139,7 @@ class HostMemory:
         return jobs
 
     def trust(self, job: str) -> None:
-        """This process and those that take its place belong to `job`. OSError."""
+        """Note that this process and its replacements belong to `job`; OSError if that cannot be written."""
         if job not in self.trusted():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / f"job-{launcher()}", job)
@@ -154,7 +154,7 @@ class HostMemory:
                 write_atomically(self.folder / TROUBLE, json.dumps(trouble))
 
     def take_trouble(self) -> dict[str, float]:
-        """What was noted since the last call; {} where nothing was, or nothing that can be read."""
+        """The note since the last call; {} if there is none, or none that can be read."""
         noted: Any = None
         with suppress(OSError, ValueError):
             noted = json_of((self.folder / TROUBLE).read_bytes())

@@ -15,7 +15,7 @@ from wirebench.comm.engine import Engine
 
 Environment = Mapping[str, str]
 _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-"""Of a rank, in the order in which Horovod's launcher tells them, and as its variables are called."""
+"""A rank's place, in the order in which Horovod's launcher sends it, and by the names of its variables."""
 
 
 class Launcher(Protocol):
@@ -39,7 +39,7 @@ class TorchElastic:
         return os.environ["TORCHELASTIC_RUN_ID"]
 
     def watch(self, changed: Callable[[], object]) -> None:
-        """Nothing to watch."""
+        """Do nothing: torchrun ends the ranks itself."""
 
     def come_back(self) -> None:
         """The agent starts a process in place of this one."""
@@ -49,7 +49,7 @@ class HorovodElastic:
     """horovodrun --min-np ... --host-discovery-script ..."""
 
     def job(self) -> str:
-        """Where its rendezvous server is."""
+        """The address of the job's rendezvous server."""
         return _rendezvous()
 
     def watch(self, changed: Callable[[], object]) -> None:

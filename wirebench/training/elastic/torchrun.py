@@ -18,7 +18,7 @@ from wirebench.utils.files import shorten_socket_folder
 
 RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVOUS)
-"""Those that the user gives come later, and count."""
+"""Defaults; the user's options come later, and override them."""
 AS_MODULE = str(Path(__file__).with_name("as_module.py"))
 ENVIRONMENT = {
     # A host that joins later would wait for ever in a store that agents share between restarts (torch 2.15).

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 
 BEATS = 8
-"""In the time that a rank may be silent."""
+"""Messages in the time that a rank may be silent."""
 PROGRAM = """
 import os, select, signal, sys
 pid, seconds, line = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]

@@ -40,7 +40,7 @@ def apply_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _factor(section: OptimizerConfig, epoch_fraction: float, rise_epochs: float, epochs: float) -> float:
-    """What the schedule multiplies the peak by, after the rise."""
+    """The factor of the schedule on the peak, after the rise."""
     if section.schedule == "constant":
         return 1.0
     if section.schedule == "step":
