@@ -50,6 +50,6 @@ class Intervals(NamedTuple):
         return stage_begins + place, length
 
     def _distance(self, step: int) -> tuple[int, int, int]:
-        """The first dense step at the distance that holds at `step`, the distance, the number of earlier dense steps."""
+        """The first dense step at the distance that holds at `step`, the distance, the number of dense steps before."""
         stage = (step // self.kappa + 1).bit_length() - 1
         return self.kappa * ((1 << stage) - 1), 1 << stage, self.kappa * stage
