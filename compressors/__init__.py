@@ -20,7 +20,7 @@ def available() -> list[str]:
 
 
 def class_of(name: str) -> type[Method]:
-    """The class that says what the method's paper says: its `dense_below`, its `collective`."""
+    """The class with the settings of the method's paper: its `dense_below`, its `collective`."""
     plugin = PLUGINS.load(name)
     return plugin if issubclass(plugin, Method) else Bare
 

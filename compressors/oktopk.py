@@ -4,8 +4,8 @@ Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", P
 rank owns a region of the bucket. First each sends its own largest entries to the regions' owners, who add them up; then
 all gather those sums that lie above a global threshold. The average has about k entries, whatever the number of ranks.
 
-Thresholds and regions are found anew from time to time and used again in between. What of it the paper leaves open
-follows its authors' code: the factors below; and data are not balanced once more before the gather.
+Thresholds and regions are computed from time to time and used again in between. Details that the paper leaves open
+follow its authors' code: the factors below; and data are not balanced once more before the gather.
 """
 
 from collections.abc import Generator

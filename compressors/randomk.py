@@ -1,8 +1,8 @@
-"""Random-k with error feedback: all ranks send the same places, drawn anew each step, so that no index travels.
+"""Random-k with error feedback: all ranks send the same places, new ones each step, so that no index travels.
 
 Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018 (rand_k with memory); Wangni et al., "Gradient
-Sparsification for Communication-Efficient Distributed Optimization", NeurIPS 2018 (unbiased, without memory). The draw
-is named by the run's seed, the step and the bucket, so every rank makes it for itself.
+Sparsification for Communication-Efficient Distributed Optimization", NeurIPS 2018 (unbiased, without memory). The
+run's seed, the step and the bucket seed the sample, so every rank makes it for itself.
 """
 
 import torch

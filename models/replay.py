@@ -1,8 +1,8 @@
-"""A replayed model: waits as long as a trace says instead of computing, and makes gradients of its sizes.
+"""A replayed model: waits for a trace's times instead of computing, and makes gradients of its sizes.
 
 Real hooks, real tensors, real communication, with the compute time of any hardware. Backward order is the reverse of
-the trace's layers, as in the model that was traced. Gradients are random numbers: what they are averaged to means
-nothing, and the loss stays at log(num_classes). How traces are made, and what a replay can tell: docs/traces.md.
+the trace's layers, as in the model that was traced. Gradients are random numbers: their average means nothing, and the
+loss stays at log(num_classes). docs/traces.md describes how traces are made, and the limits of a replay.
 """
 
 import functools
@@ -179,7 +179,7 @@ def _noise(numel: int, device: torch.device) -> Tensor:
 
 
 def _register(model: nn.Module, name: str, parameter: nn.Parameter, where: str) -> None:
-    """Put the parameter where its dotted name says, so that it is called as in the model that was traced."""
+    """Register the parameter under its dotted name, so that it has the same name as in the model that was traced."""
     *path, leaf = name.split(".")
     holder = model
     try:

@@ -1,7 +1,7 @@
-"""One bit for every element: its sign, packed, and what stands for it in each group of neighbours.
+"""One bit for every element: its sign, packed, and the two values that it stands for in each group of neighbours.
 
-The bit is set where a number is negative. A set bit stands for the group's `low`, another one for its `high`. A zero
-has the sign that its float has, mostly plus; its group's values say what becomes of it.
+The bit is set where a number is negative. A set bit is decoded to the group's `low`, a cleared bit to its `high`. A
+zero has the sign of its float, mostly plus, and is decoded like any other number.
 """
 
 from collections.abc import Sequence

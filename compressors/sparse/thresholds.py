@@ -8,11 +8,11 @@
             al., "An Efficient Statistical-based Gradient Compression Technique", MLSys 2021); fitted to a strided
             sample here, since a fit to all entries costs several readings of the vector and is no better
 
-Estimates miss k. Where an estimate finds too many, the k largest of them are taken (the original codes cut by place,
-which favours the first layers, or raise the threshold and look again). Where it finds too few, it is lowered as its
-paper or code says, and where that does not help, as with one huge entry, the choice is exact. So between FEWEST k and k
-entries are chosen, if there are as many non-zeros, and all of them are larger than all others. Infinity is larger than
-every number, and NaN larger than infinity.
+Estimates miss k. If an estimate finds too many entries, the k largest of them are taken (the original codes cut by
+place, which favours the first layers, or raise the threshold and look again). If it finds too few, it is lowered as in
+its paper or code. If that does not help, as with one huge entry, the choice is exact. So between FEWEST k and k entries
+are chosen, unless there are fewer non-zeros, and all of them are larger than all others. Infinity is larger than every
+number, and NaN larger than infinity.
 """
 
 import math

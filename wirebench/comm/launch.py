@@ -1,6 +1,6 @@
-"""What a launch allows: the engine, where ranks meet; and how a launched process ends.
+"""The engine and the meeting point that a launch allows, and the end of a launched process.
 
-Nothing here imports torch: what is wrong with a launch can be said before that takes its seconds.
+Nothing here imports torch, so a mistake in a launch is reported before that import takes its seconds.
 """
 
 import atexit

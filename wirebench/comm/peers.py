@@ -1,6 +1,6 @@
 """The other processes of a job: who they are, whether they live, and what they agree on.
 
-Each process introduces itself once. When a call fails, the survivors can then say which rank is gone instead of
+Each process introduces itself once. When a call fails, the survivors can then name the rank that is gone instead of
 repeating the network's error.
 """
 

@@ -13,7 +13,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.flat import Bucket, Layer
 
 MOST_DENSE_STEPS = 3
-"""DDP cuts its buckets anew at most once: before its second step, or with static_graph=True before its third."""
+"""DDP rebuilds its buckets at most once: before its second step, or with static_graph=True before its third."""
 
 
 class DdpBuckets:
@@ -90,7 +90,7 @@ def weights(parameters: Sequence[Tensor]) -> Tensor:
 def ddp_of(bucket: dist.GradBucket, hook: Callable[..., Any]) -> DistributedDataParallel | None:
     """The DistributedDataParallel that calls a hook with this bucket; None where it cannot be found.
 
-    DDP tells a hook neither its process group nor its module. UserError where several models with these parameters are
+    DDP passes a hook neither its process group nor its module. UserError if several models with these parameters are
     alive that have a hook and different groups, and none of them names this one.
     """
     mine = set(map(id, bucket.parameters()))

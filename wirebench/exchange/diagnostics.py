@@ -14,7 +14,7 @@ from wirebench.exchange.lane import Lane
 from wirebench.gradient.metrics import values
 
 SPARSE = 0.5
-"""Above this share of non-zero entries the overlap with the largest ones says nothing."""
+"""Above this share of non-zero entries the overlap with the largest ones means nothing."""
 
 
 class Health:
@@ -71,7 +71,7 @@ class Health:
         return {"totals": {name: list(kept) for name, kept in self._totals.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, now or in a version that kept every reading."""
+        """Restore what `state_dict` returned, now or in a version that kept every reading."""
         self._totals = {name: (count, total, last) for name, (count, total, last) in state.get("totals", {}).items()}
         for _, reading in state.get("history", []):
             self._add(reading)

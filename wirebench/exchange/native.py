@@ -141,6 +141,6 @@ def native_sync(
 
 
 def _served(plan: str, model: nn.Module, size: int) -> RequestLog:
-    """A step's bytes by the formula of a ring: the engine does not tell what it merges and sends."""
+    """A step's bytes by the formula of a ring, since the engine does not report its messages."""
     dense = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return RequestLog("Sum", plan, 1, dense, dense, ring_reduce_bytes(dense, size), 0.0)

@@ -163,9 +163,10 @@ class ReduceScatterDriver(Threaded):
                     self._apply(index)
 
     def _after_forward(self, model: nn.Module, *_: object) -> None:
-        """A parameter whose own module has not begun was not used, or used before its update was sure to be done.
+        """Update the parameters whose own module has not begun.
 
-        Which of the two, the backward pass tells: a gradient comes (see _on_ready), or none does.
+        Such a parameter was not used, or used before its update was sure to be done. In the latter case the backward
+        pass brings a gradient (see _on_ready).
         """
         self.settle()
 

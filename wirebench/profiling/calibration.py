@@ -139,7 +139,7 @@ class Calibration:
         return last
 
     def conclude(self, directory: Path) -> str:
-        """Combine the ranks' times, and let a scheduler that learns cut the model anew; every rank calls it.
+        """Combine the ranks' times, and let a scheduler that uses profiles make new buckets; every rank calls it.
 
         Returns a line for the user, or "". The profile and the costs of new buckets are saved into `directory`.
         """

@@ -1,9 +1,9 @@
-"""Steps that are not all alike: jitter and stragglers drawn at random, and the quantiles of the steps that they leave.
+"""Steps that differ: random jitter and stragglers, and the quantiles of the resulting step times.
 
-A step waits for its slowest worker. A worker's computation takes exp(s z) times as long as the trace says, z being
-standard normal, and a straggler's `slowdown` times that. The slowest of P workers is not looked for among P draws: the
-largest of n standard normal numbers is drawn at once, since U^(1/n) is distributed as the largest of n uniform ones.
-So 100,000 workers take as long to draw as two.
+A step waits for its slowest worker. A worker's computation takes exp(s z) times as long as in the trace, z being
+standard normal, and a straggler's `slowdown` times that. The slowest of P workers needs no P samples: the largest of n
+standard normal numbers is sampled at once, since U^(1/n) is distributed as the largest of n uniform ones. So 100,000
+workers take as long to sample as two.
 """
 
 from dataclasses import dataclass

@@ -114,7 +114,7 @@ def _shares(run: Trainer) -> list[Tensor]:
 
 
 def _sum(run: Trainer, rows: Sequence[Tensor]) -> Tensor:
-    """The rows' sum over ranks. It waits for the slowest, so a thread does: this one hears signals meanwhile."""
+    """The rows' sum over ranks. A thread waits for the slowest rank, so that this thread still receives signals."""
     if not run.engine.distributed:
         return run.engine.sum_over_ranks(rows)
     pool = ThreadPoolExecutor(1, thread_name_prefix="evaluation")

@@ -125,6 +125,6 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
 
 
 def come_back(run: Trainer) -> None:
-    """A rank of an elastic run begins anew in this process, and this never returns, where its launcher wants that."""
+    """Restart a rank of an elastic run in this process, if its launcher does that; then this never returns."""
     if run.commits is not None:
         run.commits.come_back()

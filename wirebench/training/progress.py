@@ -81,7 +81,7 @@ class Progress:
         self._print(text)
 
     def result(self, record: dict[str, Any]) -> None:
-        """Print the table of the run's own record, and what must be said beside it."""
+        """Print the table of the run's own record, and remarks on it."""
         self._console.print(compare.table([record]), soft_wrap=not self._on_terminal())
         for line in compare.remarks(record):
             self._print(line)

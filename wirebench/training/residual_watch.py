@@ -87,7 +87,7 @@ class ResidualWatch:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; norms of another number of ranks do not count."""
+        """Restore what `state_dict` returned; norms of another world size do not count."""
         if state["size"] == self.size:
             self.first, self.norms, self.warned = state["first"], dict(state["norms"]), state["warned"]
             self.spacing = state.get("spacing", EVERY)

@@ -140,7 +140,7 @@ class Trainer:
         self.traffic.pause()
 
     def begin_epoch(self) -> None:
-        """The loss of an epoch is summed anew."""
+        """Start the epoch's clock, and its sum of losses at 0."""
         self.epoch_began = time.perf_counter()
         for worker in self.workers:
             worker.epoch_loss.zero_()
@@ -225,7 +225,7 @@ class Trainer:
                 self.checkpoints.save()
 
     def commit(self) -> None:
-        """Keep the state after `step` steps in memory, for the ranks that go on when one is lost."""
+        """Keep the state after `step` steps in memory, for the ranks that continue when one is lost."""
         if self.commits is not None:
             with self.synchroniser.evaluation_view():
                 self.commits.save()
@@ -299,7 +299,7 @@ class Trainer:
             check_parameters(self.engine.communicators, alike, self.step - 1, self.config)
 
     def _agree_on_looks(self) -> None:
-        """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
+        """Set the steps between looks for a stop on all ranks, by rank 0's time per step."""
         seconds = (time.perf_counter() - self._steps_began) / SETTLED_STEPS
         self.pause_clock()  # and settle: a thread may be in an exchange of the same communicator
         every = torch.tensor([steps_between_looks(seconds)])

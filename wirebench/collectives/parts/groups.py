@@ -39,7 +39,7 @@ def binomial_reduce(members: Sequence[int], items: int) -> Rounds:
 
 
 def fold(members: Sequence[int], items: int) -> tuple[Rounds, list[int]]:
-    """Bring any number of members to a power of two: a round before, and the members that go on.
+    """Bring any number of members to a power of two: a round before, and the members that take part after it.
 
     With r members too many, each second one of the first 2r sends everything to the one before it, so that the pairs
     tend to lie within a machine. (Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4.5.)

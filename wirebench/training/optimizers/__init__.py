@@ -1,1 +1,1 @@
-"""Optimizers: `build` makes the one that a config names, `rates` says how fast it learns, `muon` is one of them."""
+"""Optimizers: `build` makes the one that a config names, `rates` has the learning-rate schedules, `muon` is one."""
