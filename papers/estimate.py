@@ -1,10 +1,10 @@
 """A measurement with the interval in which its true value lies, at any level: what every verdict on repeats rests on.
 
-Speeds are compared turn by turn on logarithms (Student's t): where two runs do not differ, the logarithm of their ratio
-is symmetric about 0 whatever the noise, so that outliers widen the interval and make nothing of nothing. Means of seeds
-are compared by Welch's t, their ratios by Fieller's theorem ("Some problems in interval estimation", J. R. Stat. Soc. B
-1954), sums of estimates by the variance that their intervals show (Zou and Donner, Statistics in Medicine 2008), and
-many comparisons together by Holm (Scand. J. Statistics 1979).
+Speeds are compared turn by turn on logarithms (Student's t). Where two runs do not differ, the logarithm of their
+ratio is symmetric about 0 whatever the noise, so that outliers widen the interval and show no effect. Means of seeds
+are compared by Welch's t, their ratios by Fieller's theorem ("Some problems in interval estimation", J. R. Stat.
+Soc. B 1954), sums of estimates by the variance that their intervals show (Zou and Donner, Statistics in Medicine
+2008), and many comparisons together by Holm (Scand. J. Statistics 1979).
 """
 
 import math
@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
 
 
 def exact(value: float) -> Estimate:
-    """Of what is counted or computed."""
+    """Return an estimate without an interval, for a counted or computed value."""
     return Estimate(value, lambda level: (value, value))
 
 
@@ -130,7 +130,8 @@ def ratio_of(first: Estimate, second: Estimate) -> Estimate:
 
 
 def quantile(values: Sequence[float], share: float) -> Estimate:
-    """Of what these were drawn from: beyond either end so few, or so many, of them below it are as good as excluded.
+    """Quantile of the distribution that these values were drawn from, by order statistics: each end is a value that the
+    quantile passes with a negligible probability.
 
     Without an end where there are too few of them.
     """
@@ -152,7 +153,7 @@ def most_of_none(trials: int) -> float:
 
 
 def surely(family: Mapping[Name, Estimate], says: Callable[[Name, Ends], bool]) -> set[Name]:
-    """Those of which an interval says so although they are many: by Holm, one of them is wrong in LEVEL of the cases.
+    """The estimates whose interval decides although they are many: by Holm, one of them is wrong in LEVEL of the cases.
 
     says  whether an interval decides; a wider one of the same estimate decides no more than a narrower one
     """

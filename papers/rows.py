@@ -66,7 +66,7 @@ class Row:
 
 
 def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
-    """All rows of the runs below `folder`, the fastest first; UserError where there is none, or of several settings.
+    """All rows of the runs below `folder`, the fastest first; UserError for no runs, or runs of several settings.
 
     needs  the keys of every note, and their types
     """

@@ -1,4 +1,4 @@
-"""All studies' runs, one study after the other: those of the committed reports, or a short version of them."""
+"""All studies' runs, one study after the other: the runs of the committed reports, or a short version of them."""
 
 import argparse
 import sys
@@ -44,7 +44,7 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, name
 
 
 def _given(name: str, parts: Iterable[Part], inputs: Mapping[str, Path | None]) -> Iterator[Part]:
-    """The parts whose inputs are there, with these in place of their names; others are told."""
+    """The parts whose inputs are there, with these in place of their names; missing ones are named on stderr."""
     for part in parts:
         missing = [key for key in INPUTS if f"{{{key}}}" in part.words and inputs.get(key) is None]
         if missing:
@@ -65,7 +65,7 @@ class _Left:
         self._done, self._took = 0.0, 0.0
 
     def begin(self, minutes: float) -> None:
-        """A part of so many minutes."""
+        """Begin a part of `minutes`."""
         self._later -= minutes
         self._part, self._began = minutes, time.monotonic()
 

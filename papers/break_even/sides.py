@@ -37,7 +37,7 @@ class Side:
 
     @property
     def pays(self) -> bool:
-        """What is predicted."""
+        """Whether the planner predicts that compressing pays."""
         return self.factor < 1
 
     def folder(self, which: str, turn: int) -> str:
@@ -45,7 +45,7 @@ class Side:
         return f"{self.compressor}-{self.factor:g}-{which}-{turn}"
 
     def overrides(self, which: str, density: dict[str, float]) -> tuple[str, ...]:
-        """Of that run."""
+        """Return the command-line overrides of the dense or the lossy run."""
         chosen = self.dense if which == "dense" else self.lossy
         name = DENSE if which == "dense" else self.compressor
         options = [] if which == "dense" else [f"compressor.{key}={value:g}" for key, value in density.items()]

@@ -28,7 +28,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each task that has runs."""
+    """Return one page for each task that has runs."""
     there = [page(folder) for folder in folders(options.out) if load(folder)]
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")

@@ -28,7 +28,7 @@ def faults(lines: Sequence[Mapping[str, Any]]) -> Iterator[Broken]:
 
 
 def _calls(calls: Sequence[dict[str, Any]], trials: Sequence[Mapping[str, Any]], hosts: int) -> Iterator[Broken]:
-    """They follow each other, their machine is described, and their load is that of their trials."""
+    """The calls follow each other, their machine is described, and each has the load of its trials."""
     for call in calls:
         yield from trust.machines(call, hosts)
         _ = [call["environment"][part] for part in ("cpu", "versions", "gpus")], call["environment"]["cpu"]["model"]

@@ -49,7 +49,7 @@ class Compared(NamedTuple):
         return compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Return the comparison as lines for a terminal."""
         told = [
             f"{label(self.engine, broken)}: {', '.join(f'{each:.2f}' for each in _top1(runs))} %"
             for broken, runs in ((False, self.unbroken), (True, self.broken))

@@ -119,7 +119,7 @@ def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
 def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     """The largest saving over the ring that the links allow, and on which layout it is: what is beyond is noise.
 
-    The largest of several is partly luck: its interval is that of the family.
+    The largest of several is partly luck: its interval covers the whole family.
     """
     possible = [row for row in chosen if (row.reached or 0.0) <= 1 + numbers.tolerance(row.topology)]
     savings = {_place(row, chosen): saving for row in possible if (saving := row.saving("flexreduce", "ring"))}

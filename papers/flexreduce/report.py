@@ -4,7 +4,8 @@ wirebench study flexreduce report                            reads and writes re
 wirebench study flexreduce report --cluster FOLDER           of what `run --launch` made on a cluster, into FOLDER
 wirebench study flexreduce report --dir FOLDER --link 1gbit  for cells that do not say how fast their links were
 
-The same measurements give the same files. A figure whose measurements are missing is left out, and table.md says so.
+The same measurements give the same files. A figure whose measurements are missing is left out, and table.md names
+it.
 """
 
 import argparse
