@@ -57,7 +57,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def of_cluster(folder: Path | None) -> list[Finding]:
-    """What the runs of a cluster say."""
+    """Return the findings from the runs of a cluster."""
     there = imagenet.load(folder)
     counted = imagenet.counted(there)
     return [

@@ -1,6 +1,6 @@
 """What the steps.jsonl of a training tells beside its record: bytes sent over time, and how importance is distributed.
 
-A study's own runs do not keep the file; those that somebody makes by a claim's command do.
+A study's own runs do not keep the file; runs that a user makes by a claim's command do.
 """
 
 import statistics

@@ -19,7 +19,7 @@ class Times(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """All-reduces on one network: where, what is said of it, and their times by nodes and bytes."""
+    """All-reduces on one network: where, a note, and their times by nodes and bytes."""
 
     title: str
     note: str

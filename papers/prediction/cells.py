@@ -90,7 +90,7 @@ def _cluster(record: Mapping[str, Any], note: Mapping[str, Any]) -> Cell:
 
 
 def _most(record: Mapping[str, Any], key: str) -> float | None:
-    """Of the run's machines."""
+    """The largest value among the run's machines."""
     known = [each[key] for each in record.get("load") or () if each.get(key) is not None]
     return _short(max(known)) if known else None
 

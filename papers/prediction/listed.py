@@ -25,7 +25,7 @@ class Composition(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its run's folder."""
+        """Name of its run's folder."""
         return f"{self.hosts}x{self.link}-{self.scheduler}-{self.compressor}-{self.collective}"
 
     @property

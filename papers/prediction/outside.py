@@ -26,7 +26,7 @@ class Outside:
     """Of a folder's runs by name: the simulated step, and whether the run is one that the constants are fitted to.
 
     held     the errors of those that they are not fitted to
-    numbers  the same of all folders for programs, with what each run's exchange took over what was simulated; "" for
+    numbers  the numbers of all folders for programs, with what each run's exchange took over what was simulated; "" for
              all folders but the first
     """
 
@@ -36,7 +36,7 @@ class Outside:
     numbers: str
 
     def cells(self, run: Predicted) -> list[str]:
-        """Of the table."""
+        """Return the cells of the run's row in the table."""
         if run.name not in self.seconds:
             return ["-"] * len(HEAD)
         seconds, fitted = self.seconds[run.name]

@@ -83,7 +83,9 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def _constants(folder: Path | None, out: Path) -> Path:
-    """The file that predicts the runs of `out`: once it has, that of then; UserError where another one is asked for."""
+    """The file that predicts the runs of `out`: the earlier file once there are predictions; UserError where another
+    one is asked for.
+    """
     known, named = signed.load(out), None if folder is None else (folder / ranges.SHIPPED.name).resolve()
     if known is None:
         return named or ranges.SHIPPED

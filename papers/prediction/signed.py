@@ -1,8 +1,8 @@
 """Predictions that are written before their runs, with the commit that made them: predicted.json beside the runs.
 
-They are made from outside: from the trace, the links' rate, the copies that compressors take, and the constants that
-were fitted to other runs of the same machine (results/prediction/outside.json), which also say what a step takes for
-loading and for the update.
+They are made from outside: from the trace, the links' rate, the copies that compressors take, and constants. The
+constants were fitted to other runs of the same machine (results/prediction/outside.json). They include what a step
+takes for loading and for the update.
 """
 
 import datetime

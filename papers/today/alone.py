@@ -1,7 +1,7 @@
 """How long a step of every method computes: short runs, one by one, on a machine that does nothing else.
 
-Losses come from whole runs, of which several may share a machine, so that their own times say nothing. What a method
-sends, and how often, is that of its whole runs.
+Losses come from whole runs, of which several may share a machine, so that their own times say nothing. The payload
+of a method, and how often it sends, come from its whole runs.
 """
 
 from collections.abc import Sequence

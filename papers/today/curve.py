@@ -1,10 +1,10 @@
 """The loss of a run on the way: by steps and bytes as its note has it, and by seconds on a network that is simulated.
 
-It is the first worker's training loss, in local steps that of its own weights. A step takes what a worker computed, by
-the record, and what its requests cost on the network, by the cost model. Where steps differ (local steps, dense steps)
-the requests are those of the last step, which exchanges, and all others cost as much more or less as they sent; so does
-a part of a run. An exchange comes after the backward pass; only what an outer step with a delay sends has those steps'
-time.
+It is the first worker's training loss; with local steps it belongs to the worker's own weights. A step takes what a
+worker computed, by the record, and what its requests cost on the network, by the cost model. Where steps differ
+(local steps, dense steps) the requests are taken from the last step, which exchanges. All other steps cost in
+proportion to the bytes that they sent; so does a part of a run. An exchange comes after the backward pass; only what
+an outer step with a delay sends has those steps' time.
 """
 
 from collections.abc import Sequence
@@ -45,11 +45,13 @@ class Pace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.computing + self.exposed
 
     def until(self, point: Sequence[float], last: Sequence[float]) -> float:
-        """Seconds until a point of the curve of which `last` is the last: its exchanges are as many as its bytes."""
+        """Seconds until a point of the curve of which `last` is the last: exchanges are counted in proportion to
+        bytes.
+        """
         return self.computing * point[0] + self.exposed * last[0] * (point[2] / last[2] if last[2] else 0.0)
 
     @property

@@ -22,7 +22,7 @@ NOTHING: Mapping[str, NotedRun] = {}
 
 
 class Yardstick(NamedTuple):
-    """By which runs times are told.
+    """The runs that give the times.
 
     quiet   folders of the runs that keep the rule of load; the times of others are refused
     timed   by label the run that was alone on the machine, for those that have one (alone.py)
@@ -117,7 +117,7 @@ def _pace(each: Pace | None) -> str:
 
 
 def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
-    """Each method's final loss beside that of dense training for as long, by the rate; with and without overlap."""
+    """Each method's final loss beside dense training's for as long, by the rate; with and without overlap."""
     dense, others = sides(methods)
     lines: list[str] = []
     for overlapped, head in (
@@ -152,7 +152,7 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
 
 
 class Beside(NamedTuple):
-    """A method's loss and that of dense training for as long.
+    """A method's loss and dense training's for as long.
 
     ratio     of the means
     name      which dense training
@@ -172,7 +172,7 @@ class Beside(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As a table says it."""
+        """The comparison as a table cell."""
         told = "" if self.compared is None or not self.decides else f", {self.compared.words}"
         return f"{self.ratio:.3f}x {self.name}{told}"
 
@@ -209,6 +209,6 @@ def dense_runs(method: Method) -> DenseRuns:
 
 
 def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:
-    """With the comparisons as those of one family."""
+    """The comparisons, corrected as one family."""
     family = corrected([None if each is None else each.compared for each in found])
     return [None if each is None else each._replace(compared=one) for each, one in zip(found, family, strict=True)]

@@ -34,7 +34,7 @@ def findings(
     """Every claim about methods of this task that have runs, with its verdict for each of its methods.
 
     others  runs at other learning rates (rates.py): what a loss decides depends on them
-    by      by what times are told; None: by the runs' own
+    by      runs that give the times; None: the runs' own
     """
     known = {method.label: method for method in methods}
     by = by or yardstick(methods)
@@ -54,7 +54,7 @@ def findings(
 
 
 def claims_of(task: str) -> list[Claim]:
-    """Those about this task."""
+    """Claims about this task."""
     return [claim for claim in PUBLISHED.claims.values() if claim.about["task"] == task]
 
 
@@ -176,4 +176,4 @@ def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
 JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], Judged]] = {
     "loss": _loss, "bytes": _bytes, "zero_one_bytes": _zero_one_bytes, "rounds": _rounds, "hidden": _hidden,
 }  # fmt: skip
-"""By the claim's `measure`."""
+"""Judges by the claim's `measure`."""

@@ -32,7 +32,7 @@ class Rounds(NamedTuple):
 
 @lru_cache
 def rounds_of(intervals: Intervals, steps: int) -> Rounds:
-    """Of a run of so many steps."""
+    """Return the rounds of a run of `steps` steps."""
     dense = intervals.dense_steps(steps - 1)
     ends = sum(begin + length - 1 == step for step in range(steps) for begin, length in (intervals.around(step),))
     return Rounds(dense, ends - dense)

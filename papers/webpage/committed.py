@@ -78,7 +78,7 @@ def _compressors(results: Path) -> Iterator[Path]:
 
 
 def _collectives(results: Path) -> Iterator[Path]:
-    """Not every file of cells has figures, but every figure has its cells: KIND-STEM.png those of STEM.jsonl."""
+    """Not every file of cells has figures, but every figure has its cells: KIND-STEM.png has them in STEM.jsonl."""
     for path in sorted(results.glob("*/collectives/*.png")):
         stem = path.stem.partition("-")[2]
         cells = path.with_name(f"{stem}.jsonl")

@@ -106,7 +106,7 @@ class Count(NamedTuple):
     broken: int
 
     def words(self, state: State) -> str:
-        """In a list of verdicts."""
+        """The count as an entry in a list of verdicts."""
         return f"{self.claims} {state}" + (f" (of these {self.broken} {BROKEN})" if self.broken else "")
 
     @property
@@ -119,7 +119,7 @@ BROKEN = "marked by a rule"
 
 
 def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[State, Count]:
-    """The claims by their verdict. papers: those of papers alone, or of this suite alone."""
+    """The claims by their verdict. papers: the claims of papers alone, or of this suite alone."""
     of: dict[State, list[Judged]] = {state: [] for state in STATES}
     for section in sections:
         for judged in section.claims:

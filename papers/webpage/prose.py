@@ -30,7 +30,7 @@ def anchor(folder: Path) -> str:
 
 
 def figure_id(page: Page, name: str) -> str:
-    """Of one of its figures."""
+    """Id of one of the page's figures."""
     return f"{anchor(page.folder)}-{slug(Path(name).stem)}"
 
 
@@ -40,7 +40,7 @@ def inline(text: str) -> str:
 
 
 def html_of(page: Page, beside: Path) -> str:
-    """The text of a table.md, without its images, whose place is that of its charts.
+    """The text of a table.md, without its images, which the page replaces by its charts.
 
     beside  folder of the HTML file: links are made relative to it
     """

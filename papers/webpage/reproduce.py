@@ -100,7 +100,7 @@ def _reached(judged: Judged) -> str:
 
 
 def _figures(section: Section, path: Path) -> list[str]:
-    """Those of the study's own page; one without data here is drawn of a cluster's runs."""
+    """Rows for the figures of the study's own page; one without data here is drawn of a cluster's runs."""
     rows = []
     for page in section.pages:
         for name, figure in page.figures.items():
