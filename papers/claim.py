@@ -113,7 +113,7 @@ class Claim:
         return verdicts
 
     def outside(self, counted: Mapping[str, float | None]) -> str:
-        """In what a measurement is beyond where the source says that its claim holds; "" where it is not."""
+        """What puts a measurement outside the setting for which the source makes its claim; "" if nothing does."""
         beyond = [
             f"{_counted(counted.get(name), name)}, and the claim is of {_counted(least, name)} and more"
             for name, least in self.least.items()
@@ -126,7 +126,7 @@ class Claim:
         return self.shown or shown(self.number, self.unit)
 
     def _state(self, measured: float, ends: Ends, figures: tuple[float, ...]) -> tuple[State, str]:
-        """Of a measurement in its interval.
+        """State of a measurement with its interval.
 
         Where an effect is claimed, the interval has to be beyond no effect; whether it reaches the figure is decided by
         the estimate, within the tolerance. Any other claim has to be confirmed by all of the interval. A claim is
@@ -216,7 +216,7 @@ def _counted(count: float | None, name: str) -> str:
 
 
 def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
-    """Of a claim about several settings: the verdict that is the furthest from reproduced, and the settings without it.
+    """Verdict on a claim about several settings: the one furthest from reproduced, and the settings without it.
 
     argument  why a contradicted claim cannot hold; it is added to the verdict
 

@@ -50,7 +50,7 @@ class Breach(NamedTuple):
 
 @dataclass
 class Excuse:
-    """Of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why.
+    """An entry of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why.
 
     used  the pairs of a pattern and a rule that excused something
     """

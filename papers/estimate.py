@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return self.between(LEVEL)
 
     def mapped(self, form: Callable[[float], float]) -> "Estimate":
-        """Of what `form`, which rises or falls all the way, makes of the number."""
+        """Estimate of `form` of the number; `form` is monotonic."""
 
         def between(level: float) -> Ends:
             low, high = sorted(map(form, self.between(level)))
@@ -55,7 +55,7 @@ def exact(value: float) -> Estimate:
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Of what these were drawn from, by Student's t."""
+    """Estimate the mean of the distribution that these were drawn from, by Student's t."""
     middle = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(middle, lambda level: ANYTHING)
@@ -79,7 +79,7 @@ def ratio_of_turns(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Es
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Of the means, ours less theirs, by Welch's t."""
+    """Estimate the difference of means, ours less theirs, by Welch's t."""
     middle = statistics.fmean(ours) - statistics.fmean(theirs)
     if min(len(ours), len(theirs)) < 2:
         return Estimate(middle, lambda level: ANYTHING)
@@ -124,7 +124,7 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def ratio_of(first: Estimate, second: Estimate) -> Estimate:
-    """Of two such estimates, both positive."""
+    """Estimate the ratio of two estimates, both positive."""
     logs = first.mapped(_log), second.mapped(lambda value: -_log(value))
     return mean_of(logs).mapped(lambda value: _exp(2 * value))
 

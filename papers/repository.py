@@ -37,7 +37,7 @@ def history(root: Path, below: Path | None = None) -> Repository:
 
 
 def _versions(root: Path, below: Path) -> dict[Path, tuple[bytes, ...]]:
-    """Of each JSON file that is there, every version in the history that is not what it holds now."""
+    """Every earlier version in the history, for each JSON file that exists and differs from it."""
     if not below.is_relative_to(root):
         return {}
     # ":100644 100644 OLD NEW M<tab>PATH", newest first; a file that was deleted has a NEW of zeros.
@@ -70,7 +70,7 @@ def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:
 
 
 def _blob(path: Path) -> str:
-    """By which name git would keep the file."""
+    """Name under which git would keep the file."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 

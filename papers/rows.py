@@ -17,7 +17,7 @@ from wirebench.topology.rates import parse_rate
 DENSE = ("dense", "dense, one message")
 DDP = "DDP"
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
-"""Of method.json, of a run on an emulated cluster."""
+"""Keys of the method.json of a run on an emulated cluster."""
 
 MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
               "optimizer.nesterov")  # fmt: skip

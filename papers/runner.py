@@ -23,7 +23,7 @@ RESULTS = (ROOT / os.environ.get("WIREBENCH_RESULTS", "results")).resolve()
 """Where studies put their results, and read them; the variable names another folder than the committed one."""
 KEPT = ("record.json", "config.toml")
 LAST_LINES = 30
-"""That are shown of a command that failed."""
+"""Lines that are shown of a failed command."""
 ANEW = "\r\033[K"
 """Back to the beginning of the line, which is cleared."""
 INTERRUPTED = 128 + signal.SIGINT

@@ -76,7 +76,7 @@ class _Left:
             self._done, self._took = self._done + self._part, self._took + took
 
     def words(self, cells: float = 0.0) -> str:
-        """As progress says it; `cells`: minutes that the part's cells still take at least, by those that are made."""
+        """The progress as text; `cells`: minutes that the part's cells still take at least, by those that are made."""
         slower = self._took / self._done if self._done else 1.0
         return in_words(slower * self._later + max(cells, slower * self._part - self._since))
 

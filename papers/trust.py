@@ -23,7 +23,7 @@ SEEDS = 3
 STEAL = 0.02
 """Share of the processors' time that the hypervisor may give to others."""
 NEAR = 1e-3
-"""By how much numbers of a record that follow from each other may differ: they are medians and means of steps."""
+"""Share by which numbers of a record that follow from each other may differ: they are medians and means of steps."""
 
 
 class Broken(NamedTuple):
@@ -216,7 +216,7 @@ def once(runs: Sequence[NotedRun]) -> Iterator[Broken]:
 ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {
     "turns": turns, "seeds": seeds, "counts": once,
 }  # fmt: skip
-"""By what a claim needs several of; of counts of bytes it needs one run."""
+"""Rules by what a claim needs several of; counts of bytes need one run."""
 UNTIMED = ("seeds", "counts")
 """Claims about these do not depend on what else the machine did: the rules of its load do not count."""
 

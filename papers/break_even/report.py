@@ -35,7 +35,7 @@ LIMITS_HEAD = ("compressor", "pays below, by the planner", "measured, on a line 
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="what `run --out` named")
 
 

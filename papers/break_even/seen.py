@@ -22,7 +22,7 @@ class Seen(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """By how much the compressed step is below what would pay, as a share of the dense one."""
+        """How far the compressed step is below the step that would pay, as a share of the dense step."""
         return WORTHWHILE - 1 / self.ratio.value
 
     @property

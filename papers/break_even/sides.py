@@ -41,7 +41,7 @@ class Side:
         return self.factor < 1
 
     def folder(self, which: str, turn: int) -> str:
-        """Of the run of the dense or the lossy composition."""
+        """Folder of the dense or the lossy composition's run."""
         return f"{self.compressor}-{self.factor:g}-{which}-{turn}"
 
     def overrides(self, which: str, density: dict[str, float]) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Side:
 
 
 def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits_per_gbit: float) -> list[Side]:
-    """For every compressor at every factor; UserError for one without a break-even.
+    """The sides of every compressor at every factor; UserError for one without a break-even.
 
     bits_per_gbit  what links have to be shaped to for a Gbit/s of the adviser's topology
     """

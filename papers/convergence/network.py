@@ -63,7 +63,7 @@ def phase_seconds(run: NotedRun, name: str) -> float:
 
 
 def passes_seconds(run: NotedRun) -> float:
-    """Of one worker: a forward and a backward pass, of which a step has several where gradients are accumulated."""
+    """Seconds of one worker's forward and backward pass; a step has several where gradients are accumulated."""
     return sum(phase_seconds(run, name) for name in PASSES) / passes_per_step(run)
 
 

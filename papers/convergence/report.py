@@ -22,7 +22,7 @@ from wirebench.figures.style import Figure
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     where = RESULTS / "convergence"
     parser.add_argument("--out", type=Path, default=where, metavar="FOLDER", help="of the runs (results/convergence)")
 

@@ -96,7 +96,7 @@ class Cell:
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, for how long, where."""
+    """Flags for what is trained, for how long, and where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="folder that has cifar-10-batches-bin")
     add("--task", nargs="+", default=list(USUAL), choices=list(TASKS), help="what is learned (quick and resnet20)")

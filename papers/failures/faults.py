@@ -54,8 +54,10 @@ class Trials(NamedTuple):
         return [line for line in self.lines if line["kind"] == kind]
 
     def findings(self, claims: Mapping[str, Claim]) -> list[Finding]:
-        """Of each bound its claim. One fault is enough to break what holds for all; a mean and a percentile have
-        intervals, and nothing is held by few faults.
+        """The findings on the claim of each bound.
+
+        One fault is enough to break a bound on all faults. A mean and a percentile have intervals. Few faults confirm
+        no bound.
         """
         rate = figures.calm_rate(self.lines)
         found = []

@@ -16,7 +16,7 @@ SLACK_SECONDS = 1.0
 
 
 def faults(lines: Sequence[Mapping[str, Any]]) -> Iterator[Broken]:
-    """Of the header and a line for each trial; KeyError, TypeError and the like for what is no such file."""
+    """Rules for the header and the line of each trial; KeyError, TypeError and the like for what is no such file."""
     header, trials = lines[0], lines[1:]
     planned = campaign.of(header)
     yield from _calls(header["calls"], trials, planned.setting.hosts)

@@ -62,7 +62,7 @@ class Trials:
         return [out / self.name]
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Those that are missing; a bound that they do not hold is a result, too."""
+        """Make the missing trials; a bound that they break is a result, too."""
         plain = ["--plain"] if self.name == PLAIN else []
         words = ["--trials", str(self.count), "--mtbf", f"{self.mtbf_seconds:g}", *plain, "--out", str(out)]
         launch([*WIREBENCH, "chaos", *words])

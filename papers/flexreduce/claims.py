@@ -10,7 +10,7 @@ from papers.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ide
 from papers.significance import LEVEL
 
 EVEN, UNEVEN = (tuple(layout for layout in LAYOUTS if is_even(layout) is each) for each in (True, False))
-"""Those that can be factored, and those that cannot."""
+"""Layouts that can be factored, and layouts that cannot."""
 
 
 def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
@@ -179,7 +179,7 @@ def _average(claim: Claim, values: Mapping[str, Estimate], wanted: Sequence[str]
 
 
 def _partly(claim: Claim, missing: Sequence[str], wanted: Sequence[str]) -> Verdict:
-    """Of a claim about several layouts together, not all of which ran."""
+    """Verdict on a claim about several layouts together, not all of which ran."""
     without = f"on {len(wanted) - len(missing)} of {len(wanted)} layouts, without {', '.join(missing)}"
     return claim.judge(None)._replace(why=without)
 

@@ -31,7 +31,7 @@ CLUSTER = "cluster.json"
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     where = RESULTS / "flexreduce"
     add = parser.add_argument
     add("--dir", "--cluster", type=Path, default=where, metavar="FOLDER", help="results (results/flexreduce)")

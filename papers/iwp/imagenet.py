@@ -119,7 +119,7 @@ def findings(trained: Trained) -> Iterator[Finding]:
 
 
 def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], label: str) -> Finding:
-    """Of a difference from the baseline's runs, or of the accuracy itself where there are none."""
+    """Finding on the difference from the baseline's runs, or on the accuracy itself without such runs."""
     points, runs, what = _points(ours), [ours], "%"
     measured = mean(points)
     if base:
@@ -139,7 +139,7 @@ def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], l
 
 
 def _otherwise(run: NotedRun) -> str:
-    """In what a training differs from what the claims are about; "" where it does not."""
+    """How a training differs from the claims' setting; "" where it does not."""
     if not run.on_imagenet:
         return "trained on other images than ImageNet's 1,281,167"
     if run.record["world_size"] != NODES:

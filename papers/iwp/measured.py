@@ -21,7 +21,7 @@ HEAD = (
 
 
 LEARNED = 0.9
-"""Of the first epoch's loss, at the end: then a network has begun to learn."""
+"""A network has begun to learn if its last loss is at most this share of the first epoch's."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def series(quick: bool) -> list[Part]:
 
 
 def parts(options: argparse.Namespace) -> list[str]:
-    """Those that were asked for and have data, in the order of their runs; UserError where none has."""
+    """The parts that were asked for and have data, in the order of their runs; UserError where none has."""
     wanted = [name for name in PARTS if name in options.parts]
     given = [name for name in wanted if getattr(options, PARTS[name].source) is not None]
     if not given:
@@ -174,7 +174,7 @@ def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Trai
 
 
 def _link(part: Runs, source: Path, target: Path) -> Path:
-    """As many images as EPOCH steps take."""
+    """Link the images that EPOCH steps take."""
     config = loader.load(ROOT / part.config, [])
     images.link(source, target, EPOCH * config.data.batch_size * config.engine.workers)
     return target

@@ -17,7 +17,7 @@ from wirebench.utils.parsing import json_of
 FILE = "steps.jsonl"
 SHARE = "compressor/importance_share/"
 WINDOWS = 100
-"""Of a run: a step's rate alone says little, and a training has many steps."""
+"""Windows of a run: a single step's rate varies much, and a training has many steps."""
 Shares = tuple[float, ...]
 """Of a layer's coordinates, by LOWS."""
 

@@ -39,7 +39,7 @@ def page(folders: Sequence[Path]) -> Page:
 
 
 def gains_of(rows: Mapping[Path, Sequence[Row]]) -> Gains:
-    """Of all methods but the baselines, in the order of their gain on the slowest link."""
+    """Gains of all methods except the baselines, in the order of their gain on the slowest link."""
     found: dict[str, dict[float, Estimate]] = {}
     for those in rows.values():
         dense = fastest(those, DENSE)

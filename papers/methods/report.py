@@ -21,7 +21,7 @@ from wirebench.figures.style import Figure, around, finished
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of the runs of a config")
 
 

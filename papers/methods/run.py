@@ -123,5 +123,5 @@ def planned(options: argparse.Namespace, trained: Path, chosen: dict[str, list[s
 
 
 def _name(config_name: str) -> str:
-    """Of the folder of a config's results: methods-vgg16 has them in vgg16."""
+    """Name of the folder of a config's results: methods-vgg16 has them in vgg16."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", config_name.removeprefix("methods-")).strip(".-") or "run"

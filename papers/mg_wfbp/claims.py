@@ -13,7 +13,7 @@ UNPUBLISHED = "the times of its layers were not published"
 
 
 def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> list[Finding]:
-    """Those about this network, in the paper's order."""
+    """Findings on the claims about this network, in the paper's order."""
     found = []
     for claim in PUBLISHED.claims.values():
         about = claim.about
@@ -42,7 +42,7 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
 
 
 def network_claims(line: Callable[[int], Line]) -> list[Finding]:
-    """Those about the network.
+    """Findings on the claims about the network.
 
     line  what an all-reduce costs on a number of nodes
     """

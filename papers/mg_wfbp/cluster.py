@@ -94,7 +94,7 @@ def findings(runs: Sequence[NotedRun]) -> list[Finding]:
 
 
 def section(found: Sequence[Finding], figures: Sequence[str] = (), missing: Sequence[str] = ()) -> str:
-    """For the report's end; nothing without a finding or a figure.
+    """Text for the report's end; nothing without a finding or a figure.
 
     figures  their file names; missing: which ones were not drawn, and why
     """

@@ -16,7 +16,7 @@ from wirebench.utils.parsing import json_of
 FILE = "simulated.json"
 GIT = "git"
 DIGITS = 6
-"""Of each number, so that another processor's rounding is no other result."""
+"""Digits kept of each number, so that another processor's rounding does not change the result."""
 
 
 class Origin(NamedTuple):

@@ -34,7 +34,7 @@ def files(folder: Path, runs: Sequence[Predicted], outside: Outside | None, befo
 
 
 def cell(run: Predicted, note: Mapping[str, Any], outside: Outside | None, before: Signed | None) -> Cell:
-    """Of a run. note: its hosts, link and launch"""
+    """The cell of a run. note: its hosts, link and launch"""
     record = run.record
     config, environment = record["config"], record["environment"]
     return {

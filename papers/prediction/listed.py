@@ -30,7 +30,7 @@ class Composition(NamedTuple):
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Of the config; a compressor that has a density works at DENSITY."""
+        """Overrides of the config; a compressor that has a density works at DENSITY."""
         has_density = "density" in compressors.PLUGINS.options(self.compressor)
         return (
             f"scheduler.name={self.scheduler}",

@@ -44,7 +44,7 @@ EXPLAINED = "The same for programs: cells.csv, and cell.json beside each record 
 def flags(parser: argparse.ArgumentParser) -> None:
     """Flags for the runs, and for how much is reported."""
     add = parser.add_argument
-    add("folders", type=Path, nargs="*", metavar="FOLDER", help="of the runs (results/prediction, and those of lists "
+    add("folders", type=Path, nargs="*", metavar="FOLDER", help="of the runs (results/prediction, and runs of lists "
         "beside it that were made on the same machine)")  # fmt: skip
     add("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too; the constants "
         "that are fitted to every second run of all folders go to the first")  # fmt: skip
@@ -113,7 +113,7 @@ def _shared() -> list[Path]:
 
 
 def _listed() -> list[Path]:
-    """Of every list that was predicted before and has a run."""
+    """Folders of every list that was predicted before and has a run."""
     found = sorted(path.parent for path in FOLDER.parent.glob(f"{FOLDER.name}-*/{signed.FILE}"))
     return [folder for folder in found if any(folder.glob(f"*/{NOTE}"))]
 

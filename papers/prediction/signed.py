@@ -31,7 +31,7 @@ FILE, WRITER = "predicted.json", "`wirebench study prediction run --list`"
 
 
 KEY = "steps"
-"""Of the file: what is predicted, by the run's name. Another study's predictions are not signed."""
+"""Key of the file for the predictions by the run's name. Another study's predictions are not signed."""
 KEYS = ("seconds", "low", "high")
 HEAD = ("predicted before ms", "range", "error")
 
@@ -48,7 +48,7 @@ class Signed(NamedTuple):
     steps: dict[str, dict[str, float]]
 
     def cells(self, name: str, measured: float) -> list[str]:
-        """Of the table. measured: seconds of the step"""
+        """Cells of the table's row. measured: seconds of the step"""
         if name not in self.steps:
             return ["-"] * len(HEAD)
         seconds, low, high = (1e3 * self.steps[name][key] for key in KEYS)

@@ -30,7 +30,7 @@ HEAD = ("planner's place", "schedule, compressor, collective", "predicted ms", "
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     add = parser.add_argument
     add(
         "folders",
@@ -47,7 +47,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """Of each folder: the planner's first choice over the shortest step of the ten."""
+    """For each folder: the planner's first choice over the shortest step of the ten."""
     found = []
     for folder in _folders(options):
         measured = Measured(folder)

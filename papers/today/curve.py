@@ -56,12 +56,12 @@ class Pace(NamedTuple):
 
     @property
     def at_best(self) -> float:
-        """Of a step with its exchange of gradients beside the backward pass."""
+        """Seconds of a step with its exchange of gradients overlapped with the backward pass."""
         return self.computing + self.least
 
 
 def curve_of(path: Path, total: float | None) -> dict[str, Any]:
-    """Of a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], last_bytes, rounds.
+    """From a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], last_bytes, rounds.
 
     total       bytes that a worker sent in the whole run, the mean of all: the file has the first one's, which are
                 scaled to it; None where it is not known
@@ -128,6 +128,6 @@ def _needs_all(run: NotedRun) -> bool:
 
 
 def backward_seconds(run: NotedRun, passes: float) -> float:
-    """Of one backward pass of a worker, on a machine whose passes take `passes`."""
+    """Seconds of one backward pass of a worker, on a machine whose passes take `passes`."""
     own = sum(phase_seconds(run, name) for name in PASSES)
     return passes * phase_seconds(run, "backward") / own if own else 0.0

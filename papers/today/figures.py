@@ -18,7 +18,7 @@ from wirebench.record.notes import NotedRun
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
 MOST_POINTS = 36
-"""Of a curve: one of more has means over several windows, or the page of all results takes megabytes for it."""
+"""Most points of a curve: a longer one has means over several windows, to keep the page of all results small."""
 SHOWN_GBIT = {"seconds.png": 1.0, "seconds-100mbit.png": 0.1}
 """Rates in Gbit/s by the figure's file."""
 UP = "first worker's training loss, nats"

@@ -79,7 +79,7 @@ def _optimizer(task: Task, method: Composition) -> OptimizerConfig:
 
 
 class Best(NamedTuple):
-    """Of the rates of a method the one with the least loss with the first seed.
+    """The rate of a method with the least loss of the first seed.
 
     share     that loss over the one at the study's rate, at most 1
     words     which rate, and both losses
@@ -222,6 +222,6 @@ def _rate(method: Method) -> float:
 
 
 def _loss(method: Method) -> float:
-    """Of the first seed; infinite where it has none, or diverged."""
+    """Loss of the first seed; infinite where it has none, or diverged."""
     first = _first(method)
     return math.inf if first is None or first.diverged else float(first.has("final", "loss") or math.inf)

@@ -35,7 +35,7 @@ from wirebench.record.notes import NotedRun
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     where = RESULTS / "today"
     parser.add_argument("--out", type=Path, default=where, metavar="FOLDER", help="of the runs (results/today)")
 

@@ -77,7 +77,7 @@ class Traced(Cell):
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, for how long, where."""
+    """Flags for what is trained, for how long, and where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
     add("--task", nargs="+", choices=list(PARTS), metavar="PART", help=f"what is made: {', '.join(TRAINED)}, or on "
@@ -88,7 +88,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
-    add("--quick", action="store_true", help=f"if nothing else is said: {' and '.join(QUICK)} on half the {GPT.name}, "
+    add("--quick", action="store_true", help=f"without other flags: {' and '.join(QUICK)} on half the {GPT.name}, "
         f"one seed, {SHORT} steps, into build/tables/today")  # fmt: skip
 
 

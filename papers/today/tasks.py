@@ -21,7 +21,7 @@ GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=F
 RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
 TASKS = {task.name: task for task in (GPT, RESNET)}
 STEPS = {GPT.name: 420, RESNET.name: 3120}
-"""Of a whole run: a multiple of the local steps, so that its last step exchanges."""
+"""Steps of a whole run: a multiple of the local steps, so that its last step exchanges."""
 
 _DENSITY = "compressor.density=0.01"
 _WARMUP = f"compressor.warmup={[share for share in WARMUP if share > 0.01]}"

@@ -44,7 +44,7 @@ def is_one(spec: Mapping[str, Any]) -> bool:
 
 
 def script(spec: Spec) -> str:
-    """As JSON that can stand in a script element; the same for the same chart."""
+    """The chart as JSON for a script element; the same for the same chart."""
     return json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 

@@ -63,7 +63,7 @@ class Judged(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Of several findings the one that is the furthest from reproduced."""
+        """The verdict that is the furthest from reproduced, of all findings."""
         return together({each.about or each.here: each.verdict for each in self.findings}, self.claim.contradicted)
 
     @property

@@ -124,7 +124,7 @@ def order(seconds: Sequence[float]) -> float:
 
 
 def _by_turn(placed: Sequence[Placed]) -> list[float]:
-    """Of each turn that all methods made."""
+    """Kendall's tau of each turn that all methods made."""
     return [order([each.turns[turn] for each in placed]) for turn in _common(placed)]
 
 
