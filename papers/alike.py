@@ -17,7 +17,7 @@ Setting = dict[str, object]
 
 
 def alike(runs: Sequence[NotedRun], worlds: bool = False) -> list[NotedRun]:
-    """Of runs that would be compared, the largest part of one setting; the others are told.
+    """The runs of the most common setting, of runs that would be compared; runs of other settings are named on stderr.
 
     worlds  whether they may differ in their numbers of workers and machines
     """

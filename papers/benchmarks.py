@@ -53,7 +53,7 @@ def _lines(path: Path) -> Lines:
 
 
 def _all_reduces(lines: Lines) -> Iterator[Broken]:
-    """Of wirebench bench collectives: a line for each collective at each size."""
+    """Rules for `wirebench bench collectives`: a line for each collective at each size."""
     header, cells = lines[0], lines[1:]
     yield from trust.machines(header, cells[0]["ranks"])
     yield from _turns([len(cell["seconds"]) for cell in cells])
@@ -63,12 +63,12 @@ def _all_reduces(lines: Lines) -> Iterator[Broken]:
 
 
 def _compressors(lines: Lines) -> Iterator[Broken]:
-    """Of wirebench bench compressors: one process on one machine; a line for each method and size."""
+    """Rules for `wirebench bench compressors`: one process on one machine; a line for each method and size."""
     yield from _turns([len(cell["copy_seconds"]) for cell in lines[1:] if not cell["error"]])
 
 
 def _two_sides(lines: Lines) -> Iterator[Broken]:
-    """Of wirebench bench overhead and checkpoint: one object."""
+    """Rules for `wirebench bench overhead` and `checkpoint`: one object."""
     result = lines[0]
     yield from trust.machines(result, result["processes"])
     turns = result.get("turns")
@@ -85,7 +85,7 @@ def _two_sides(lines: Lines) -> Iterator[Broken]:
 
 
 def _stalls(result: Mapping[str, Any]) -> Iterator[Broken]:
-    """Of wirebench bench checkpoint: what follows from how long each turn stood still."""
+    """Rules for `wirebench bench checkpoint`: numbers that follow from how long each turn stood still."""
     expected = overhead_results.stalls(result["stalls"], result["every"], result["not saving"]["median"])
     for key, value in expected.items():
         if not math.isclose(result[key], value, rel_tol=trust.NEAR):

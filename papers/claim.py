@@ -1,4 +1,4 @@
-"""A claim, and the one rule that says whether what was measured bears it out."""
+"""A claim, and the one rule that decides whether a measurement confirms it."""
 
 import math
 import statistics
@@ -113,7 +113,7 @@ class Claim:
         return verdicts
 
     def outside(self, counted: Mapping[str, float | None]) -> str:
-        """In what a measurement is beyond where the source says that its claim holds; "" where it is not."""
+        """What puts a measurement outside the setting for which the source makes its claim; "" if nothing does."""
         beyond = [
             f"{_counted(counted.get(name), name)}, and the claim is of {_counted(least, name)} and more"
             for name, least in self.least.items()
@@ -126,11 +126,11 @@ class Claim:
         return self.shown or shown(self.number, self.unit)
 
     def _state(self, measured: float, ends: Ends, figures: tuple[float, ...]) -> tuple[State, str]:
-        """Of a measurement in its interval.
+        """State of a measurement with its interval.
 
-        Where an effect is claimed, the interval has to be beyond no effect; whether that is by the figure the estimate
-        says, within the tolerance. Any other claim all of the interval has to bear out. A claim is missed where none of
-        the interval bears it out.
+        Where an effect is claimed, the interval has to be beyond no effect; whether it reaches the figure is decided by
+        the estimate, within the tolerance. Any other claim has to be confirmed by all of the interval. A claim is
+        missed where none of the interval confirms it.
         """
         bounds, side = self._bounds(figures), self._side(figures)
         apart = all(ends[1] < least or most < ends[0] for least, most in bounds)
@@ -197,7 +197,7 @@ class Verdict(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As a table says it."""
+        """The verdict as a table cell."""
         where = f" ({', '.join(self.settings)})" if self.settings else ""
         return self.state + where + (f"{';' if self.good else ':'} {self.why}" if self.why else "")
 
@@ -216,12 +216,12 @@ def _counted(count: float | None, name: str) -> str:
 
 
 def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
-    """Of a claim about several settings: the verdict that is the furthest from reproduced, and the settings without it.
+    """Verdict on a claim about several settings: the one furthest from reproduced, and the settings without it.
 
-    argument  of a claim that is contradicted, which is told
+    argument  why a contradicted claim cannot hold; it is added to the verdict
 
     Settings that were not run say nothing; one that was run and gave no number (a method that diverged, say) does.
-    Both numbers are told where there is one setting only.
+    Both numbers are named if there is only one setting.
     """
     if len(verdicts) == 1:
         return next(iter(verdicts.values()))

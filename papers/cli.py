@@ -4,10 +4,10 @@ wirebench study                                      all studies, a line each
 wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
 wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
 wirebench study flexreduce report                    its table and figures from what was measured
-wirebench study flexreduce check                     whether the committed tables are those of their records
+wirebench study flexreduce check                     whether the committed tables match their records
 wirebench study run --quick                          a short version of all studies' runs, in half an hour
 wirebench study report --html results/report.html    all studies on one page, which needs no network
-wirebench study check                                all tables against their records, which are held against
+wirebench study check                                all tables against their records, which are checked against
                                                      the rules of trust
 wirebench study publish                              write what the package ships of the records: the planner's rates,
                                                      ranges and accuracies, and reference runs
@@ -39,7 +39,7 @@ LAUNCH, QUICK = "--launch", "--quick"
 
 
 def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
-    """Run the command line; returns the exit code: 1 where a run failed, or a table is not that of its records."""
+    """Run the command line; returns the exit code: 1 where a run failed, or a table does not match its records."""
     if not arguments or arguments[0] in HELP:
         print(usage())
         return 0
@@ -127,7 +127,7 @@ def report(study: Study, arguments: Sequence[str]) -> int:
 
 
 def check(study: Study, arguments: Sequence[str]) -> int:
-    """Say, a line each, which tables are not what their records give; 1 where there is one. Nothing is written.
+    """Print, a line each, which tables differ from what their records give; return 1 if any does. Nothing is written.
 
     arguments  a report's flags, for its tables instead of those under version control
     """

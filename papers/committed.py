@@ -1,7 +1,7 @@
-"""Everything that is committed under results/, held against the rules of trust.py and against its records.
+"""Check everything that is committed under results/ against the rules of trust.py and against its records.
 
-results/exceptions.toml lists what breaks a rule all the same: `files`, patterns of paths below results/, `rules`, and
-`why`; for the rule "load" also `share`, of a machine's cores, up to which others may have used them. A pattern that
+results/exceptions.toml lists accepted violations: `files`, patterns of paths below results/, `rules`, and `why`. For
+the rule "load" it also has `share`, of a machine's cores, up to which others may have used them. A pattern that
 excuses no breach of one of its rules is a mistake, too.
 """
 
@@ -32,7 +32,7 @@ NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", 
 makes for README."""
 CONFIG = "config.toml"
 OWN_RUNS = "runs"
-"""Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
+"""Where train.py puts the user's own trials: git ignores it, and no table is made of it."""
 
 
 class Breach(NamedTuple):
@@ -44,13 +44,13 @@ class Breach(NamedTuple):
     share: float = 0.0
 
     def words(self, root: Path) -> str:
-        """In a line."""
+        """Return the breach as one line."""
         return f"{self.file.relative_to(root)}: {self.rule}: {self.how}"
 
 
 @dataclass
 class Excuse:
-    """Of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why.
+    """An entry of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why.
 
     used  the pairs of a pattern and a rule that excused something
     """
@@ -72,7 +72,7 @@ class Excuse:
 
     @property
     def unused(self) -> list[str]:
-        """What it excuses in vain."""
+        """The patterns and rules that excuse no breach."""
         pairs = ((pattern, rule) for pattern in self.files for rule in self.rules)
         return [f"{pattern}: {rule}" for pattern, rule in pairs if (pattern, rule) not in self.used]
 
@@ -98,7 +98,7 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
 
 
 def records(root: Path) -> list[Path]:
-    """The records of all runs below `root`, but for those that somebody tried."""
+    """The records of all runs below `root`, without the user's own trials."""
     return _below(root, "record.json")
 
 
@@ -168,7 +168,7 @@ def _prediction(content: bytes, began: datetime.datetime | None, repository: Rep
 
 
 def _another_config(path: Path, record: Mapping[str, Any]) -> Iterator[trust.Broken]:
-    """The config.toml beside a record, with which somebody would make the run again, is not that of the run."""
+    """The config.toml beside a record, from which the run would be repeated, differs from the run's config."""
     beside = path.with_name(CONFIG)
     if not beside.is_file():
         return
@@ -225,7 +225,7 @@ def _goes_on(earlier: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, 
 
 
 def _marks(content: Mapping[str, Any]) -> set[Any]:
-    """By which a run is known again."""
+    """Marks by which a run is recognised in another version of the file."""
     began = trust.moment(content.get("environment", {}).get("utc"))
     return {*trust.times(content), *([] if began is None else [("utc", began)])}
 

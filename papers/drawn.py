@@ -21,7 +21,7 @@ class Drawn:
             self.figures[name], self.captions[name] = figure, caption
 
     def lines(self) -> list[str]:
-        """Of a report: the figures, then what is missing."""
+        """Lines of a report: the figures, then what is missing."""
         shown = [f"![{caption}]({name})" for name, caption in self.captions.items()]
         left_out = [f"- Not drawn: {reason}." for reason in self.missing.values()]
         return [*shown, *[""] * bool(shown), *left_out, *[""] * bool(left_out)]

@@ -1,4 +1,4 @@
-"""Columns on the GPUs' energy, for tables of runs that have any: a table of CPU runs stays as it is."""
+"""Columns on the GPUs' energy, for tables of runs that have any: a table of CPU runs does not change."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """A measurement with the interval in which its true value lies, at any level: what every verdict on repeats rests on.
 
-Speeds are compared turn by turn on logarithms (Student's t): where two runs do not differ, the logarithm of their ratio
-is symmetric about 0 whatever the noise, so that outliers widen the interval and make nothing of nothing. Means of seeds
-are compared by Welch's t, their ratios by Fieller's theorem ("Some problems in interval estimation", J. R. Stat. Soc. B
-1954), sums of estimates by the variance that their intervals show (Zou and Donner, Statistics in Medicine 2008), and
-many comparisons together by Holm (Scand. J. Statistics 1979).
+Speeds are compared turn by turn on logarithms (Student's t). Where two runs do not differ, the logarithm of their
+ratio is symmetric about 0 whatever the noise, so that outliers widen the interval and show no effect. Means of seeds
+are compared by Welch's t, their ratios by Fieller's theorem ("Some problems in interval estimation", J. R. Stat.
+Soc. B 1954), sums of estimates by the variance that their intervals show (Zou and Donner, Statistics in Medicine
+2008), and many comparisons together by Holm (Scand. J. Statistics 1979).
 """
 
 import math
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return self.between(LEVEL)
 
     def mapped(self, form: Callable[[float], float]) -> "Estimate":
-        """Of what `form`, which rises or falls all the way, makes of the number."""
+        """Estimate of `form` of the number; `form` is monotonic."""
 
         def between(level: float) -> Ends:
             low, high = sorted(map(form, self.between(level)))
@@ -50,12 +50,12 @@ class Estimate(NamedTuple):
 
 
 def exact(value: float) -> Estimate:
-    """Of what is counted or computed."""
+    """Return an estimate without an interval, for a counted or computed value."""
     return Estimate(value, lambda level: (value, value))
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Of what these were drawn from, by Student's t."""
+    """Estimate the mean of the distribution that these were drawn from, by Student's t."""
     middle = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(middle, lambda level: ANYTHING)
@@ -79,7 +79,7 @@ def ratio_of_turns(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Es
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Of the means, ours less theirs, by Welch's t."""
+    """Estimate the difference of means, ours less theirs, by Welch's t."""
     middle = statistics.fmean(ours) - statistics.fmean(theirs)
     if min(len(ours), len(theirs)) < 2:
         return Estimate(middle, lambda level: ANYTHING)
@@ -124,13 +124,14 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def ratio_of(first: Estimate, second: Estimate) -> Estimate:
-    """Of two such estimates, both positive."""
+    """Estimate the ratio of two estimates, both positive."""
     logs = first.mapped(_log), second.mapped(lambda value: -_log(value))
     return mean_of(logs).mapped(lambda value: _exp(2 * value))
 
 
 def quantile(values: Sequence[float], share: float) -> Estimate:
-    """Of what these were drawn from: beyond either end so few, or so many, of them below it are as good as excluded.
+    """Quantile of the distribution that these values were drawn from, by order statistics: each end is a value that the
+    quantile passes with a negligible probability.
 
     Without an end where there are too few of them.
     """
@@ -152,7 +153,7 @@ def most_of_none(trials: int) -> float:
 
 
 def surely(family: Mapping[Name, Estimate], says: Callable[[Name, Ends], bool]) -> set[Name]:
-    """Those of which an interval says so although they are many: by Holm, one of them is wrong in LEVEL of the cases.
+    """The estimates whose interval decides although they are many: by Holm, one of them is wrong in LEVEL of the cases.
 
     says  whether an interval decides; a wider one of the same estimate decides no more than a narrower one
     """

@@ -17,7 +17,7 @@ class Finding:
 
     here     the measurement in words, with its spread
     verdict  on it
-    about    which of the claim's settings, models or variants this is of; "" where there is one
+    about    which of the claim's settings, models or variants this is of; "" if there is only one
     figure   what is claimed of this one, where that is not the claim's own figure
     records  that it rests on: files, or folders of runs; none where it is computed
     rules    of trust.py that the records break
@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The rules that the records break, and that of tolerances."""
+        """The rules that the records break, and the rule of tolerances if the claim breaks it."""
         marked = self.claim.retold and self.verdict.state != "not run here"
         return (*self.rules, *(["tolerance"] if marked else []))
 
@@ -56,7 +56,9 @@ class Finding:
 
 
 def instead(here: Sequence[Finding], there: Sequence[Finding]) -> list[Finding]:
-    """All of both, but for those of here that runs on a cluster tell of, too: of the same claim, about the same."""
+    """All findings of both, without findings of here that the runs on a cluster also have (same claim, same
+    `about`).
+    """
     known = {
         (each.claim.id, about) for each in there if each.records for about in (each.about, each.about.partition(",")[0])
     }
@@ -72,7 +74,7 @@ def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Fin
 
 
 def unrun(claim: Claim) -> Finding:
-    """Of a claim that nothing was measured of: with which command somebody can."""
+    """Finding for a claim without measurements: it names the command that makes them."""
     how = claim.cluster or claim.command
     return Finding(claim, f"by `{how}`" if how else "-", claim.judge(None))
 

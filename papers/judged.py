@@ -61,10 +61,10 @@ def faults(claim: Claim, text: str, records: Sequence[Path], table: str) -> Iter
 
 
 def changed(claim: Claim, records: Sequence[Path], versions: Sequence[Version]) -> Iterator[trust.Broken]:
-    """The rule that a claim's figure breaks if it is another than before there was a result, and does not say so.
+    """The rule that a claim's figure breaks if it was changed after there was a result, without a mark.
 
-    A claim that is younger than its runs has the figure that it came with; what is computed has a result at once. What
-    says so names the tolerance that was.
+    A claim that is younger than its runs has the figure that it came with; what is computed has a result at once. The
+    mark (`retold`) names the earlier tolerance.
     """
     first = _first_result(records)
     known = [version for version in versions if claim.id in version.figures]
@@ -102,7 +102,7 @@ def _first_result(records: Sequence[Path]) -> datetime.datetime | None:
 
 
 def versions(root: Path, folder: Path) -> list[Version]:
-    """Those of a study's published.toml that were committed, the oldest first; none where the history is not known."""
+    """Committed versions of a study's published.toml, the oldest first; none where the history is not known."""
     found = []
     for since, content in repository.versions_of(root, folder / FILE):
         try:

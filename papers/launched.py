@@ -8,7 +8,7 @@ and {nodes} are filled in for each layout of ranks on machines that the paper ha
       --out FOLDER
   wirebench study gs_sgd report --cluster FOLDER
 
-Runs that are there are not made again, and a training that was interrupted goes on from its last epoch. Checkout and
+Runs that are there are not made again, and an interrupted training continues from its last epoch. Checkout and
 Python are at the same path on every machine, and FOLDER of --out is one that this machine and rank 0's share.
 """
 
@@ -44,7 +44,7 @@ RESERVED = (
     *(word.partition("=")[0] for word in RESUMING),
 )  # fmt: skip
 FEW = ("train.max_steps=200", "train.warmup_steps=50", "train.eval_every=0")
-"""Of runs whose steps are timed."""
+"""Overrides of runs whose steps are timed."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def planned(name: str, part: Trained | Timed, options: argparse.Namespace) -> Iterator[Training | Timing]:
-    """The runs of a part, in their order; none where it lacks its data or its machines, which is told."""
+    """Yield the runs of a part, in their order; none where it lacks its data or its machines, which is printed."""
     folder = getattr(options, part.needs) if part.needs else None
     if part.needs and folder is None and not options.dry_run:
         print(f"left out without --{part.needs}: {name}", file=sys.stderr)
@@ -206,7 +206,7 @@ def _trainings(
 
 
 def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> Iterator[Launched]:
-    """Where a part runs: once with the words as they are, or on each layout; UserError where words cannot do it."""
+    """Where a part runs: once with the unchanged words, or on each layout; UserError where words cannot do it."""
     wanted = list(dict.fromkeys(options.layouts or layouts))
     words = words_of(options.launch)
     if not any(each in options.launch for each in FILLED):

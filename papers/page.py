@@ -1,4 +1,4 @@
-"""A report: table.md in the folder of its runs, figures beside it; written, printed, or held against the old one."""
+"""A report: table.md in the folder of its runs, figures beside it; written, printed, or compared with the old one."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ LONGEST = 90
 
 @dataclass(frozen=True)
 class Page:
-    """A table as Markdown, its figures by file name (None: one of an earlier report goes), and what is said of it.
+    """A table as Markdown, its figures by file name (None: one of an earlier report goes), and a sentence about it.
 
     files  text files beside it, by name: the same numbers for programs
     """
@@ -32,7 +32,7 @@ class Page:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def led_by(self, finding: str) -> "Page":
-        """The page with a sentence and its first figure, if it has any, below its title; "" leaves it as it is."""
+        """The page with a sentence and its first figure, if it has any, below its title; unchanged for ""."""
         if not finding:
             return self
         title, _, rest = self.text.partition("\n")
@@ -44,7 +44,7 @@ class Page:
 
     @property
     def path(self) -> Path:
-        """Of the table."""
+        """Path of the table."""
         return self.folder / TABLE
 
     def write(self) -> None:

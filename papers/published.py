@@ -24,7 +24,7 @@ class Published:
     """A study's published.toml.
 
     about    the study in a line
-    finding  what came of it, in a sentence; "" for a study that says none
+    finding  the result as one sentence; "" for a study that states none
     source   authors, title, and where it was published
     claims   by id
     tables   numbers that belong together, by name; each says `where` it stands and its `unit`

@@ -11,7 +11,7 @@ from pathlib import Path
 class Repository:
     """What is known of a repository.
 
-    commits   those of its history; None where that is not whole, so that nothing can be said
+    commits   of its history; None where that is not whole, so that commits cannot be checked
     versions  of a file that was committed more than once, or is not as it was committed: what it held then
     """
 
@@ -19,14 +19,15 @@ class Repository:
     versions: Mapping[Path, tuple[bytes, ...]] = field(default_factory=dict)
 
     def knows(self, commit: str) -> bool:
-        """Whether the commit is one of the history, as far as it is known."""
+        """Whether the commit is in the history; True where the history is not known."""
         return self.commits is None or commit in self.commits
 
 
 def history(root: Path, below: Path | None = None) -> Repository:
     """The commits that the checkout at `root` knows, and the versions of the JSON files `below` a folder of it.
 
-    Nothing can be said in a shallow one, in one of a single commit, which is a copy without its history, or outside.
+    Commits are unknown in a shallow clone, in one of a single commit, which is a copy without its history, or
+    outside.
     """
     shallow = _git(root, "rev-parse", "--is-shallow-repository")
     commits = (_git(root, "rev-list", "HEAD") or "").split() if shallow == "false" else []
@@ -36,7 +37,7 @@ def history(root: Path, below: Path | None = None) -> Repository:
 
 
 def _versions(root: Path, below: Path) -> dict[Path, tuple[bytes, ...]]:
-    """Of each JSON file that is there, every version in the history that is not what it holds now."""
+    """Every earlier version in the history, for each JSON file that exists and differs from it."""
     if not below.is_relative_to(root):
         return {}
     # ":100644 100644 OLD NEW M<tab>PATH", newest first; a file that was deleted has a NEW of zeros.
@@ -69,13 +70,13 @@ def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:
 
 
 def _blob(path: Path) -> str:
-    """By which name git would keep the file."""
+    """Name under which git would keep the file."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _contents(root: Path, blobs: set[str]) -> dict[str, bytes]:
-    """What git keeps by these names."""
+    """Contents of git's blobs by name."""
     command = ["git", "-C", str(root), "cat-file", "--batch"]
     names = "\n".join(sorted(blobs)).encode()
     told = subprocess.run(command, input=names, capture_output=True, timeout=60, check=False).stdout

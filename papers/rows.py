@@ -17,7 +17,7 @@ from wirebench.topology.rates import parse_rate
 DENSE = ("dense", "dense, one message")
 DDP = "DDP"
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
-"""Of method.json, of a run on an emulated cluster."""
+"""Keys of the method.json of a run on an emulated cluster."""
 
 MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
               "optimizer.nesterov")  # fmt: skip
@@ -66,7 +66,7 @@ class Row:
 
 
 def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
-    """All rows of the runs below `folder`, the fastest first; UserError where there is none, or of several settings.
+    """All rows of the runs below `folder`, the fastest first; UserError for no runs, or runs of several settings.
 
     needs  the keys of every note, and their types
     """

@@ -23,7 +23,7 @@ RESULTS = (ROOT / os.environ.get("WIREBENCH_RESULTS", "results")).resolve()
 """Where studies put their results, and read them; the variable names another folder than the committed one."""
 KEPT = ("record.json", "config.toml")
 LAST_LINES = 30
-"""That are shown of a command that failed."""
+"""Lines that are shown of a failed command."""
 ANEW = "\r\033[K"
 """Back to the beginning of the line, which is cleared."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -33,7 +33,7 @@ WIREBENCH = [sys.executable, "-m", "wirebench"]
 """The command `wirebench`, also where it is not installed."""
 
 IN_ALL: ContextVar[Callable[[float], str] | None] = ContextVar("IN_ALL", default=None)
-"""Where a study is one of several: how long all of them will take, in words, where this one takes so many minutes."""
+"""For a study that is one of several: from this study's minutes, how long all of them will take, in words."""
 
 Command = list[str]
 Launch = Callable[[Command], int]
@@ -52,7 +52,7 @@ class Planned(Protocol):
 
     @property
     def label(self) -> str:
-        """In words."""
+        """Name of the cell in messages."""
 
     def check(self) -> None:
         """UserError for what would fail: better now than after half an hour."""
@@ -105,7 +105,7 @@ def measure(
 def _left(took: Mapping[Path, Sequence[float]], missing: Sequence[Path]) -> str:
     """In words, how long the cells of these folders will take; nothing before the first is made.
 
-    A cell takes the median of its own folder's cells, or that of all where none of its own is made yet.
+    A cell takes the median of its own folder's cells, or the median of all while its own has none.
     """
     made = [seconds for those in took.values() for seconds in those]
     usual = statistics.median(made) if made else 0.0
@@ -128,7 +128,7 @@ def in_words(minutes: float) -> str:
 def run(command: Command) -> int:
     """Run `command` in the repository and return its exit code; a signal that ends this process ends it first.
 
-    Raises Interrupted then, after the command has saved what it saves: no run goes on alone, into a folder that the
+    Raises Interrupted then, after the command has saved its state: no run continues alone, into a folder that the
     next start would use too. What it prints is shown on a terminal, a line in place of the one before; of a command
     that fails the last lines are printed.
     """
@@ -176,8 +176,8 @@ def _follow(output: Iterable[bytes]) -> deque[str]:
 def attempt(command: Command, folder: Path, launch: Launch) -> bool:
     """Launch a training into `folder`; whether it left a result: a run to its end, or one that diverged.
 
-    Its record tells. A method that diverges is a result; train.py's exit code is 3 then, but that of a launcher around
-    it need not be, and a training that was told to stop ends with 0.
+    Its record decides. A method that diverges is a result. The exit code does not decide: train.py's is then 3, but a
+    launcher may return another, and an interrupted training ends with 0.
     """
     if _status(folder) not in (None, "finished"):
         (folder / "record.json").unlink()  # of an earlier attempt: were it left, it would be taken for this one's

@@ -1,4 +1,4 @@
-"""All studies' runs, one study after the other: those of the committed reports, or a short version of them."""
+"""All studies' runs, one study after the other: the runs of the committed reports, or a short version of them."""
 
 import argparse
 import sys
@@ -44,7 +44,7 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, name
 
 
 def _given(name: str, parts: Iterable[Part], inputs: Mapping[str, Path | None]) -> Iterator[Part]:
-    """The parts whose inputs are there, with these in place of their names; others are told."""
+    """The parts whose inputs are there, with these in place of their names; missing ones are named on stderr."""
     for part in parts:
         missing = [key for key in INPUTS if f"{{{key}}}" in part.words and inputs.get(key) is None]
         if missing:
@@ -65,7 +65,7 @@ class _Left:
         self._done, self._took = 0.0, 0.0
 
     def begin(self, minutes: float) -> None:
-        """A part of so many minutes."""
+        """Begin a part of `minutes`."""
         self._later -= minutes
         self._part, self._began = minutes, time.monotonic()
 
@@ -76,7 +76,7 @@ class _Left:
             self._done, self._took = self._done + self._part, self._took + took
 
     def words(self, cells: float = 0.0) -> str:
-        """As progress says it; `cells`: minutes that the part's cells still take at least, by those that are made."""
+        """The progress as text; `cells`: minutes that the part's cells still take at least, by those that are made."""
         slower = self._took / self._done if self._done else 1.0
         return in_words(slower * self._later + max(cells, slower * self._part - self._since))
 

@@ -1,7 +1,7 @@
 """What the package ships of the records: the planner's rates, ranges and accuracies, and reference runs.
 
-`wirebench study publish` writes the files, each with the commit and the time at which that was done; `study check`
-says which are not those of the records.
+`wirebench study publish` writes the files, each with the commit and the time at which that was done. `study check`
+names files that do not match the records.
 """
 
 import json
@@ -33,7 +33,7 @@ to 1.8 times between the two.
 """
 GPU = RESULTS / "h200" / "compressors" / "cells.jsonl"
 GPU_AGAIN = {"chunk_topk": RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
-"""Methods that were changed since, and where their new times are, beside those of others that count for nothing."""
+"""Methods that were changed since, and the file of their new times; other methods in these files are not used."""
 OUTSIDE = RESULTS / "prediction" / ranges.NAME
 
 Lines = list[dict[str, Any]]

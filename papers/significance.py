@@ -1,11 +1,11 @@
 """Whether two sets of runs differ: a one-sided Welch test before anything is called better, worse or as good.
 
 Welch, "The generalization of 'Student's' problem when several different population variances are involved", Biometrika
-1947. Where either side may come out, each has half of the level, so that runs that do not differ are told apart in
-LEVEL of the cases; of a family of comparisons, such as those of a table, all of them together (Holm, "A simple
-sequentially rejective multiple test procedure", Scand. J. Statistics 1979). As good is what two such tests tell apart
-from a difference of `margin` either way (Schuirmann's equivalence test); it may be better or worse all the same, by
-less than that. A run is one seed; fewer than three say nothing.
+1947. Where either side is possible, each has half of the level, so that runs that do not differ are called different
+in LEVEL of the cases. In a family of comparisons, such as all comparisons of a table, this holds for all of them
+together (Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statistics 1979).
+As good: two such tests exclude a difference of `margin` either way (Schuirmann's equivalence test); the method may
+still be better or worse by less than that. A run is one seed; fewer than three are not compared.
 """
 
 import math
@@ -38,7 +38,7 @@ class Comparison(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As a table says it."""
+        """The comparison as a table cell."""
         if self.p is None:
             return self.said
         within = f", a little {self.within}" if self.within else ""
@@ -60,7 +60,7 @@ def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Co
 
 
 def _said(difference: float, side: Said, differs: float, alike: float) -> Comparison:
-    """By the p of both tests."""
+    """Return the comparison, given the p of both tests."""
     if alike < LEVEL:
         return Comparison("as good", difference, alike, side if differs < LEVEL else "", differs, alike)
     return Comparison(side if differs < LEVEL else "not told apart", difference, differs, "", differs, alike)
@@ -106,13 +106,15 @@ def larger(ours: Sequence[float], others: Sequence[float]) -> float:
 
 
 def variance_of_mean(values: Sequence[float]) -> float:
-    """Of two values and more. In floats: `statistics` counts in fractions, a hundred times as long."""
+    """Variance of the mean of at least two values, in floats: `statistics` uses fractions and is 100 times as slow."""
     middle = statistics.fmean(values)
     return math.fsum((each - middle) ** 2 for each in values) / (len(values) - 1) / len(values)
 
 
 def freedom(first: float, of_first: int, second: float, of_second: int) -> float:
-    """Welch's and Satterthwaite's degrees, of two means with these variances, of so many values each."""
+    """Welch's and Satterthwaite's degrees of freedom, of two means with these variances, from `of_first` and
+    `of_second` values.
+    """
     if not first + second:
         return float(of_first + of_second - 2)
     return (first + second) ** 2 / (first**2 / (of_first - 1) + second**2 / (of_second - 1))

@@ -30,7 +30,7 @@ class Timing:
     device: str = "cpu"
 
     def file(self, out: Path) -> Path:
-        """Of the cells."""
+        """Path of the file with the cells."""
         return out / "cells" / f"{self.label}.jsonl"
 
     def check(self) -> None:
@@ -74,7 +74,7 @@ class Timing:
         return True
 
     def command(self, out: Path) -> Command:
-        """What writes the file."""
+        """Return the command that writes the file."""
         return self._into(self.file(out))
 
     def _into(self, file: Path) -> Command:

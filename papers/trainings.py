@@ -56,13 +56,13 @@ class Cluster(NamedTuple):
 
     @property
     def words(self) -> Command:
-        """What runs a command on it."""
+        """The words that run a command on the cluster."""
         shape = ["--layout", self.layout] if self.layout else ["--hosts", str(self.hosts)]
         return [*WIREBENCH, "cluster", "run", *shape, "--link", self.link, "--"]
 
     @property
     def note(self) -> dict[str, Any]:
-        """Of its runs."""
+        """What the notes of its runs have of the cluster."""
         return {**({"layout": self.layout} if self.layout else {"hosts": self.hosts}), "link": self.link}
 
     def on(self, tool: Sequence[str]) -> Command:
@@ -70,7 +70,7 @@ class Cluster(NamedTuple):
         return [*self.words, *(["python"] if tool[0] == TRAIN else []), *tool]
 
     def otherwise(self, record: Mapping[str, Any]) -> str:
-        """See Place. An emulated cluster is what it was told to be."""
+        """See Place. An emulated cluster always has the requested shape."""
         return ""
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class Training:
     It is made in a folder beside its own, whose earlier content it replaces when it has left a result.
     keeps        files beside record and config that stay
     may_diverge  whether a run that diverged is a result
-    resumes      whether one that was interrupted goes on from its last epoch
+    resumes      whether an interrupted one continues from its last epoch
     """
 
     folder: str
@@ -109,7 +109,7 @@ class Training:
             raise UserError(f"{self.label}: {error}") from error
 
     def is_there(self, out: Path) -> bool:
-        """Whether it left a result; UserError for that of another cluster or composition."""
+        """Whether it left a result; UserError for a result of another cluster or composition."""
         path = out / self.folder / notes.NOTE
         if not path.exists():
             return False
@@ -155,7 +155,7 @@ class Training:
         return {**self.note, "launch": shown(self.command(out))}
 
     def command(self, out: Path) -> Command:
-        """What makes it below `out`."""
+        """Return the command that makes it below `out`."""
         return self._in(out / self.folder)
 
     def _in(self, folder: Path) -> Command:
@@ -171,7 +171,7 @@ class Training:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[bool]:
-    """Whether this process alone makes `folder`; another one that does is told, and goes on."""
+    """Whether this process alone makes `folder`; False, with a line on stderr, if another one does."""
     lock = folder.with_name(f".{folder.name}.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
@@ -188,7 +188,7 @@ def held(folder: Path) -> Iterator[bool]:
 
 
 def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
-    """UserError where a note says that the run that is there was another; of its launch, what train.py was told."""
+    """UserError if a note describes another run than the wanted one; of its launch, train.py's arguments count."""
     recorded = notes.note(path, {})
     for key, value in wanted.items():
         known = recorded.get(key)

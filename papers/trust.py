@@ -1,4 +1,4 @@
-"""The rules that a record has to keep before a table rests on it, after those of trusted benchmarks.
+"""The rules that a record has to keep before a table rests on it, modelled on the rules of trusted benchmarks.
 
 MLPerf's training rules (a seed a run, none used twice), modded-nanogpt's and
 AlgoPerf's (enough runs for a test). A table shows which rules a record breaks, and `wirebench study check` names the
@@ -17,13 +17,13 @@ from wirebench.record.compare import BUSY
 from wirebench.record.notes import NotedRun
 
 TURNS = 5
-"""Of a claim about speed."""
+"""Least turns of a claim about speed."""
 SEEDS = 3
-"""Of a claim about accuracy."""
+"""Least seeds of a claim about accuracy."""
 STEAL = 0.02
 """Share of the processors' time that the hypervisor may give to others."""
 NEAR = 1e-3
-"""By how much numbers of a record that follow from each other may differ: they are medians and means of steps."""
+"""Share by which numbers of a record that follow from each other may differ: they are medians and means of steps."""
 
 
 class Broken(NamedTuple):
@@ -59,7 +59,7 @@ def _commit(record: Mapping[str, Any], repository: Repository) -> Iterator[Broke
 
 
 def _began(record: Mapping[str, Any]) -> Iterator[Broken]:
-    """When the run began is known, by which it is told from others."""
+    """When the run began is known, by which it is distinguished from others."""
     if moment(record["environment"].get("utc")) is None:
         yield Broken("schema", "environment.utc does not say when the run began")
 
@@ -132,7 +132,7 @@ def _rates(record: Mapping[str, Any]) -> Iterator[Broken]:
 
 
 def _counted(record: Mapping[str, Any]) -> Iterator[Broken]:
-    """What a worker sent of a step's gradient is told of the steps that count, not of a few readings."""
+    """A worker's payload of a step is computed over the counted steps, not over a few readings."""
     payload, ratio = record["bytes_per_step"].get("payload"), record["compression_ratio"].get("with_indices")
     dense = record["bytes_per_step"]["dense"]
     if payload and ratio and dense and not math.isclose(ratio, dense / payload, rel_tol=NEAR):
@@ -141,7 +141,7 @@ def _counted(record: Mapping[str, Any]) -> Iterator[Broken]:
 
 
 def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:
-    """The ratio is that of the bytes of a dense ring over those that were sent, of the mean worker."""
+    """The ratio is the bytes of a dense ring over the bytes that were sent, of the mean worker."""
     sizes, workers = record["bytes_per_step"], record["world_size"]
     sent, ratio = sizes.get("wire_mean"), record["compression_ratio"]["wire"]
     if not sent or not ratio or not sizes["dense"]:
@@ -152,7 +152,7 @@ def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:
 
 
 def _prediction(record: Mapping[str, Any]) -> Iterator[Broken]:
-    """The error is that of the predicted step against the measured one."""
+    """The error compares the predicted step with the measured one."""
     told = record.get("prediction")
     if not told:
         return
@@ -216,7 +216,7 @@ def once(runs: Sequence[NotedRun]) -> Iterator[Broken]:
 ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {
     "turns": turns, "seeds": seeds, "counts": once,
 }  # fmt: skip
-"""By what a claim needs several of; of counts of bytes it needs one run."""
+"""Rules by what a claim needs several of; counts of bytes need one run."""
 UNTIMED = ("seeds", "counts")
 """Claims about these do not depend on what else the machine did: the rules of its load do not count."""
 

@@ -35,12 +35,12 @@ LIMITS_HEAD = ("compressor", "pays below, by the planner", "measured, on a line 
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="what `run --out` named")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each folder."""
+    """Return one page for each folder."""
     return [_page(folder) for folder in options.folders]
 
 
@@ -128,7 +128,7 @@ def document(sightings: Sequence[Seen], runs: Sequence[NotedRun], given: dict[st
 
 
 def verdict(sightings: Sequence[Seen]) -> str:
-    """How many sides are as predicted, in a sentence."""
+    """Return a sentence: how many sides are as predicted."""
     return f"{sum(seen.verdict.good for seen in sightings)} of {len(sightings)} sides are as predicted."
 
 

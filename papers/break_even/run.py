@@ -160,7 +160,7 @@ def _topology(file: Path) -> Topology:
 
 
 def memory(rates: Rates) -> tuple[float, str]:
-    """Bytes per second of the memory that compresses here, and what says so.
+    """Bytes per second of the memory that compresses here, and the source of that figure.
 
     Compressors are counted in copies that were timed beside them. On the machine of that measurement these copies, and
     not a probe's, make seconds of the count again. A probe is the best of five copies with nothing beside them, up to

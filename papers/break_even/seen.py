@@ -22,12 +22,12 @@ class Seen(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """By how much the compressed step is below what would pay, as a share of the dense one."""
+        """How far the compressed step is below the step that would pay, as a share of the dense step."""
         return WORTHWHILE - 1 / self.ratio.value
 
     @property
     def claim(self) -> Claim:
-        """That it pays where the planner says so, or that it does not where not."""
+        """The claim that the compressor pays where the planner predicts it, or that it does not elsewhere."""
         return CLAIMS["pays_below" if self.side.pays else "pays_not_above"]
 
     @property
@@ -44,5 +44,5 @@ class Seen(NamedTuple):
 
     @property
     def faster(self) -> str:
-        """By how much, with its interval."""
+        """The gain in speed in percent, with its interval."""
         return self.ratio.mapped(lambda ratio: 100 * (ratio - 1)).words("{:+.1f} %", "{:+.1f}")

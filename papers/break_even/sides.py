@@ -37,15 +37,15 @@ class Side:
 
     @property
     def pays(self) -> bool:
-        """What is predicted."""
+        """Whether the planner predicts that compressing pays."""
         return self.factor < 1
 
     def folder(self, which: str, turn: int) -> str:
-        """Of the run of the dense or the lossy composition."""
+        """Folder of the dense or the lossy composition's run."""
         return f"{self.compressor}-{self.factor:g}-{which}-{turn}"
 
     def overrides(self, which: str, density: dict[str, float]) -> tuple[str, ...]:
-        """Of that run."""
+        """Return the command-line overrides of the dense or the lossy run."""
         chosen = self.dense if which == "dense" else self.lossy
         name = DENSE if which == "dense" else self.compressor
         options = [] if which == "dense" else [f"compressor.{key}={value:g}" for key, value in density.items()]
@@ -54,7 +54,7 @@ class Side:
 
 
 def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits_per_gbit: float) -> list[Side]:
-    """For every compressor at every factor; UserError for one without a break-even.
+    """The sides of every compressor at every factor; UserError for one without a break-even.
 
     bits_per_gbit  what links have to be shaped to for a Gbit/s of the adviser's topology
     """

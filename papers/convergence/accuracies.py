@@ -42,7 +42,7 @@ def ended(method: Method, dense: Sequence[float]) -> Ended | None:
 
 
 def _points(top1: Sequence[float], dense: Sequence[float], density: float | None, method: Method) -> Ended:
-    """Of these seeds, above the mean of the dense ones."""
+    """Points of these seeds above the mean of the dense seeds."""
     usual = statistics.mean(dense)
     between = (100 * (min(top1) - usual), 100 * (max(top1) - usual)) if len(top1) > 1 else None
     worst = 100 * (min(dense) - usual)

@@ -46,7 +46,7 @@ def line(
 
 
 def _by_epoch(run: NotedRun, measure: Measure) -> dict[int, float]:
-    """Of each epoch, counted from 1."""
+    """Return the measure by epoch, counted from 1."""
     known = ((entry["epoch"] + 1, measure.of(entry)) for entry in history(run))
     return {epoch: value for epoch, value in known if value is not None}
 
@@ -58,7 +58,7 @@ def panel(
     """A panel of all methods that reached their end; None where no epoch has the measure.
 
     beside  further lines, such as a paper's numbers
-    tones   colours by label, where those of all figures would be alike
+    tones   colours by label, for figures that would otherwise have the same colours
     """
     whole = [method for method in methods if not method.ends]
     dash = colours.dashes([method.label for method in whole])

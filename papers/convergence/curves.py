@@ -60,7 +60,7 @@ def _variants(base: str, methods: Sequence[Method], varied: Sequence[Method]) ->
 
 
 def _shares(title: str, together: Sequence[list[Method]]) -> list[Share]:
-    """As many panels as it takes for methods, of which those of one list stay together."""
+    """As many panels as the methods need; methods of one list stay in one panel."""
     wanted = -(-sum(map(len, together)) // PER_PANEL)
     fill = -(-sum(map(len, together)) // max(wanted, 1))
     parts: list[list[Method]] = []
@@ -75,7 +75,7 @@ def _shares(title: str, together: Sequence[list[Method]]) -> list[Share]:
 
 
 def _evenly(methods: Sequence[Method], most: int) -> list[Sequence[Method]]:
-    """In parts of at most so many, about equally full."""
+    """Split into parts of at most `most` methods, about equally full."""
     count = -(-len(methods) // most)
     each = -(-len(methods) // max(count, 1))
     return [methods[start : start + each] for start in range(0, len(methods), each or 1)]
@@ -111,7 +111,7 @@ def _setting(methods: Sequence[Method]) -> str:
 
 
 def _axes(lines: Sequence[Curve], across: str, logarithmic: bool) -> tuple[Axis, Axis]:
-    """Those of all panels. The vertical one begins with the lowest mean: bands of single seeds may be cut off."""
+    """Axes of all panels. The vertical one begins with the lowest mean: bands of single seeds may be cut off."""
     places = [float(at) for line in lines for at in line.across]
     means = [value for line in lines for value in line.up]
     low = max(min(means, default=LEAST), LEAST)

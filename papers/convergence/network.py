@@ -1,4 +1,4 @@
-"""Time to an accuracy on networks that nobody trained on: measured computing, simulated exchange.
+"""Time to an accuracy on networks that no run used: measured computing, simulated exchange.
 
 A step takes what a worker computed, by the record, and what its requests cost on a network, by the cost model; nothing
 overlaps, as in the study's scheduler. In a warm-up the requests cost more, as the bytes of the epoch are more.
@@ -19,9 +19,8 @@ from wirebench.topology.tree import Topology
 RATES = (0.1, 1.0, 10.0, 25.0)
 """Gbit/s of every worker's link."""
 PASSES, OWN = ("forward", "backward"), ("update", "compress")
-"""Phases that are the same for all methods of a task, and those of each: a method that returns updates does the work
-of the others' optimizer in its compressor, and an outer optimizer its own in the update.
-"""
+"""The phases that all methods of a task share, and the phases of each method's own. A method that returns updates
+does the optimizer's work in its compressor, and an outer optimizer its own in the update."""
 
 
 def seconds_to(run: NotedRun, accuracy: float | None, gbit: float, passes: float) -> float | None:
@@ -47,7 +46,7 @@ def seconds_to(run: NotedRun, accuracy: float | None, gbit: float, passes: float
 def quietest(runs: Iterable[NotedRun]) -> float:
     """Least seconds of a worker's forward and backward pass, the same for all methods of a task; 0 without any.
 
-    A record's phases are also those of what else the machine did in the hours of a study.
+    A record's phases also have the time of whatever else the machine did in the hours of a study.
     """
     return min((seconds for seconds in map(passes_seconds, runs) if seconds), default=0.0)
 
@@ -59,12 +58,12 @@ def computing_seconds(run: NotedRun, passes: float) -> float:
 
 
 def phase_seconds(run: NotedRun, name: str) -> float:
-    """Of one worker's step."""
+    """Seconds of a phase in one worker's step."""
     return (run.has("phases", name) or 0.0) / _shared_by(run)
 
 
 def passes_seconds(run: NotedRun) -> float:
-    """Of one worker: a forward and a backward pass, of which a step has several where gradients are accumulated."""
+    """Seconds of one worker's forward and backward pass; a step has several where gradients are accumulated."""
     return sum(phase_seconds(run, name) for name in PASSES) / passes_per_step(run)
 
 
@@ -74,7 +73,9 @@ def passes_per_step(run: NotedRun) -> int:
 
 
 def _shared_by(run: NotedRun) -> int:
-    """The local engine's phases are those of all its workers, one after the other."""
+    """The number of workers that share the record's phases: the local engine runs all its workers one after the
+    other.
+    """
     return int(run.record["world_size"]) if run.record["engine"] == "local" else 1
 
 

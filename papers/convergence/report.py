@@ -22,13 +22,13 @@ from wirebench.figures.style import Figure
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     where = RESULTS / "convergence"
     parser.add_argument("--out", type=Path, default=where, metavar="FOLDER", help="of the runs (results/convergence)")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each task that has runs."""
+    """Return one page for each task that has runs."""
     there = [page(folder) for folder in folders(options.out) if load(folder)]
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")

@@ -16,7 +16,7 @@ from wirebench.record.notes import NotedRun
 DENSE = "dense"
 """The label of what all methods are compared with."""
 NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "density": float | None}
-"""Of method.json. Older ones have neither of the last two; the run's config does."""
+"""Keys of method.json. Older files lack the last two; the run's config has them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Method(Row):
         return [value for value in values if value is not None]
 
     def health(self, name: str) -> list[float]:
-        """Of every run that has readings of this name, their mean."""
+        """Mean reading of this name, for every run that has any."""
         return self.each(lambda run: run.has("health", name, "mean"))
 
     @property

@@ -5,13 +5,11 @@ wirebench study convergence run --data FOLDER --task quick --methods dense topk 
 wirebench study convergence run --data FOLDER --task resnet20 --methods dense --seeds 0 1 --set train.epochs=2 --out X
 wirebench study convergence report                            the tables and the curves, without training
 
-The quick task is a narrow ResNet-8 on images of 16 x 16 pixels, with five seeds of every method; the long one is
-ResNet-20 on whole images, with three seeds of some; vgg16 is for a GPU; digits need no --data and show within minutes
-that the study works.
-A method's seeds run one after the other, so that whatever stops
-the study, its rows are whole but for the last. A run that is there already is not repeated, nor one that diverged, and
-one that was interrupted goes on from its last epoch: start it again as often as you like. Runs of other settings want
-another --out.
+The quick task is a narrow ResNet-8 on images of 16 x 16 pixels, with five seeds of every method. The long one is
+ResNet-20 on whole images, with three seeds of some. vgg16 is for a GPU. digits need no --data and show within
+minutes that the study works. A method's seeds run one after the other, so that whatever stops the study, its rows
+are whole but for the last. A run that is there already is not repeated, nor one that diverged. An interrupted one
+continues from its last epoch: start it again as often as you like. Runs of other settings want another --out.
 """
 
 import argparse
@@ -34,7 +32,7 @@ from wirebench.record.notes import NOTE, refuse_mixed, write
 
 @dataclass(frozen=True)
 class Cell:
-    """A run to come: a method of a task with a seed. It goes on from its last epoch.
+    """A run to come: a method of a task with a seed. It continues from its last epoch.
 
     more  overrides of the command line; data: the folder of CIFAR-10
     """
@@ -91,14 +89,14 @@ class Cell:
         return loader.load(ROOT / self.task.config, list(self.words))
 
     def command(self, folder: Path) -> Command:
-        """What trains in `folder`."""
+        """Return the command that trains in `folder`."""
         resuming = ["train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1"]
         place = [*([f"data.root={self.data}"] if self.task.data else []), f"output.dir={within(folder)}"]
         return [sys.executable, "train.py", self.task.config, *self.words, *place, *resuming]
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, for how long, where."""
+    """Flags for what is trained, for how long, and where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="folder that has cifar-10-batches-bin")
     add("--task", nargs="+", default=list(USUAL), choices=list(TASKS), help="what is learned (quick and resnet20)")

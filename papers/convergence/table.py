@@ -50,7 +50,7 @@ def _head(aim: str) -> tuple[str, ...]:
 
 
 def _setting(methods: Sequence[Method]) -> list[str]:
-    """What all runs share."""
+    """Return the lines about the setting that all runs share."""
     usual = shared(methods)
     pixels, width = usual.get("pixels") or 32, usual.get("width") or 16
     images = f"CIFAR-10 at {pixels} x {pixels} pixels (92 of the 60,000 images decoded from JPEG)"
@@ -72,7 +72,7 @@ def _setting(methods: Sequence[Method]) -> list[str]:
 
 
 def _machines(methods: Sequence[Method]) -> str:
-    """The first method's processor, and those of the methods that ran on others."""
+    """The first method's processor, and the processors of methods that ran on others."""
     by: dict[str, list[str]] = {}
     for method in methods:
         for run in method.runs:
@@ -166,7 +166,7 @@ def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[s
 
 
 def _busy(runs: Sequence[NotedRun]) -> str:
-    """How many of the runs were made on a machine that did something else too, in a sentence; "" for none."""
+    """A sentence: how many of the runs were made on a machine that did other work, too; "" for none."""
     busy = sum(any(rule.startswith("load") for rule in trust.rules([run], "")) for run in runs)
     if not busy:
         return ""

@@ -38,7 +38,7 @@ FIRST = (
 
 VGG16 = (DENSE, "gs_sgd", "gs_sgd literal", "gtopk", "sketched_sgd")
 QUICK = (DENSE, "topk", "gs_sgd", "gs_sgd literal")
-"""Of a study of a few minutes."""
+"""Methods of a study of a few minutes."""
 
 CONTRASTS = (
     "gs_sgd p1=0 agree=majority", "gs_sgd p1=1", "gs_sgd rows=5 agree=majority", "gs_sgd columns_per_entry=10",
@@ -69,7 +69,7 @@ class Task:
 
     @property
     def folder(self) -> str:
-        """Of its runs, below the study's."""
+        """Folder of its runs, below the study's."""
         return self.name
 
 

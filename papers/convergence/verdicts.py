@@ -28,7 +28,7 @@ def findings(methods: Sequence[Method]) -> list[Finding]:
 
 
 def judge_points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
-    """At most, or at least, so many points below the rival: the interval of Welch's test over seeds has to say so."""
+    """Judge the points above or below the rival: the interval of Welch's test over seeds has to confirm the claim."""
     mine, theirs = ours.judged, rival.judged
     if not mine or not theirs:
         diverged = [method.title for method in (ours, rival) if method.ends]
@@ -45,7 +45,7 @@ def _points_below(loss: float) -> str:
 
 
 def _ratio(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
-    """So many times fewer bytes in a whole run; a count, which needs no test."""
+    """Judge the ratio of bytes in a whole run; a count, which needs no test."""
     if not ours.wire_bytes or not rival.wire_bytes:
         return "-", claim.judge(None)
     ratio = statistics.mean(rival.wire_bytes) / statistics.mean(ours.wire_bytes)

@@ -18,7 +18,7 @@ FOLDER = "checkpoint"
 MODEL = "vgg16"
 COMPRESSORS = ("none", "topk")
 SETTING = {"model": MODEL, "every": 50, "processes": 4}
-"""Of the claim."""
+"""Setting of the claim."""
 HEAD = ("compressor", "checkpoint", "every", "step ms", "stall ms [least to most of the turns]",
         "share of the steps' time", "steps with / without [10 % - 90 %]")  # fmt: skip
 
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
         return Finding(claim, here, claim.judge(share), about, records=(self.path,), rules=self.rules)
 
     def cells(self) -> list[str]:
-        """Of the table."""
+        """Return the cells of its row in the table."""
         result, ratio, stalls = self.result, self.result["ratio"], self.result["stalls"]
         return [
             result["compressor"],

@@ -33,7 +33,7 @@ class Trials(NamedTuple):
 
     @property
     def lacking(self) -> str:
-        """What is not as the claims have it, in words: the job's setting, or too few faults of a kind."""
+        """What is not as the claims have it, in words: the job's setting, or too few faults of one kind."""
         usual = {**Setting(elastic=self.path.name == ELASTIC)._asdict(), "kinds": list(FAULTS)}
         others = [
             f"{name} {self.header[name]}, not {value}" for name, value in usual.items() if self.header[name] != value
@@ -50,12 +50,14 @@ class Trials(NamedTuple):
         return [line for line in self.lines if line["kind"] != UNDISTURBED]
 
     def of_kind(self, kind: str) -> list[Line]:
-        """The trials of a kind."""
+        """The trials of one kind of fault."""
         return [line for line in self.lines if line["kind"] == kind]
 
     def findings(self, claims: Mapping[str, Claim]) -> list[Finding]:
-        """Of each bound its claim. One fault is enough to break what holds for all; a mean and a percentile have
-        intervals, and nothing is held by few faults.
+        """The findings on the claim of each bound.
+
+        One fault is enough to break a bound on all faults. A mean and a percentile have intervals. Few faults confirm
+        no bound.
         """
         rate = figures.calm_rate(self.lines)
         found = []
@@ -100,11 +102,11 @@ NEVER: Mapping[str, Callable[[Trials], Sequence[Line]]] = {
     "named": lambda trials: [line for line in trials.faults if line["due_to_name"]],
     "residual": lambda trials: trials.faults,
 }
-"""Of bounds that one trial breaks: in which trials it did not happen, so that it is rarer than one in so many."""
+"""Bounds that one trial breaks: the trials in which the event did not happen, from which its largest rate follows."""
 
 
 def load(folder: Path, name: str) -> Trials | None:
-    """The file, None where there is none yet; UserError for a damaged one."""
+    """The file, or None if it does not exist; UserError for a damaged one."""
     path = folder / name
     if not path.exists():
         return None

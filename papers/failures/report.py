@@ -46,7 +46,7 @@ class Measured:
             raise UserError(f"{folder}: has no trials and no runs; measure first (wirebench study failures run)")
 
     def findings(self) -> Iterator[Finding]:
-        """Of the elastic job, of both engines' runs, and of checkpoints."""
+        """Findings on the elastic job, on both engines' runs, and on checkpoints."""
         for trials in self.trials:
             if trials.path.name == ELASTIC:
                 yield from trials.findings(CLAIMS)
@@ -58,7 +58,7 @@ class Measured:
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     parser.add_argument(
         "folder", type=Path, nargs="?", default=RESULTS / "failures", metavar="FOLDER",
         help="where `run --out` put the results (results/failures)",
@@ -71,7 +71,7 @@ def committed() -> list[list[str]]:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """Of every claim about which something was measured."""
+    """Findings on every claim with a measurement."""
     return list(Measured(options.folder).findings())
 
 

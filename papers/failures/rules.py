@@ -16,7 +16,7 @@ SLACK_SECONDS = 1.0
 
 
 def faults(lines: Sequence[Mapping[str, Any]]) -> Iterator[Broken]:
-    """Of the header and a line for each trial; KeyError, TypeError and the like for what is no such file."""
+    """Rules for the header and the line of each trial; KeyError, TypeError and the like for what is no such file."""
     header, trials = lines[0], lines[1:]
     planned = campaign.of(header)
     yield from _calls(header["calls"], trials, planned.setting.hosts)
@@ -28,7 +28,7 @@ def faults(lines: Sequence[Mapping[str, Any]]) -> Iterator[Broken]:
 
 
 def _calls(calls: Sequence[dict[str, Any]], trials: Sequence[Mapping[str, Any]], hosts: int) -> Iterator[Broken]:
-    """They follow each other, their machine is described, and their load is that of their trials."""
+    """The calls follow each other, their machine is described, and each has the load of its trials."""
     for call in calls:
         yield from trust.machines(call, hosts)
         _ = [call["environment"][part] for part in ("cpu", "versions", "gpus")], call["environment"]["cpu"]["model"]

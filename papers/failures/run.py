@@ -46,7 +46,7 @@ class Trials:
 
     @property
     def label(self) -> str:
-        """In words."""
+        """Name of the cell in messages."""
         return f"{self.name.removesuffix('.jsonl')}, {self.count} trials"
 
     def check(self) -> None:
@@ -58,11 +58,11 @@ class Trials:
         return len(campaign.done(out / self.name)[1]) >= self.count
 
     def files(self, out: Path) -> list[Path]:
-        """What has them."""
+        """Files with the trials."""
         return [out / self.name]
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Those that are missing; a bound that they do not hold is a result, too."""
+        """Make the missing trials; a bound that they break is a result, too."""
         plain = ["--plain"] if self.name == PLAIN else []
         words = ["--trials", str(self.count), "--mtbf", f"{self.mtbf_seconds:g}", *plain, "--out", str(out)]
         launch([*WIREBENCH, "chaos", *words])
@@ -79,7 +79,7 @@ class Worlds:
 
     @property
     def label(self) -> str:
-        """In words."""
+        """Name of the cell in messages."""
         return f"worlds, {self.engine}, seed {self.seed}"
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class Checkpoints:
 
     @property
     def label(self) -> str:
-        """In words."""
+        """Name of the cell in messages."""
         return f"checkpoints, {self.compressor}"
 
     def check(self) -> None:
@@ -129,7 +129,7 @@ class Checkpoints:
         return found is not None
 
     def files(self, out: Path) -> list[Path]:
-        """What has it."""
+        """The file with the measured cost."""
         return [checkpoints.file(out, self.compressor)]
 
     def make(self, out: Path, launch: Launch) -> bool:
@@ -172,7 +172,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def _can_make_worlds(options: argparse.Namespace) -> bool:
-    """Whether the part has what it needs, which is told where not: all other parts can be made without."""
+    """Whether the part has what it needs; if not, this is printed. All other parts can be made without."""
     lacks = "--data FOLDER, the folder of CIFAR-10" if options.data is None else "root" if os.geteuid() else ""
     if lacks:
         print(f"worlds: left out: needs {lacks}", file=sys.stderr)

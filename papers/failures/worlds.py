@@ -21,14 +21,14 @@ FOLDER = RESULTS / "failures/worlds"
 ENGINES = ("torch", "horovod")
 SIDES = {False: "unbroken", True: "broken"}
 CHANGES = {False: [], True: [(4, 3), (3, 4)]}
-"""Of the number of workers, by the side."""
+"""Changes of the number of workers, by whether the run is broken."""
 MARGIN = 0.5
 """Points that do not matter, as in the study convergence."""
 HEAD = ("engine", "hosts", "seeds", "top-1 % of each", "mean", "seconds a run", "steps done again", "residual lost")
 
 
 def label(engine: str, broken: bool) -> str:
-    """Of a run's folder, which ends with its seed."""
+    """Label of a run's folder, which ends with its seed."""
     return f"{engine}_{SIDES[broken]}"
 
 
@@ -49,7 +49,7 @@ class Compared(NamedTuple):
         return compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Return the comparison as lines for a terminal."""
         told = [
             f"{label(self.engine, broken)}: {', '.join(f'{each:.2f}' for each in _top1(runs))} %"
             for broken, runs in ((False, self.unbroken), (True, self.broken))
@@ -59,7 +59,7 @@ class Compared(NamedTuple):
         return told
 
     def finding(self, claim: Claim) -> Finding | None:
-        """Of the claim about this engine; None where one side has no run."""
+        """Finding on the claim about this engine; None where one side has no run."""
         ours, others = _top1(self.broken), _top1(self.unbroken)
         if not ours or not others:
             return None

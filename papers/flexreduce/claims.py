@@ -10,7 +10,7 @@ from papers.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ide
 from papers.significance import LEVEL
 
 EVEN, UNEVEN = (tuple(layout for layout in LAYOUTS if is_even(layout) is each) for each in (True, False))
-"""Those that can be factored, and those that cannot."""
+"""Layouts that can be factored, and layouts that cannot."""
 
 
 def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
@@ -119,7 +119,7 @@ def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
 def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     """The largest saving over the ring that the links allow, and on which layout it is: what is beyond is noise.
 
-    The largest of several is partly luck: its interval is that of the family.
+    The largest of several is partly luck: its interval covers the whole family.
     """
     possible = [row for row in chosen if (row.reached or 0.0) <= 1 + numbers.tolerance(row.topology)]
     savings = {_place(row, chosen): saving for row in possible if (saving := row.saving("flexreduce", "ring"))}
@@ -179,7 +179,7 @@ def _average(claim: Claim, values: Mapping[str, Estimate], wanted: Sequence[str]
 
 
 def _partly(claim: Claim, missing: Sequence[str], wanted: Sequence[str]) -> Verdict:
-    """Of a claim about several layouts together, not all of which ran."""
+    """Verdict on a claim about several layouts together, not all of which ran."""
     without = f"on {len(wanted) - len(missing)} of {len(wanted)} layouts, without {', '.join(missing)}"
     return claim.judge(None)._replace(why=without)
 

@@ -29,7 +29,7 @@ SMALL_ITEMS: int = PUBLISHED.tables["sizes"]["small"]
 """Fig. 4 (a); Fig. 4 (b) has the large size."""
 EPOCH_IMAGES: int = PUBLISHED.tables["epoch"]["images"]
 COUNTED_ITEMS = 12_000_000
-"""For which calls are counted: so many that no call rounds to nothing."""
+"""The size for which calls are counted, large enough that no call rounds to nothing."""
 
 
 class Calls(NamedTuple):
@@ -137,7 +137,7 @@ def tolerance(topology: Topology) -> float:
 
 
 def saving_claim(machines: int) -> Claim:
-    """The paper's claim about layouts of so many machines."""
+    """The paper's claim about layouts of this number of machines."""
     return next(claim for claim in CLAIMS.values() if claim.about.get("machines") == machines)
 
 

@@ -4,7 +4,8 @@ wirebench study flexreduce report                            reads and writes re
 wirebench study flexreduce report --cluster FOLDER           of what `run --launch` made on a cluster, into FOLDER
 wirebench study flexreduce report --dir FOLDER --link 1gbit  for cells that do not say how fast their links were
 
-The same measurements give the same files. A figure whose measurements are missing is left out, and table.md says so.
+The same measurements give the same files. A figure whose measurements are missing is left out, and table.md names
+it.
 """
 
 import argparse
@@ -30,7 +31,7 @@ CLUSTER = "cluster.json"
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     where = RESULTS / "flexreduce"
     add = parser.add_argument
     add("--dir", "--cluster", type=Path, default=where, metavar="FOLDER", help="results (results/flexreduce)")

@@ -76,7 +76,7 @@ class Turn(Training):
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is measured, on which layouts, for how long."""
+    """Flags for what is measured, on which layouts, for how long."""
     add = parser.add_argument
     add("--link", default="100mbit", help="rate of every machine's link (%(default)s)")
     add(

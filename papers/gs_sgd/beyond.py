@@ -116,7 +116,7 @@ def communication(run: NotedRun) -> float | None:
 
 
 def _bytes(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:
-    """The rival's bytes over those of the paper's algorithm, of the worker that sends most: counted, not timed."""
+    """The rival's bytes over the bytes of the paper's algorithm, of the worker that sends most: counted, not timed."""
     for model, rows in models.items():
         pair = _pair(rows, rival)
         mine, theirs = map(most_sent, pair) if pair else (None, None)

@@ -32,7 +32,7 @@ def model_of(section: Mapping[str, Any]) -> str | None:
 def findings(rows: Sequence[Row]) -> list[Finding]:
     """Each claim about the throughput of the rows' model, or of any; none where the paper has no such model.
 
-    Judged are the methods as printed (AS_PRINTED); what the other readings give is told beside.
+    Judged are the methods as printed (AS_PRINTED); results of the other readings are added.
     """
     model = model_of(rows[0].runs[0].record["config"]["model"])
     known = {row.label: row for row in rows if not row.diverged}

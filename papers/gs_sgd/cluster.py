@@ -1,6 +1,6 @@
-"""What `wirebench study gs_sgd run --launch` made: runs told apart by what their own configs say.
+"""Runs that `wirebench study gs_sgd run --launch` made, classified by their own configs.
 
-Steps that were timed are rows, whole trainings are methods; only those of the paper's four workers say something.
+Timed steps are rows, whole trainings are methods; only runs with the paper's four workers are judged.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
 
 def load(folder: Path | None) -> Measured:
-    """All of the paper's compositions below `folder`, none for None; UserError where there is none."""
+    """All of the paper's compositions below `folder`, none for None; UserError if the folder has none."""
     if folder is None:
         return Measured({}, {})
     timed, trained = (defaultdict[str, list[NotedRun]](list) for _ in range(2))

@@ -19,7 +19,9 @@ WITHIN = 0.005
 
 
 def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
-    """What trainings of the paper's models say of the epoch from which on a method's accuracy is that of its end."""
+    """Judge the epoch from which on a method's accuracy stays at its final value, in trainings of the paper's
+    models.
+    """
     known = {method.label: method for method in methods if _is_the_papers(method)}
     for claim in PUBLISHED.claims.values():
         name = claim.about.get("converges", "")

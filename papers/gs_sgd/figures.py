@@ -1,6 +1,6 @@
 """The gs-SGD paper's Fig. 2 to 7 from records: how trainings went, and where the time of a step goes.
 
-Runs come as rows or methods, whoever made them.
+Runs come as rows or methods, from any command.
 """
 
 import itertools

@@ -46,7 +46,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def of_cluster(folder: Path | None) -> list[Finding]:
-    """What the runs of a cluster say."""
+    """Return the findings from the runs of a cluster."""
     measured = cluster.load(folder)
     timed = [*(each for rows in measured.rows.values() for each in of_rows(rows)), *of_runs(measured.rows)]
     found = [cluster.in_its_setting(each, measured.rows) for each in timed]

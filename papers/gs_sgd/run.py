@@ -4,8 +4,8 @@ wirebench study gs_sgd run                   VGG-16 and ResNet-20, 4 hosts, 1 Gb
 wirebench study gs_sgd run --models vgg16 --turns 1
 wirebench study gs_sgd report                afterwards: the paper's Table II beside what was measured
 
-The methods as printed run at 0.4 % and 0.1 % too: where the paper's warm-up ends, and what DGC and gTop-k have.
-The configs are those of the study `methods`, which trains with every compressor and compares each with dense.
+The methods as printed run at 0.4 % and 0.1 % too: where the paper's warm-up ends, and what DGC and gTop-k have. The
+configs belong to the study `methods`, which trains with every compressor and compares each with dense.
 """
 
 import argparse

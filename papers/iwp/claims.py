@@ -71,7 +71,7 @@ def of_masks() -> Iterator[Finding]:
 
 
 def of_intervals(rows: Sequence[Counted]) -> Iterator[Finding]:
-    """How often a coordinate is sent: of coordinates sent at random, one step more than the mean age of what waits.
+    """How often a coordinate is sent: of coordinates sent at random, one step more than the mean age of the residual.
 
     Runs that are shorter than the claim's interval say nothing of it.
     """

@@ -57,7 +57,7 @@ def carried(rows: Sequence[Row]) -> Figure:
 
 
 def _finite(ends: Ends) -> Ends | None:
-    """Of one turn there is no interval to draw."""
+    """The interval to draw; None for a single turn, which has none."""
     return ends if all(map(math.isfinite, ends)) else None
 
 

@@ -1,7 +1,7 @@
-"""Table I and Fig. 7 and 8 from runs on ImageNet that somebody with a cluster made by the claims' commands.
+"""Table I and Fig. 7 and 8 from runs on ImageNet that a user with a cluster made by the claims' commands.
 
-Runs are told apart by what their records say of them: the model, and the compressor with its mode. Trainings have an
-accuracy; of others the steps are timed.
+Runs are classified by their records: the model, and the compressor with its mode. Trainings have an accuracy; of
+others the steps are timed.
 """
 
 from collections import defaultdict
@@ -26,14 +26,14 @@ from wirebench.record.notes import NotedRun
 
 BASELINE = "baseline"
 NODES, EPOCHS = 96, 90
-"""The paper's, and those of our commands."""
+"""The paper's numbers, and the numbers of our commands."""
 ABOVE = "above"
 Trained = Mapping[tuple[str, str], Sequence[NotedRun]]
 """Finished runs by their model and variant."""
 
 
 class Measured(NamedTuple):
-    """Trainings by model and variant; of timed steps the rows of each model, labelled as those of the part network."""
+    """Trainings by model and variant; of timed steps the rows of each model, labelled as in the part network."""
 
     trained: Trained
     timed: Mapping[str, Sequence[Row]]
@@ -91,7 +91,7 @@ def counted(measured: Measured) -> dict[str, list[Counted]]:
 
 
 def methods(trained: Trained, model: str) -> list[Method]:
-    """A model's trainings as those of the study convergence: dense, and every variant of IWP."""
+    """A model's trainings as methods of the study convergence: dense, and every variant of IWP."""
     mine = {label: tuple(runs) for (name, label), runs in trained.items() if name == model}
     return [
         Method(label if label == DENSE else f"iwp {label}", runs)
@@ -119,7 +119,7 @@ def findings(trained: Trained) -> Iterator[Finding]:
 
 
 def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], label: str) -> Finding:
-    """Of a difference from the baseline's runs, or of the accuracy itself where there are none."""
+    """Finding on the difference from the baseline's runs, or on the accuracy itself without such runs."""
     points, runs, what = _points(ours), [ours], "%"
     measured = mean(points)
     if base:
@@ -139,7 +139,7 @@ def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], l
 
 
 def _otherwise(run: NotedRun) -> str:
-    """In what a training differs from what the claims are about; "" where it does not."""
+    """How a training differs from the claims' setting; "" where it does not."""
     if not run.on_imagenet:
         return "trained on other images than ImageNet's 1,281,167"
     if run.record["world_size"] != NODES:

@@ -21,7 +21,7 @@ HEAD = (
 
 
 LEARNED = 0.9
-"""Of the first epoch's loss, at the end: then a network has begun to learn."""
+"""A network has begun to learn if its last loss is at most this share of the first epoch's."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Counted:
 
     @property
     def unlearned(self) -> str:
-        """Why the run says nothing of what is sent of a network that learns; "" where it does.
+        """Why the run does not show the payload of a network that learns; "" where it does.
 
         A gradient's share of the weights, by which IWP chooses, is another one as long as the loss does not fall.
         """
@@ -97,12 +97,12 @@ class Counted:
 
     @property
     def steps(self) -> int:
-        """Of the run."""
+        """Steps that the run did."""
         return int(self.run.record.get("steps_done") or 0)
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those of trust that the record breaks."""
+        """The rules of trust that the record breaks."""
         return trust.rules([self.run], "counts")
 
     def health(self, name: str, which: str = "mean") -> float | None:
@@ -111,7 +111,7 @@ class Counted:
         return None if found is None else float(found)
 
     def cells(self) -> list[str]:
-        """Of the table."""
+        """Return the cells of its row in the table."""
         waited = self.waited or (None, None)
         ratios = (f"{each:.2f}x" if each else "-" for each in (self.values, self.as_sent, self.wire))
         densities = (self.density, self.health("density", "last")) if self.is_iwp else (None, None)

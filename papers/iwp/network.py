@@ -76,7 +76,7 @@ def _finding(claim: Claim, measured: Estimate, here: str, about: str, rows: Sequ
 
 
 def _otherwise(claim: Claim, run: NotedRun) -> str:
-    """In what the run differs from what the claim is about; "" where it does not."""
+    """How the run differs from the claim's setting; "" where it does not."""
     model, link = run.record["config"]["model"]["name"], run.note["link"]
     if model == claim.about["model"] and parse_rate(link) == parse_rate(claim.about["link"]):
         return ""

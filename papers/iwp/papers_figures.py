@@ -1,6 +1,6 @@
 """The IWP paper's Fig. 2 to 8 from trainings: distributions of importance, accuracy, loss, network I/O over time.
 
-Runs come by model and method, whoever made them. What needs steps.jsonl is drawn of runs that kept it.
+Runs come by model and method, from any command. What needs steps.jsonl is drawn of runs that kept it.
 """
 
 import statistics
@@ -32,7 +32,7 @@ TONES = {
 MODELS = {"resnet50": "ResNet-50", "alexnet": "AlexNet"}
 """The one of Fig. 2 to 8 first."""
 MOST_LAYERS, MOST_EPOCHS = 4, 3
-"""What is shown of histograms."""
+"""Most layers and epochs whose histograms are shown."""
 BROAD = 2 * (course.WIDTH + 170)
 
 

@@ -39,7 +39,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     where = RESULTS / "convergence"
     add("--trainings", type=Path, default=where, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
     add("--cluster", type=Path, metavar="FOLDER", help="also runs on ImageNet, anywhere below FOLDER")
-    add("--dir", type=Path, metavar="FOLDER", help="of the report (that of the runs)")
+    add("--dir", type=Path, metavar="FOLDER", help="of the report (the runs' folder)")
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
@@ -57,7 +57,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def of_cluster(folder: Path | None) -> list[Finding]:
-    """What the runs of a cluster say."""
+    """Return the findings from the runs of a cluster."""
     there = imagenet.load(folder)
     counted = imagenet.counted(there)
     return [

@@ -4,9 +4,9 @@ wirebench study iwp run --data FOLDER --images FOLDER    into results/iwp; FOLDE
 wirebench study iwp run --data FOLDER                    without AlexNet and ResNet-50
 wirebench study iwp report                               afterwards: the paper's numbers beside what was measured
 
-Parts, in the order of their runs: alexnet and resnet50 (images of 224 pixels, 4 virtual workers, a few dozen steps),
-network (dense and IWP take turns on emulated hosts; needs root), cifar (ResNet-8, 8 epochs). Runs that are there are
-not made again.
+The first parts are alexnet and resnet50 (images of 224 pixels, 4 virtual workers, a few dozen steps). Then come
+network (dense and IWP take turns on emulated hosts; needs root) and cifar (ResNet-8, 8 epochs). Runs that are there
+are not made again.
 """
 
 import argparse
@@ -79,12 +79,12 @@ ON_CLUSTER = {
     ),
 }  # fmt: skip
 HOSTS, LINK, TURNS = 4, "10mbit", 5
-"""Of the part network, where nothing else is said."""
+"""Defaults of the part network."""
 ALL = [*NETWORK, *(label for label in VARIANTS if label not in NETWORK)]
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, on what, where."""
+    """Flags for what is trained, on what data, and where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no network, no cifar")
     add("--images", type=Path, metavar="FOLDER", help="has train/CLASS and val/CLASS; without it: images are left out")
@@ -137,7 +137,7 @@ def series(quick: bool) -> list[Part]:
 
 
 def parts(options: argparse.Namespace) -> list[str]:
-    """Those that were asked for and have data, in the order of their runs; UserError where none has."""
+    """The parts that were asked for and have data, in the order of their runs; UserError where none has."""
     wanted = [name for name in PARTS if name in options.parts]
     given = [name for name in wanted if getattr(options, PARTS[name].source) is not None]
     if not given:
@@ -174,7 +174,7 @@ def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Trai
 
 
 def _link(part: Runs, source: Path, target: Path) -> Path:
-    """As many images as EPOCH steps take."""
+    """Link the images that EPOCH steps take."""
     config = loader.load(ROOT / part.config, [])
     images.link(source, target, EPOCH * config.data.batch_size * config.engine.workers)
     return target

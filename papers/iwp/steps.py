@@ -1,6 +1,6 @@
 """What the steps.jsonl of a training tells beside its record: bytes sent over time, and how importance is distributed.
 
-A study's own runs do not keep the file; those that somebody makes by a claim's command do.
+A study's own runs do not keep the file; runs that a user makes by a claim's command do.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from wirebench.utils.parsing import json_of
 FILE = "steps.jsonl"
 SHARE = "compressor/importance_share/"
 WINDOWS = 100
-"""Of a run: a step's rate alone says little, and a training has many steps."""
+"""Windows of a run: a single step's rate varies much, and a training has many steps."""
 Shares = tuple[float, ...]
 """Of a layer's coordinates, by LOWS."""
 

@@ -17,7 +17,7 @@ from wirebench.utils.markdown import table
 
 FOLDER, FIGURE = "by_link", "speedups.png"
 Gains = Mapping[str, Mapping[float, Estimate]]
-"""By method and Gbit/s: steps per second over those of dense training."""
+"""By method and Gbit/s: steps per second over dense training's."""
 
 
 def groups(folders: Sequence[Path]) -> list[list[Path]]:
@@ -31,7 +31,7 @@ def groups(folders: Sequence[Path]) -> list[list[Path]]:
 
 
 def page(folders: Sequence[Path]) -> Page:
-    """Of one group."""
+    """Return the page of one group."""
     rows = {folder: load(folder) for folder in folders}
     gains = gains_of(rows)
     out = folders[0].parent / FOLDER
@@ -39,7 +39,7 @@ def page(folders: Sequence[Path]) -> Page:
 
 
 def gains_of(rows: Mapping[Path, Sequence[Row]]) -> Gains:
-    """Of all methods but the baselines, in the order of their gain on the slowest link."""
+    """Gains of all methods except the baselines, in the order of their gain on the slowest link."""
     found: dict[str, dict[float, Estimate]] = {}
     for those in rows.values():
         dense = fastest(those, DENSE)

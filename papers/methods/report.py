@@ -21,7 +21,7 @@ from wirebench.figures.style import Figure, around, finished
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of the runs of a config")
 
 
@@ -33,7 +33,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """None: the gs-SGD paper's claims are those of the study gs_sgd."""
+    """None: the gs-SGD paper's claims belong to the study gs_sgd."""
     return []
 
 
@@ -81,7 +81,7 @@ def _computing(row: Row) -> float:
 def _parts(row: Row, least: float) -> tuple[float, float, float]:
     """Seconds of a step: computing, compressing that was not hidden, and all else.
 
-    least  computing of the methods that show it; DDP waits within the backward pass, so that its own cannot be told
+    least  computing of the methods that show it; DDP waits within the backward pass, which hides its own
     """
     compress = row.median("phases", "compress")
     computing = least if compress is None else _computing(row)

@@ -5,8 +5,8 @@ wirebench study methods run --config configs/tables/methods_vgg16.toml --methods
 wirebench study methods run --config configs/tables/methods_vgg16.toml --link 100mbit 1gbit --methods dense topk
 wirebench study methods report results/methods/vgg16           afterwards: table.md and the figure
 
-The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then. Its
-earlier run, if there is one, stays. A method that diverges has not failed, its row says so.
+The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then.
+Its earlier run, if there is one, stays. A method that diverges has not failed, and its row reports it.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SETTINGS: dict[str, list[str]] = {
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, with what, where."""
+    """Flags for what is trained, with which methods, and where."""
     add = parser.add_argument
     add("--config", type=Path, nargs="+", default=CONFIGS, metavar="FILE", help="what is trained (VGG-16, ResNet-20)")
     add("--methods", nargs="+", metavar="NAME", help="compressors, or 'dense', 'DDP', ... (all)")
@@ -123,5 +123,5 @@ def planned(options: argparse.Namespace, trained: Path, chosen: dict[str, list[s
 
 
 def _name(config_name: str) -> str:
-    """Of the folder of a config's results: methods-vgg16 has them in vgg16."""
+    """Name of the folder of a config's results: methods-vgg16 has them in vgg16."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", config_name.removeprefix("methods-")).strip(".-") or "run"

@@ -14,7 +14,7 @@ HEAD = (
     "wire", "wire, mean of ranks", "interface", "interface - headers / wire", "left over", "ratio on the wire", "state",
 )  # fmt: skip
 TOLERANCE = 0.03
-"""By what share of `wire` the interface may differ from it, headers aside."""
+"""Share of `wire` by which the interface's bytes may differ from it, headers aside."""
 
 BEYOND = " !"
 

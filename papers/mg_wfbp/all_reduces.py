@@ -12,14 +12,14 @@ RING = "ring"
 
 
 class Times(NamedTuple):
-    """Of all-reduces of one size: the median of their seconds, and the shortest and the longest."""
+    """Times of all-reduces of one size: the median of their seconds, and the shortest and the longest."""
 
     middle: float
     between: tuple[float, float]
 
 
 class Measured(NamedTuple):
-    """All-reduces on one network: where, what is said of it, and their times by nodes and bytes."""
+    """All-reduces on one network: where, a note, and their times by nodes and bytes."""
 
     title: str
     note: str
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
 
 
 def times(runs: Mapping[int, Sequence[NotedRun]]) -> dict[int, dict[int, Times]]:
-    """Of the rings in the last step of each run, by nodes and bytes; numbers of nodes without any are left out.
+    """Times of the rings in the last step of each run, by nodes and bytes; numbers of nodes without any are left out.
 
     runs  by their number of nodes
     """

@@ -13,7 +13,7 @@ UNPUBLISHED = "the times of its layers were not published"
 
 
 def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> list[Finding]:
-    """Those about this network, in the paper's order."""
+    """Findings on the claims about this network, in the paper's order."""
     found = []
     for claim in PUBLISHED.claims.values():
         about = claim.about
@@ -42,9 +42,9 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
 
 
 def network_claims(line: Callable[[int], Line]) -> list[Finding]:
-    """Those about the network.
+    """Findings on the claims about the network.
 
-    line  what an all-reduce costs on so many nodes
+    line  what an all-reduce costs on a number of nodes
     """
     found = []
     for claim in PUBLISHED.claims.values():
@@ -67,7 +67,7 @@ def _factor(claim: Claim, model: Model, ratio: float) -> Finding:
 
 
 def _efficiency(claim: Claim, model: Model, share: float) -> Finding:
-    """A trace that was made so that the figure comes out says nothing of it."""
+    """A trace that was made to give the figure confirms nothing, so that its claim is not judged."""
     return Finding(claim, f"{100 * share:.1f} %{_from(model)}", claim.judge(None if claim.not_run else share))
 
 
@@ -98,7 +98,7 @@ def _predicted_efficiency(claim: Claim, model: Model, predicted: Sequence[Step])
 
 
 def _optimal(claim: Claim, model: Model, shares: Mapping[str, float]) -> Finding:
-    """The step of the best merging over that of the greedy rule: efficiencies are the steps' inverse."""
+    """The best merging's step over the greedy rule's: efficiencies are the steps' inverse."""
     ratio = shares[claim.about["optimal"]] / shares["optimal"]
     return Finding(claim, f"{ratio:.3f}x{_from(model)}", claim.judge(ratio))
 

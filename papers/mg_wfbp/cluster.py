@@ -1,7 +1,7 @@
-"""The paper's measured claims, judged by runs that somebody with a cluster made by the claims' commands.
+"""The paper's measured claims, judged by runs that users with a cluster made by the claims' commands.
 
-Runs are told apart by what their records say: the network, the schedule, and on how many machines they ran. Hosts that
-one machine plays are one machine, so an emulated cluster says nothing here.
+Runs are classified by their records: the network, the schedule, and the number of machines. Hosts that one machine
+plays are one machine, so an emulated cluster says nothing here.
 """
 
 from collections import defaultdict
@@ -94,7 +94,7 @@ def findings(runs: Sequence[NotedRun]) -> list[Finding]:
 
 
 def section(found: Sequence[Finding], figures: Sequence[str] = (), missing: Sequence[str] = ()) -> str:
-    """For the report's end; nothing without a finding or a figure.
+    """Text for the report's end; nothing without a finding or a figure.
 
     figures  their file names; missing: which ones were not drawn, and why
     """

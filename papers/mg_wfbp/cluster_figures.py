@@ -26,7 +26,7 @@ FILES = {"GoogLeNet": "cluster_fig6.png", "ResNet-50": "cluster_fig7.png"}
 def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], list[str]]:
     """The figures by file name, and what is missing for the others, a line each.
 
-    alone  all-reduces that were timed alone, which Fig. 5 (b) prefers to those of trainings
+    alone  all-reduces that were timed alone, which Fig. 5 (b) prefers to the all-reduces of trainings
     """
     rows = rows_of(runs)
     drawn: dict[str, Figure] = {}

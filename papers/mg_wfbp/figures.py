@@ -21,13 +21,13 @@ SHORT = {STAR: "WFBP on star"}
 """Names beside bars, where there is no room for the whole."""
 FLOAT_BYTES = 4
 WIDER = 1.25
-"""A bar of Fig. 8 is cut where it is so many times as long as the longest of the paper's three schedules."""
+"""A bar of Fig. 8 is cut at this multiple of the longest bar of the paper's three schedules."""
 BESIDE = 170
 """Pixels of the names beside a panel of Fig. 5 (b) and Fig. 8."""
 
 
 def colour(name: str) -> str:
-    """Of a schedule; of WFBP on a star, that of the star."""
+    """Colour of a schedule; WFBP on a star has the star's."""
     return colours.collective("star")[0] if name == STAR else colours.schedule(name)
 
 
@@ -54,7 +54,7 @@ def layer_sizes(models: Sequence[Model]) -> Figure:
 def all_reduces(line: Callable[[int], Line], where: str, measured: Sequence[Measured]) -> Figure:
     """Fig. 5 (b): seconds of an all-reduce by its bytes: predicted for the paper's network, and measured on ours.
 
-    line      what an all-reduce costs on so many of the paper's nodes
+    line      what an all-reduce costs on a number of the paper's nodes
     measured  of other networks: one panel each
     """
     panels = [_predicted_times(line, where), *map(_measured_times, measured)]
@@ -169,7 +169,7 @@ def step_bar(nodes: int, name: str, seconds: float, alone: float, mark: float | 
 
 
 def steps_panel(bars: Sequence[Bar], title: str, mark: str) -> Panel:
-    """Bars of steps; those of a star may be cut."""
+    """Bars of steps; a star's bars may be cut."""
     usual = [bar.end for bar in bars if "star" not in bar.name]
     cut = WIDER * max(usual) if usual else None
     ends = [bar.end if cut is None else min(bar.end, cut) for bar in bars]

@@ -24,7 +24,7 @@ Interval = tuple[float, float]
 HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
 PAIRS_HEAD = ("faster", "than", "here [95 % interval]", "MG-WFBP paper, with 10GbE")
 ONE_NETWORK = "on GoogLeNet alone: the times of ResNet-50's layers were not published"
-"""What the paper's sentence is about as well, and nobody can run."""
+"""The rest of the paper's sentence, which cannot be run."""
 PAIRS = (
     ("mg_wfbp", "wfbp"),
     ("mg_wfbp", "sync_easgd"),
@@ -45,7 +45,9 @@ def page(folder: Path) -> Page:
 
 
 def findings(folder: Path) -> list[Finding]:
-    """The paper's measured factors beside those of a folder of runs of the same setting; none of another setting."""
+    """The paper's measured factors beside the factors of a folder of runs of the same setting; none of another
+    setting.
+    """
     rows = load(folder)
     known = {row.label: row for row in rows if not row.diverged}
     found = []

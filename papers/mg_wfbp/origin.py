@@ -16,7 +16,7 @@ from wirebench.utils.parsing import json_of
 FILE = "simulated.json"
 GIT = "git"
 DIGITS = 6
-"""Of each number, so that another processor's rounding is no other result."""
+"""Digits kept of each number, so that another processor's rounding does not change the result."""
 
 
 class Origin(NamedTuple):
@@ -33,7 +33,8 @@ def of(
     starred: Mapping[str, Mapping[int, float]],
     simulated: Mapping[str, Efficiencies],
 ) -> Origin:
-    """Of these numbers, with the commit in the folder's file where that has the same ones, else that of this checkout.
+    """Origin of these numbers. The commit comes from the folder's file if that has the same numbers, else from this
+    checkout.
 
     predicted, starred, simulated  by model: steps, seconds of a step on a star by nodes, and efficiencies
     """

@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
     @property
     def error(self) -> float:
-        """By what share the prediction is too long."""
+        """Share by which the prediction is too long."""
         return self.predicted / self.measured - 1
 
     @property

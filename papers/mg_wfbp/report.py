@@ -42,7 +42,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """Those of the simulator, or of each folder."""
+    """Findings of the simulator, or of each folder."""
     if not options.folders:
         measured_there = cluster.findings(cluster.load(options.cluster))
         return instead(simulated.findings(), measured_there)
@@ -50,5 +50,5 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def committed() -> list[list[str]]:
-    """The simulated one, and that of every folder of runs."""
+    """The simulated report, and the report of every folder of runs."""
     return [[], *tables_below(RESULTS / "schedules")]

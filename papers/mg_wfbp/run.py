@@ -87,7 +87,7 @@ HOSTS, LINK = 8, "1gbit"
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, under which schedules, on what."""
+    """Flags for what is trained, under which schedules, on what cluster."""
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="what is trained, in a setting of one's own")
     add("--schedulers", nargs="+", metavar="NAME[:OPTION=VALUE]", help="all but easgd")

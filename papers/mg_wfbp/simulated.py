@@ -57,7 +57,7 @@ class Results(NamedTuple):
 
 @functools.cache
 def results() -> Results:
-    """The same code gives the same."""
+    """Return the simulated results, which depend on the code alone."""
     predict = {model.label: predictor(model) for model in MODELS}
     call_seconds = paper.fit(GOOGLENET, predict[GOOGLENET.label])
     predicted = {model.label: paper.steps(model, predict[model.label], call_seconds) for model in MODELS}
@@ -144,7 +144,7 @@ def predictor(model: Model) -> paper.Predict:
 
 
 def efficiencies(model: Model) -> Efficiencies:
-    """By nodes and schedule, of the trace as it is."""
+    """By nodes and schedule, of the unchanged trace."""
     original = trace.load(trace.find(model.trace))
     nodewise = {}
     for nodes in paper.SIMULATED_NODES:

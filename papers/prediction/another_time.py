@@ -1,4 +1,4 @@
-"""Runs of a folder beside those of FOLDER-again, the same compositions another time on the same kind of machine.
+"""Runs of a folder beside the runs of FOLDER-again, the same compositions another time on the same kind of machine.
 
 Steps of one run say how steady that run was (repeats.py). Whether steps repeat themselves shows where a run is made
 again: schedulers that weigh times may cut the gradient otherwise, and what ranks wait for each other may differ.
@@ -16,7 +16,7 @@ from papers.prediction.repeats import STEADY
 from wirebench.record.notes import machine_of
 
 SUFFIX = "-again"
-"""Of the folder's name."""
+"""Suffix of the folder's name."""
 HEAD = ("another time ms",)
 
 
@@ -40,11 +40,11 @@ class AnotherTime(NamedTuple):
         return {name for name, both in self.steps.items() if max(both) <= (1 + STEADY) * min(both)}
 
     def cells(self, name: str) -> list[str]:
-        """Of the table."""
+        """Return the cells of the run's row in the table."""
         return [f"{1e3 * self.steps[name][1]:.2f}" if name in self.steps else "-"]
 
     def said(self) -> str:
-        """How far the two times lie apart, in a sentence."""
+        """Return a sentence: how far the two times lie apart."""
         apart = [max(both) / min(both) - 1 for both in self.steps.values()]
         commits, order = ", ".join(sorted(self.commits)), _tau(*zip(*self.steps.values(), strict=True))
         return (
@@ -86,7 +86,7 @@ class AnotherTime(NamedTuple):
 
 
 def _tau(first: Sequence[float], second: Sequence[float]) -> str:
-    """Kendall's tau of their order, as the end of a sentence; "" where there is none, as of one."""
+    """Kendall's tau of their order, as the end of a sentence; "" without a tau, as for a single step."""
     if min(len(set(first)), len(set(second))) <= 1:
         return ""
     return f"; Kendall's tau of their order {kendalltau(first, second).statistic:.2f}"
@@ -99,7 +99,7 @@ def is_repeat(folder: Path) -> bool:
 
 
 def find(folder: Path, runs: Sequence[Predicted]) -> AnotherTime | None:
-    """The runs beside those of the other folder that had the same settings.
+    """The runs beside the other folder's runs of the same settings.
 
     None where there are none, or where another kind of machine made them. UserError for a damaged record.
     """

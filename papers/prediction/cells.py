@@ -34,7 +34,7 @@ def files(folder: Path, runs: Sequence[Predicted], outside: Outside | None, befo
 
 
 def cell(run: Predicted, note: Mapping[str, Any], outside: Outside | None, before: Signed | None) -> Cell:
-    """Of a run. note: its hosts, link and launch"""
+    """The cell of a run. note: its hosts, link and launch"""
     record = run.record
     config, environment = record["config"], record["environment"]
     return {
@@ -90,7 +90,7 @@ def _cluster(record: Mapping[str, Any], note: Mapping[str, Any]) -> Cell:
 
 
 def _most(record: Mapping[str, Any], key: str) -> float | None:
-    """Of the run's machines."""
+    """The largest value among the run's machines."""
     known = [each[key] for each in record.get("load") or () if each.get(key) is not None]
     return _short(max(known)) if known else None
 

@@ -25,12 +25,12 @@ class Composition(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its run's folder."""
+        """Name of its run's folder."""
         return f"{self.hosts}x{self.link}-{self.scheduler}-{self.compressor}-{self.collective}"
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Of the config; a compressor that has a density works at DENSITY."""
+        """Overrides of the config; a compressor that has a density works at DENSITY."""
         has_density = "density" in compressors.PLUGINS.options(self.compressor)
         return (
             f"scheduler.name={self.scheduler}",

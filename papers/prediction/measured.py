@@ -26,7 +26,7 @@ class Predicted:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Of the run."""
+        """The run's record."""
         return self.run.record
 
     @property
@@ -37,7 +37,7 @@ class Predicted:
 
     @property
     def seconds(self) -> float:
-        """Of the measured step."""
+        """Seconds of the measured step."""
         return self.found["measured_seconds"]
 
     @property
@@ -61,7 +61,7 @@ class Predicted:
 
 
 def collect(folder: Path) -> list[Predicted]:
-    """All runs below `folder` whose record has a prediction, by name; UserError where there is none."""
+    """All runs below `folder` whose record has a prediction, by name; UserError if there are none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: is no folder")
     predicted = []
@@ -83,7 +83,7 @@ def near(error: float) -> bool:
 
 
 def where_steady(runs: Sequence[Predicted], errors: Mapping[str, float]) -> str:
-    """How near predictions come where the machine repeats itself, in a sentence; "" for none.
+    """Return a sentence: how near predictions come where the machine repeats itself; "" for none.
 
     errors  of some of the runs, by name
     """

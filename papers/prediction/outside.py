@@ -23,10 +23,10 @@ HEAD = ("simulated ms", "error", "fitted")
 
 @dataclass(frozen=True)
 class Outside:
-    """Of a folder's runs by name: the simulated step, and whether the run is one that the constants are fitted to.
+    """A folder's runs by name: the simulated step, and whether the run is one that the constants are fitted to.
 
     held     the errors of those that they are not fitted to
-    numbers  the same of all folders for programs, with what each run's exchange took over what was simulated; "" for
+    numbers  the numbers of all folders for programs, with what each run's exchange took over what was simulated; "" for
              all folders but the first
     """
 
@@ -36,7 +36,7 @@ class Outside:
     numbers: str
 
     def cells(self, run: Predicted) -> list[str]:
-        """Of the table."""
+        """Return the cells of the run's row in the table."""
         if run.name not in self.seconds:
             return ["-"] * len(HEAD)
         seconds, fitted = self.seconds[run.name]
@@ -96,7 +96,7 @@ def _machine(kept: Path, made: Sequence[_Run]) -> Processor:
 
 
 def _fitted_before(kept: Path) -> list[tuple[str, bool, float]]:
-    """Of each run of the file its name, whether it was fitted to, and its step; [] where there is no such file."""
+    """For each run of the file: its name, whether it was fitted to, and its step; [] without the file."""
     try:
         return [(each["run"], each["fitted"], each["measured_seconds"]) for each in ranges.table(kept)["runs"]]
     except (UserError, KeyError, TypeError):

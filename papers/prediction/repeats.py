@@ -14,7 +14,7 @@ from typing import Any
 STEADY = 0.03
 """A step that repeats itself to this share of its time was measured well enough to judge a prediction by."""
 LEAST_STEPS = 5
-"""Of fewer steps percentiles are those of one or two."""
+"""With fewer steps percentiles depend on one or two of them."""
 SURE = 1.96
 """Standard deviations within which 19 of 20 values of a normal distribution lie."""
 DECILES = 2.563

@@ -42,9 +42,9 @@ EXPLAINED = "The same for programs: cells.csv, and cell.json beside each record 
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Which runs, and how much is said of them."""
+    """Flags for the runs, and for how much is reported."""
     add = parser.add_argument
-    add("folders", type=Path, nargs="*", metavar="FOLDER", help="of the runs (results/prediction, and those of lists "
+    add("folders", type=Path, nargs="*", metavar="FOLDER", help="of the runs (results/prediction, and runs of lists "
         "beside it that were made on the same machine)")  # fmt: skip
     add("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too; the constants "
         "that are fitted to every second run of all folders go to the first")  # fmt: skip
@@ -91,7 +91,8 @@ def _finding(folder: Path) -> Finding:
 
 
 def committed() -> list[list[str]]:
-    """The runs that ranges rest on, and those of lists that were made on other machines, with constants of their own.
+    """The runs that ranges rest on, and the runs of lists that were made on other machines, with constants of their
+    own.
 
     Constants need to know how long compressors work there: a list that was predicted by another list's has none.
     """
@@ -112,7 +113,7 @@ def _shared() -> list[Path]:
 
 
 def _listed() -> list[Path]:
-    """Of every list that was predicted before and has a run."""
+    """Folders of every list that was predicted before and has a run."""
     found = sorted(path.parent for path in FOLDER.parent.glob(f"{FOLDER.name}-*/{signed.FILE}"))
     return [folder for folder in found if any(folder.glob(f"*/{NOTE}"))]
 
@@ -190,7 +191,7 @@ def _agreeing(again: AnotherTime | None, errors: Mapping[str, float]) -> str:
 
 
 def verdict(runs: Sequence[Predicted]) -> str:
-    """How many are near, in a sentence."""
+    """Return a sentence: how many predictions are near."""
     errors = [abs(each.error) for each in runs]
     good = sum(near(each.error) for each in runs)
     return (

@@ -46,11 +46,11 @@ COMPOSITIONS = (
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, and where it goes."""
+    """Flags for what is trained, and where it goes."""
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--first", type=int, metavar="N", help="only the first N compositions")
-    add("--list", type=Path, metavar="FILE", help="instead of the forty: those of this file, predicted first")
+    add("--list", type=Path, metavar="FILE", help="compositions of this file instead of the forty, predicted first")
     add("--machine", type=Path, metavar="FOLDER", help="with --list: of runs of this machine, whose outside.json "
         "and rates.jsonl predict (results/prediction)")  # fmt: skip
     add("--predict-only", action="store_true", help="with --list: predict, and run nothing")
@@ -83,7 +83,9 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def _constants(folder: Path | None, out: Path) -> Path:
-    """The file that predicts the runs of `out`: once it has, that of then; UserError where another one is asked for."""
+    """The file that predicts the runs of `out`: the earlier file once there are predictions; UserError where another
+    one is asked for.
+    """
     known, named = signed.load(out), None if folder is None else (folder / ranges.SHIPPED.name).resolve()
     if known is None:
         return named or ranges.SHIPPED

@@ -1,8 +1,8 @@
 """Predictions that are written before their runs, with the commit that made them: predicted.json beside the runs.
 
-They are made from outside: from the trace, the links' rate, the copies that compressors take, and the constants that
-were fitted to other runs of the same machine (results/prediction/outside.json), which also say what a step takes for
-loading and for the update.
+They are made from outside: from the trace, the links' rate, the copies that compressors take, and constants. The
+constants were fitted to other runs of the same machine (results/prediction/outside.json). They include what a step
+takes for loading and for the update.
 """
 
 import datetime
@@ -31,7 +31,7 @@ FILE, WRITER = "predicted.json", "`wirebench study prediction run --list`"
 
 
 KEY = "steps"
-"""Of the file: what is predicted, by the run's name. Another study's predictions are not signed."""
+"""Key of the file for the predictions by the run's name. Another study's predictions are not signed."""
 KEYS = ("seconds", "low", "high")
 HEAD = ("predicted before ms", "range", "error")
 
@@ -48,7 +48,7 @@ class Signed(NamedTuple):
     steps: dict[str, dict[str, float]]
 
     def cells(self, name: str, measured: float) -> list[str]:
-        """Of the table. measured: seconds of the step"""
+        """Cells of the table's row. measured: seconds of the step"""
         if name not in self.steps:
             return ["-"] * len(HEAD)
         seconds, low, high = (1e3 * self.steps[name][key] for key in KEYS)

@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def here(self) -> str:
-        """What was measured of it."""
+        """The measurement as text."""
         if self.over is None:
             return "no time"
         if self.first is self.shortest:
@@ -63,7 +63,7 @@ class Measured:
 
     @property
     def said(self) -> str:
-        """In sentences."""
+        """The verdict and the order as sentences."""
         places = [place for place, label in enumerate(self.predicted) for row in self.rows if row.label == label]
         seconds = [row.step_seconds for label in self.predicted for row in self.rows if row.label == label]
         order = kendalltau(places, seconds).statistic if len(places) > 1 else math.nan

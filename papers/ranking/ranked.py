@@ -1,8 +1,8 @@
 """What the planner ranks first on an emulated cluster, written before any of it is run: ranking.json beside the runs.
 
-It is asked from outside: it knows the trace, the links' rate, what was fitted to other runs on the machine that plays
-the hosts (outside.json of a prediction's folder), and how long compressors work there (rates.jsonl beside it). The
-order is by the expected steps of `wirebench advise` on such links, with all compressors at one density, in that
+It is asked from outside. It knows the trace, the links' rate, what was fitted to other runs on the machine that
+plays the hosts (outside.json of a prediction's folder), and how long compressors work there (rates.jsonl beside it).
+The order is by the expected steps of `wirebench advise` on such links, with all compressors at one density, in that
 machine's memory.
 """
 
@@ -61,7 +61,7 @@ class Ranked:
         return f"{self.scheduler}, {self.compressor}, {self.collective}"
 
     def on(self, cluster: Clustered) -> Composition:
-        """As it is run."""
+        """The composition that is run."""
         return Composition(cluster.hosts, cluster.link, self.scheduler, self.compressor, self.collective)
 
 
@@ -71,7 +71,7 @@ class Ranking:
 
     commit, changed  that ranked, and whether its checkout had changes; utc: when
     machine          the file of the constants
-    elsewhere        whether they are those of another kind of machine than the one that ranked
+    elsewhere        whether they were fitted on another kind of machine than the one that ranked
     """
 
     best: tuple[Ranked, ...]

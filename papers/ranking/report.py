@@ -30,7 +30,7 @@ HEAD = ("planner's place", "schedule, compressor, collective", "predicted ms", "
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     add = parser.add_argument
     add(
         "folders",
@@ -42,12 +42,12 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each folder."""
+    """Return one page for each folder."""
     return [_page(folder) for folder in _folders(options)]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """Of each folder: the planner's first choice over the shortest step of the ten."""
+    """For each folder: the planner's first choice over the shortest step of the ten."""
     found = []
     for folder in _folders(options):
         measured = Measured(folder)
@@ -59,7 +59,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def _folders(options: argparse.Namespace) -> list[Path]:
-    """Those that are named, or all; UserError where there is none."""
+    """The named folders, or all; UserError if there are none."""
     folders = options.folders or [Path(each) for [each] in committed()]
     if not folders:
         raise UserError(f"{RESULTS / 'ranking'}: has no runs; measure first")

@@ -26,7 +26,7 @@ from wirebench.utils.names import suggest
 
 RESNET, VGG = (Path(f"configs/tables/{name}.toml") for name in ("prediction_resnet20", "break_even_vgg16_gtx1080ti"))
 MORE = ("train.max_steps=42",)
-"""Thirty counted steps instead of twelve: those of a large model vary more."""
+"""Thirty counted steps instead of twelve, since steps of a large model vary more."""
 CLUSTERS = {
     f"{model}_{hosts}x{link}": Clustered(config, hosts, link, more)
     for model, config, hosts, link, more in (

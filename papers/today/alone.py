@@ -1,7 +1,7 @@
 """How long a step of every method computes: short runs, one by one, on a machine that does nothing else.
 
-Losses come from whole runs, of which several may share a machine, so that their own times say nothing. What a method
-sends, and how often, is that of its whole runs.
+Losses come from whole runs, of which several may share a machine, so that their own times say nothing. The payload
+of a method, and how often it sends, come from its whole runs.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from wirebench.utils.markdown import table
 TIMES = {f"{name}_times": task for name, task in TASKS.items()}
 """The parts, and whose steps they time."""
 STEPS = 35
-"""Of a short run: five that are not counted, and a whole round of local steps."""
+"""Steps of a short run: five that are not counted, and a whole round of local steps."""
 CHANGES = "compressor.freeze_step="
 """What begins with it sets a method of which steps late in a run do something else: that one runs to its end."""
 _LENGTH, _WARMUP, _SEED = "train.max_steps=", "compressor.warmup=", "train.seed="

@@ -1,10 +1,10 @@
 """The loss of a run on the way: by steps and bytes as its note has it, and by seconds on a network that is simulated.
 
-It is the first worker's training loss, in local steps that of its own weights. A step takes what a worker computed, by
-the record, and what its requests cost on the network, by the cost model. Where steps differ (local steps, dense steps)
-the requests are those of the last step, which exchanges, and all others cost as much more or less as they sent; so does
-a part of a run. An exchange comes after the backward pass; only what an outer step with a delay sends has those steps'
-time.
+It is the first worker's training loss; with local steps it belongs to the worker's own weights. A step takes what a
+worker computed, by the record, and what its requests cost on the network, by the cost model. Where steps differ
+(local steps, dense steps) the requests are taken from the last step, which exchanges. All other steps cost in
+proportion to the bytes that they sent; so does a part of a run. An exchange comes after the backward pass; only what
+an outer step with a delay sends has those steps' time.
 """
 
 from collections.abc import Sequence
@@ -45,21 +45,23 @@ class Pace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.computing + self.exposed
 
     def until(self, point: Sequence[float], last: Sequence[float]) -> float:
-        """Seconds until a point of the curve of which `last` is the last: its exchanges are as many as its bytes."""
+        """Seconds until a point of the curve of which `last` is the last: exchanges are counted in proportion to
+        bytes.
+        """
         return self.computing * point[0] + self.exposed * last[0] * (point[2] / last[2] if last[2] else 0.0)
 
     @property
     def at_best(self) -> float:
-        """Of a step with its exchange of gradients beside the backward pass."""
+        """Seconds of a step with its exchange of gradients overlapped with the backward pass."""
         return self.computing + self.least
 
 
 def curve_of(path: Path, total: float | None) -> dict[str, Any]:
-    """Of a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], last_bytes, rounds.
+    """From a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], last_bytes, rounds.
 
     total       bytes that a worker sent in the whole run, the mean of all: the file has the first one's, which are
                 scaled to it; None where it is not known
@@ -126,6 +128,6 @@ def _needs_all(run: NotedRun) -> bool:
 
 
 def backward_seconds(run: NotedRun, passes: float) -> float:
-    """Of one backward pass of a worker, on a machine whose passes take `passes`."""
+    """Seconds of one backward pass of a worker, on a machine whose passes take `passes`."""
     own = sum(phase_seconds(run, name) for name in PASSES)
     return passes * phase_seconds(run, "backward") / own if own else 0.0

@@ -18,9 +18,9 @@ from wirebench.record.notes import NotedRun
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
 MOST_POINTS = 36
-"""Of a curve: one of more has means over several windows, or the page of all results takes megabytes for it."""
+"""Most points of a curve: a longer one has means over several windows, to keep the page of all results small."""
 SHOWN_GBIT = {"seconds.png": 1.0, "seconds-100mbit.png": 0.1}
-"""By the figure's file."""
+"""Rates in Gbit/s by the figure's file."""
 UP = "first worker's training loss, nats"
 FAMILIES = {
     "local steps": {
@@ -41,14 +41,15 @@ FAMILIES = {
         "muon sparseloco every=2 beta=1": colours.WINE,
     },
 }  # fmt: skip
-"""Beside those of every figure, local steps and what updates weights otherwise than AdamW does."""
+"""Methods of each figure, beside the methods of every figure: local steps, and methods that update weights otherwise
+than AdamW does."""
 
 Place = Callable[[NotedRun, Sequence[float]], float | None]
 """Where a window of a run's curve stands on the horizontal axis."""
 
 
 def against_bytes(task: str, methods: Sequence[Method]) -> Figure:
-    """By what a worker had sent."""
+    """Loss by the bytes that a worker had sent."""
     return _figure(
         f"Loss by bytes: {task}", methods, "bytes that a worker had sent, MB", lambda run, point: point[2] / 1e6
     )

@@ -8,7 +8,7 @@ from papers.significance import LEVEL, Comparison, compare
 from wirebench.record.notes import NotedRun
 
 MARGIN = 0.01
-"""Of a loss, that does not matter."""
+"""Share of a loss that counts as no difference."""
 
 
 def losses(method: Method) -> list[float]:

@@ -1,10 +1,10 @@
 """Other learning rates: a third of a method's and three times as much, with the first seed.
 
-That is a search of three points, of dense training, of the methods that have a rate of their own, and of those that
-claims on losses name: it says whether a method lost for its rate. The decay of a step, rate x weight decay, stays what
-it is. Three points are a coarse grid: where the one in the middle is the best, the least loss of the parabola through
-it and its neighbours, by the logarithm of the rate, stands for what a finer search could find. Where that alone would
-turn a claim, a further rate is tried.
+That is a search of three points: it shows whether a method lost because of its rate. It covers dense training, the
+methods that have a rate of their own, and the methods that claims on losses name. The decay of a step, rate x weight
+decay, stays what it is. Three points are a coarse grid. Where the one in the middle is the best, a parabola is laid
+through it and its neighbours, by the logarithm of the rate. Its least loss is an estimate of what a finer search
+could find. Where that alone would turn a claim, a further rate is tried.
 """
 
 import math
@@ -74,12 +74,12 @@ def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]
 
 
 def _optimizer(task: Task, method: Composition) -> OptimizerConfig:
-    """As a run of the method has it."""
+    """The optimizer section of the method's config."""
     return Cell(task, method, 0, (), None).config().optimizer
 
 
 class Best(NamedTuple):
-    """Of the rates of a method the one with the least loss with the first seed.
+    """The rate of a method with the least loss of the first seed.
 
     share     that loss over the one at the study's rate, at most 1
     words     which rate, and both losses
@@ -222,6 +222,6 @@ def _rate(method: Method) -> float:
 
 
 def _loss(method: Method) -> float:
-    """Of the first seed; infinite where it has none, or diverged."""
+    """Loss of the first seed; infinite where it has none, or diverged."""
     first = _first(method)
     return math.inf if first is None or first.diverged else float(first.has("final", "loss") or math.inf)

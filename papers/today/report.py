@@ -35,7 +35,7 @@ from wirebench.record.notes import NotedRun
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """Whose report."""
+    """Flags for the runs of the report."""
     where = RESULTS / "today"
     parser.add_argument("--out", type=Path, default=where, metavar="FOLDER", help="of the runs (results/today)")
 
@@ -50,7 +50,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """The claims on each task that has runs, and those of the measured part."""
+    """The claims on each task that has runs, and the claims on the measured part."""
     places = ((name, options.out / name) for name in TASKS)
     found = ((name, _judged(each, methods_of(each))) for name, each in places)
     trained = [
@@ -68,7 +68,7 @@ def committed() -> list[list[str]]:
 
 
 def page(folder: Path) -> Page | None:
-    """The table of a task's methods and their curves, or that of the measured part; None where nothing has run."""
+    """The table of a task's methods and their curves, or the measured part's table; None where nothing has run."""
     if folder.name == SPEED:
         return measured.page(folder) if measured.load(folder) else None
     if folder.name in NETWORKS:

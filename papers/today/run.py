@@ -10,7 +10,7 @@ wirebench study today run --task order_1gbit order_100gbit    the planner's orde
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
-A run that is there already is not repeated, and a training that was interrupted goes on from its last checkpoint. The
+A run that is there already is not repeated, and an interrupted training continues from its last checkpoint. The
 times of trainings are measured computing and a simulated network, so that one run serves all four rates. A training
 uses one core: two series, of other methods, may run side by side, but for those that time steps or emulate hosts. A
 part that has none of the methods that are named is left out.
@@ -46,7 +46,7 @@ TRAINED = {**TASKS, **RATES, **TIMES}
 EMULATED = (SPEED, *NETWORKS)
 PARTS = (*TRAINED, *EMULATED)
 SHORT, SHALLOW = 30, "model.depth=2"
-"""Of a quick run: the steps, as many as local ones until the first exchange, and a model that is soon evaluated."""
+"""A quick run's steps, which equal the local steps before the first exchange, and a model that is soon evaluated."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Traced(Cell):
         return there
 
     def noted(self, folder: Path) -> dict[str, Any]:
-        """As that of a convergence run, with its settings and the curve of its steps."""
+        """The note of a convergence run, with the settings and the curve of its steps."""
         record = schema.read(folder)
         # The history ends with the last whole epoch, which is not where a run ends that diverged.
         last = record["history"][-1] if record["status"] == "finished" and record["history"] else {}
@@ -77,7 +77,7 @@ class Traced(Cell):
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What is trained, for how long, where."""
+    """Flags for what is trained, for how long, and where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
     add("--task", nargs="+", choices=list(PARTS), metavar="PART", help=f"what is made: {', '.join(TRAINED)}, or on "
@@ -88,7 +88,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
-    add("--quick", action="store_true", help=f"if nothing else is said: {' and '.join(QUICK)} on half the {GPT.name}, "
+    add("--quick", action="store_true", help=f"without other flags: {' and '.join(QUICK)} on half the {GPT.name}, "
         f"one seed, {SHORT} steps, into build/tables/today")  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def completed(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def tasks(options: argparse.Namespace) -> list[str]:
-    """The tasks that were asked for and have their data; the others are told. UserError where none has."""
+    """The tasks that were asked for and have their data; missing ones are named on stderr. UserError where none has."""
     if options.data is not None and not (options.data / CIFAR10).is_dir():
         raise UserError(f"--data: {options.data}: has no {CIFAR10}")
     given = [name for name in options.task if options.data is not None or name in EMULATED or not TRAINED[name].data]
@@ -141,8 +141,8 @@ def tasks(options: argparse.Namespace) -> list[str]:
 
 
 def with_methods(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Of these parts those that have one of the methods that were named, all without any; UserError for a name that no
-    part has. The others are told.
+    """Of these parts those that have one of the methods that were named, all without any; UserError for a name that
+    no part has. The others are named on stderr.
     """
     known = {name: known_in(name) for name in names}
     for method in options.methods or ():

@@ -56,7 +56,7 @@ def document(
 
 
 def _settings_of(found: Sequence[Finding]) -> list[str]:
-    """In which setting each claim was made, or is judged."""
+    """Lines with the setting in which each claim was made, or is judged."""
     claims = {each.claim.id: each.claim for each in found}.values()
     return [
         "Settings, of the source where nothing else is said:",

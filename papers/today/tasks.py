@@ -10,7 +10,8 @@ DENSE, HALF, QUARTER, EIGHTH = "dense", "dense half", "dense quarter", "dense ei
 SHORTER = (HALF, QUARTER, EIGHTH)
 """Dense training on fewer tokens, its rate cooled to 0 by then: what a method's time is compared with."""
 LARGER = ("dense accumulation=2", "dense accumulation=4")
-"""Dense training on all tokens, in batches of so many backward passes: it exchanges a half, a quarter as often."""
+"""Dense training on all tokens, with gradients of several backward passes added up: it exchanges a half, a quarter
+as often."""
 OTHER_DENSE = (*SHORTER, *LARGER)
 FORM = ("epochs", "steps", "batch size")
 """Settings in which other forms of dense training differ from all else."""
@@ -20,7 +21,7 @@ GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=F
 RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
 TASKS = {task.name: task for task in (GPT, RESNET)}
 STEPS = {GPT.name: 420, RESNET.name: 3120}
-"""Of a whole run: a multiple of the local steps, so that its last step exchanges."""
+"""Steps of a whole run: a multiple of the local steps, so that its last step exchanges."""
 
 _DENSITY = "compressor.density=0.01"
 _WARMUP = f"compressor.warmup={[share for share in WARMUP if share > 0.01]}"
@@ -49,7 +50,7 @@ _ANYWHERE: dict[str, tuple[str, ...]] = {
     "sparseloco": SPARSE,
     "streaming_diloco": ("compressor.name=none", *STREAMING),
 }
-"""The same beside any optimizer."""
+"""Local steps with the same settings beside any optimizer."""
 
 _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "sparseloco k=512": (*SPARSE, "compressor.k=512"),
@@ -62,13 +63,12 @@ _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "topk of steps": ("compressor.name=topk", _DENSITY, *_PLAIN_OUTER, "scheduler.every=1"),
 }
 """What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
-often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that
-of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds,
-`every=2` fifteen times as many. There a worker sends a 144th of the bytes of dense training, and an entry waits for 64
-rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing. `local_sgd every=2` makes as many rounds and
-sends all. `topk of steps` has the entries of `topk`, of what AdamW did in a step and not of what it is given: beside an
-optimizer that divides by a gradient's size, which entries wait makes a difference there.
-"""
+often: the row of 512 has a share that such a run can live on. The row of 4,096 leaves nothing out, so its only loss
+is of values of two bits. `topk` has as many entries in full, without a decay. `every=10` makes three times as many
+rounds, `every=2` fifteen times as many. There a worker sends a 144th of the bytes of dense training, and an entry
+waits for 64 rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing. `local_sgd every=2` makes as
+many rounds and sends all. `topk of steps` sends as many entries as `topk`, of AdamW's steps and not of its
+gradients. Beside an optimizer that divides by a gradient's size it matters which entries stay in the residual."""
 
 OTHERS_OF_DION = {
     "dion rank_fraction=0.5": ("compressor.rank_fraction=0.5",),
@@ -104,11 +104,11 @@ def _updates(
 
 
 def _adams(steps: int) -> dict[str, tuple[str, ...]]:
-    """0/1 Adam and 1-bit Adam in a run of so many steps: the authors' constants are for hundreds of times as many.
+    """0/1 Adam and 1-bit Adam in a run of `steps` steps: the authors' constants are for hundreds of times as many.
 
-    The variance is frozen after a fifth of the run, that of 1-bit Adam after its 15 %, all of them dense (its authors'
-    23,000 of 152,000 steps of BERT). Then 0/1 Adam's intervals double after every fifth of the run. Both betas are the
-    authors': a variance that is frozen early has to be of a long memory.
+    The variance is frozen after a fifth of the run, and 1-bit Adam's after its 15 %, all of them dense (its authors'
+    23,000 of 152,000 steps of BERT). Then 0/1 Adam's intervals double after every fifth of the run. Both betas are
+    the authors': a variance that is frozen early has to be of a long memory.
     """
     fifth, dense = steps // 5, round(0.15 * steps)
     zero_one = {"kappa": max(fifth // 20, 1), "freeze_step": fifth, "double_every": fifth, "longest": 16}
@@ -177,7 +177,7 @@ _ALL: dict[str, tuple[str, ...]] = {
 """What all runs of a task have beside its config; a method's own settings come later, and replace it."""
 
 QUICK = (DENSE, "sparseloco")
-"""Of a study of two minutes."""
+"""Methods of a study of two minutes."""
 
 
 def compositions(task: Task, names: Sequence[str] | None) -> list[Composition]:

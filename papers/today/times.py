@@ -22,7 +22,7 @@ NOTHING: Mapping[str, NotedRun] = {}
 
 
 class Yardstick(NamedTuple):
-    """By which runs times are told.
+    """The runs that give the times.
 
     quiet   folders of the runs that keep the rule of load; the times of others are refused
     timed   by label the run that was alone on the machine, for those that have one (alone.py)
@@ -36,13 +36,13 @@ class Yardstick(NamedTuple):
     passes: float
 
     def pace(self, run: NotedRun, gbit: float) -> Pace | None:
-        """Of a run, at this link rate; None where it has no accepted time."""
+        """Pace of a run at this link rate; None where it has no accepted time."""
         computes = self.timed.get(run.note["label"], run)
         return pace(run, gbit, self.passes, computes) if computes is not run or run.folder in self.quiet else None
 
     @property
     def words(self) -> str:
-        """Whose passes they are, between which they lie, and how busy the machine was with something else."""
+        """Text: whose passes count, their range, and how busy the machine was with other work."""
         if not self.runs:
             return "no run keeps the rule of load"
         each = sorted(1e3 * passes_seconds(run) for run in self.runs)
@@ -53,7 +53,7 @@ class Yardstick(NamedTuple):
 
 
 def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
-    """Of the runs of a task, and of those that were alone."""
+    """Yardstick from the runs of a task, and from the runs that were alone."""
     quiet = [run for run in runs_of(methods) if not any(rule.startswith("load") for rule in trust.rules([run], ""))]
     alone = {run.folder: run for run in timed.values()}
     runs = [run for run in alone.values() or quiet if passes_seconds(run)]
@@ -75,7 +75,7 @@ def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
 
 
 def run_seconds(method: Method, gbit: float, by: Yardstick, overlapped: bool = False) -> float | None:
-    """Of a whole run; overlapped: with each exchange of gradients hidden by its backward pass as far as it lasts."""
+    """Seconds of a whole run; overlapped: its backward pass hides each exchange of gradients as far as it lasts."""
     found = mean_pace(method, gbit, by)
     return None if found is None else (found.at_best if overlapped else found.seconds) * steps_of(method.runs[0])
 
@@ -117,7 +117,7 @@ def _pace(each: Pace | None) -> str:
 
 
 def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
-    """Each method's final loss beside that of dense training for as long, by the rate; with and without overlap."""
+    """Each method's final loss beside dense training's for as long, by the rate; with and without overlap."""
     dense, others = sides(methods)
     lines: list[str] = []
     for overlapped, head in (
@@ -152,7 +152,7 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
 
 
 class Beside(NamedTuple):
-    """A method's loss and that of dense training for as long.
+    """A method's loss and dense training's for as long.
 
     ratio     of the means
     name      which dense training
@@ -172,7 +172,7 @@ class Beside(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As a table says it."""
+        """The comparison as a table cell."""
         told = "" if self.compared is None or not self.decides else f", {self.compared.words}"
         return f"{self.ratio:.3f}x {self.name}{told}"
 
@@ -196,7 +196,7 @@ def beside_dense(
 
 
 def _best_dense(took: float, timed: Sequence[tuple[float, Method]]) -> BestDense | None:
-    """Of these forms of dense training, with the seconds of their runs; None where a time or a loss lacks."""
+    """The best of these forms of dense training, given the seconds of their runs; None where a time or a loss lacks."""
     return best_dense(took, [(seconds, dense_runs(each)) for seconds, each in timed])
 
 
@@ -209,6 +209,6 @@ def dense_runs(method: Method) -> DenseRuns:
 
 
 def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:
-    """With the comparisons as those of one family."""
+    """The comparisons, corrected as one family."""
     family = corrected([None if each is None else each.compared for each in found])
     return [None if each is None else each._replace(compared=one) for each, one in zip(found, family, strict=True)]

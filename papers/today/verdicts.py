@@ -34,7 +34,7 @@ def findings(
     """Every claim about methods of this task that have runs, with its verdict for each of its methods.
 
     others  runs at other learning rates (rates.py): what a loss decides depends on them
-    by      by what times are told; None: by the runs' own
+    by      runs that give the times; None: the runs' own
     """
     known = {method.label: method for method in methods}
     by = by or yardstick(methods)
@@ -54,12 +54,12 @@ def findings(
 
 
 def claims_of(task: str) -> list[Claim]:
-    """Those about this task."""
+    """Claims about this task."""
     return [claim for claim in PUBLISHED.claims.values() if claim.about["task"] == task]
 
 
 def _rival(claim: Claim, known: Mapping[str, Method]) -> Method | None:
-    """Of several the one with the least mean loss; None without any. A claim is judged when all of them have runs."""
+    """The rival with the least mean loss; None without any. A claim is judged when all of them have runs."""
     rivals = [known[label] for label in claim.about["rivals"] if label in known]
     return min(rivals, key=lambda each: statistics.mean(losses(each) or [float("inf")]), default=None)
 
@@ -121,7 +121,7 @@ def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Ju
 
 
 def _judged(claim: Claim, mine: Sequence[float], theirs: Sequence[float]) -> Judged:
-    """Of losses their ratio with its interval, which takes three seeds of both."""
+    """Judge the ratio of losses with its interval, which takes three seeds of both."""
     ratio = ratio_of_means(mine, theirs)
     if min(len(mine), len(theirs)) < LEAST_RUNS:
         return Judged(f"{ratio.value:.3f}x", Verdict("not decidable", ratio.value, "too few seeds"))
@@ -168,7 +168,7 @@ def _hidden(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> 
 
 
 def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
-    """Of a claim whose runs give no number, because one diverged or a record lacks it."""
+    """Verdict on a claim whose runs give no number, because one diverged or a record lacks it."""
     ends = [method.title for method in (ours, rival) if method is not None and method.ends]
     return Judged("-", Verdict("not decidable", why=", ".join(ends) or "the records do not have the numbers"))
 
@@ -176,4 +176,4 @@ def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
 JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], Judged]] = {
     "loss": _loss, "bytes": _bytes, "zero_one_bytes": _zero_one_bytes, "rounds": _rounds, "hidden": _hidden,
 }  # fmt: skip
-"""By the claim's `measure`."""
+"""Judges by the claim's `measure`."""

@@ -10,11 +10,11 @@ from wirebench.compressors.common.intervals import Intervals
 from wirebench.record.notes import NotedRun
 
 AUTHORS_STEPS, AUTHORS_DENSE = 152_000, 23_000
-"""Of BERT-Large's first phase, and how many of these 1-bit Adam makes before it freezes the variance."""
+"""Steps of BERT-Large's first phase, and how many of these 1-bit Adam makes before it freezes the variance."""
 AUTHORS = Intervals(kappa=16, freeze_step=12_500, double_every=32_678, longest=16)
-"""Of 0/1 Adam there: the variance is updated until the learning rate has risen."""
+"""Intervals of 0/1 Adam there: the variance is updated until the learning rate has risen."""
 AUTHORS_BITS = 16
-"""Of a dense step's value, where they train in half precision."""
+"""Bits of a dense step's value: they train in half precision."""
 _CONSTANTS = Intervals._fields
 
 
@@ -32,7 +32,7 @@ class Rounds(NamedTuple):
 
 @lru_cache
 def rounds_of(intervals: Intervals, steps: int) -> Rounds:
-    """Of a run of so many steps."""
+    """Return the rounds of a run of `steps` steps."""
     dense = intervals.dense_steps(steps - 1)
     ends = sum(begin + length - 1 == step for step in range(steps) for begin, length in (intervals.around(step),))
     return Rounds(dense, ends - dense)

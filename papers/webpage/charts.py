@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 Spec = dict[str, Any]
 """A Vega-Lite specification."""
 SHARED = ("$schema", "config", "background")
-"""What panels have in common."""
+"""Keys that panels share."""
 
 
 class Panel(NamedTuple):
@@ -44,7 +44,7 @@ def is_one(spec: Mapping[str, Any]) -> bool:
 
 
 def script(spec: Spec) -> str:
-    """As JSON that can stand in a script element; the same for the same chart."""
+    """The chart as JSON for a script element; the same for the same chart."""
     return json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -58,7 +58,7 @@ def _untitled(spec: Mapping[str, Any]) -> Spec:
 
 
 def _with_data(panel: Spec, datasets: Mapping[str, Any]) -> Spec:
-    """With those of the figure's data that the panel names."""
+    """The panel with the figure's data that it names."""
     named = {each["name"] for each in _data(panel) if "name" in each}
     mine = {name: rows for name, rows in datasets.items() if name in named}
     return {**panel, "datasets": {**mine, **panel.get("datasets", {})}} if mine else panel

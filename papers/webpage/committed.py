@@ -47,7 +47,7 @@ def drifts(root: Path, results: Path) -> list[str]:
 
 
 def of_verdicts(root: Path, sections: Sequence[content.Section]) -> list[str]:
-    """Of verdicts at another setting than their claim's, and of figures that changed with results at hand."""
+    """Drifts of verdicts at another setting than their claim's, and of figures that changed with results at hand."""
     found = []
     for section in sections:
         versions = judged.versions(root, Study(section.name).folder)
@@ -64,7 +64,7 @@ def of_verdicts(root: Path, sections: Sequence[content.Section]) -> list[str]:
 
 
 def of_benchmarks(results: Path) -> list[str]:
-    """Of figures that belong to no study: those that are not what their file gives, or not as they were drawn."""
+    """Drifts of figures that belong to no study: they differ from their file's data, or from how they were drawn."""
     found = [*_compressors(results), *_collectives(results)]
     return [f"{path}: is not the figure of its records; run: wirebench bench" for path in found]
 
@@ -78,7 +78,7 @@ def _compressors(results: Path) -> Iterator[Path]:
 
 
 def _collectives(results: Path) -> Iterator[Path]:
-    """Not every file of cells has figures, but every figure has its cells: KIND-STEM.png those of STEM.jsonl."""
+    """Not every file of cells has figures, but every figure has its cells: KIND-STEM.png has them in STEM.jsonl."""
     for path in sorted(results.glob("*/collectives/*.png")):
         stem = path.stem.partition("-")[2]
         cells = path.with_name(f"{stem}.jsonl")

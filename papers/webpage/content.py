@@ -63,7 +63,7 @@ class Judged(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Of several findings the one that is the furthest from reproduced."""
+        """The verdict that is the furthest from reproduced, of all findings."""
         return together({each.about or each.here: each.verdict for each in self.findings}, self.claim.contradicted)
 
     @property
@@ -106,7 +106,7 @@ class Count(NamedTuple):
     broken: int
 
     def words(self, state: State) -> str:
-        """In a list of verdicts."""
+        """The count as an entry in a list of verdicts."""
         return f"{self.claims} {state}" + (f" (of these {self.broken} {BROKEN})" if self.broken else "")
 
     @property
@@ -119,7 +119,7 @@ BROKEN = "marked by a rule"
 
 
 def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[State, Count]:
-    """The claims by their verdict. papers: those of papers alone, or of this suite alone."""
+    """The claims by their verdict. papers: the claims of papers alone, or of this suite alone."""
     of: dict[State, list[Judged]] = {state: [] for state in STATES}
     for section in sections:
         for judged in section.claims:

@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 def lines(results: Path, beside: Path) -> list[Line]:
-    """In order of their paths; runs that nobody committed (results/runs) are left out.
+    """In order of their paths; runs that are not committed (results/runs) are left out.
 
     beside  folder of the page: links lead from there
     """

@@ -16,7 +16,7 @@ COLOURS = {
     "other setting": colours.ORANGE,
     "not run here": colours.PALE,
 }
-"""Of the verdicts."""
+"""Colours of the verdicts."""
 
 
 def verdicts(sections: Sequence[Section]) -> Figure:

@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from papers.page import Page
 
 DEEPER = 2
-"""By how many levels a table's headings lie below the page's own."""
+"""Levels by which a table's headings lie below the page's own."""
 EMPTY_SECTION = re.compile(r"<h(\d)[^>]*>[^<]*</h\1>\n(?=<h\1|$)")
 """A heading with no text before the next one of its level, or the end."""
 OUTSIDE = re.compile(r"[a-z]+:|#")
@@ -25,12 +25,12 @@ def slug(text: str) -> str:
 
 
 def anchor(folder: Path) -> str:
-    """Of the table and its figures in a folder: by its name, with the one above."""
+    """Anchor of the table and its figures in a folder: its name with its parent's."""
     return slug(" ".join(folder.parts[-2:]))
 
 
 def figure_id(page: Page, name: str) -> str:
-    """Of one of its figures."""
+    """Id of one of the page's figures."""
     return f"{anchor(page.folder)}-{slug(Path(name).stem)}"
 
 
@@ -40,7 +40,7 @@ def inline(text: str) -> str:
 
 
 def html_of(page: Page, beside: Path) -> str:
-    """The text of a table.md, without its images, whose place is that of its charts.
+    """The text of a table.md, without its images, which the page replaces by its charts.
 
     beside  folder of the HTML file: links are made relative to it
     """

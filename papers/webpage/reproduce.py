@@ -23,9 +23,9 @@ Written by `wirebench study report --html results/report.html --docs .`, from th
 
 A part of a paper's experiments is one command on a cluster. `--launch` has the words that start its ranks. HOST and
 FOLDER stand for yours, and `...` for as many more hosts as there are ranks. `--dry-run` prints every training with its
-config, and runs none. Runs that are there are not made again, and a training that was interrupted goes on. Then
-`wirebench study NAME report --cluster FOLDER` judges the records and draws the figures. `--rows` takes some of a part's
-rows, `--repeats` fewer turns or seeds, `--set` further settings.
+config, and runs none. Existing runs are not made again, and an interrupted training is continued. Then
+`wirebench study NAME report --cluster FOLDER` judges the records and draws the figures. `--rows` takes some of a
+part's rows, `--repeats` fewer turns or seeds, `--set` further settings.
 """
 
 
@@ -100,7 +100,7 @@ def _reached(judged: Judged) -> str:
 
 
 def _figures(section: Section, path: Path) -> list[str]:
-    """Those of the study's own page; one without data here is drawn of a cluster's runs."""
+    """Rows for the figures of the study's own page; one without data here is drawn of a cluster's runs."""
     rows = []
     for page in section.pages:
         for name, figure in page.figures.items():

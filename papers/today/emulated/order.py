@@ -1,8 +1,8 @@
-"""The methods on two networks: what runs on emulated hosts to be held against the order that the planner puts them in.
+"""The methods on two networks: which runs on emulated hosts are compared with the planner's order.
 
 Four workers share the machine's cores, so everything is slowed down alike, links and trace: a network of 100 Gbit/s is
 links of 1 Gbit/s, a hundred times slower than life. What workers compute themselves (compressing, sums, updates) is not
-slowed down: it counts as that of a device a hundred times as fast as their share of this machine's cores.
+slowed down. It counts as the work of a device a hundred times as fast as their share of this machine's cores.
 
 1 Gbit/s    links of 200 Mbit/s, five times slower than life, batches of 32: a pass takes 0.34 s, a dense exchange 2.8 s
 100 Gbit/s  links of 1 Gbit/s, a hundred times slower, batches of 4: a pass takes 0.86 s, a dense exchange 0.6 s
@@ -32,7 +32,7 @@ NETWORKS = {
     "order_1gbit": Network(1.0, Setting("200mbit", 5, 32)),
     "order_100gbit": Network(100.0, Setting("1gbit", 100, 4)),
 }
-"""By the part's name."""
+"""Networks by the part's name."""
 METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((DENSE, "bf16", "topk", "dgc", "powersgd", "quantised_sum", "demo", "dion", "lion_sign"), ()),
     "gs_sgd": ("collective.name=tree",),
@@ -47,7 +47,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 
 def compressor_of(label: str) -> str:
-    """By name."""
+    """Name of the method's compressor."""
     return next(word.partition("=")[2] for word in SETTINGS[RESNET.name][label] if word.startswith("compressor.name="))
 
 

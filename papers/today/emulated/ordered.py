@@ -1,8 +1,8 @@
 """The planner's order of the methods beside the measured one: table.md of a network, with Kendall's tau of the two.
 
-The planner was asked before the runs (predicted.py): it knew the trace, the links' rate, how long compressors work on
-this machine (rates.jsonl beside the runs) and what was fitted to other runs on such a machine (results/prediction).
-Nothing that was timed in the runs is used.
+The planner was asked before the runs (predicted.py). It knew the trace, the links' rate, how long compressors work
+on this machine (rates.jsonl beside the runs) and what was fitted to other runs on such a machine
+(results/prediction). Nothing that was timed in the runs is used.
 """
 
 import statistics
@@ -49,7 +49,7 @@ class Placed(NamedTuple):
 
     @property
     def expected(self) -> float:
-        """By which the planner ranks."""
+        """Expected seconds of the step, by which the planner ranks."""
         return self.between.expected(self.predicted)
 
     @property
@@ -97,7 +97,7 @@ def page(folder: Path) -> Page:
 
 
 def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
-    """Kendall's tau of the planner's order and that of each turn; their mean is judged, where all have a place."""
+    """Kendall's tau of the planner's order and each turn's; their mean is judged, where all have a place."""
     [claim] = claims_of(folder.name)
     unplaced = unplaced_among(placed)
     if len(placed) < LEAST:
@@ -124,7 +124,7 @@ def order(seconds: Sequence[float]) -> float:
 
 
 def _by_turn(placed: Sequence[Placed]) -> list[float]:
-    """Of each turn that all methods made."""
+    """Kendall's tau of each turn that all methods made."""
     return [order([each.turns[turn] for each in placed]) for turn in _common(placed)]
 
 

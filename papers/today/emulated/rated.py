@@ -10,8 +10,8 @@ from wirebench.planner.compositions import DENSE
 from wirebench.planner.resimulated import RATES
 
 SIZES = ("4k", "0.27m", "14.7m")
-"""Elements: those of calls, of ResNet-20, and of VGG-16 for CIFAR-10; between them costs are interpolated. Those of
-models have their layers: a square matrix of 519 rows has no chunk of 64, so that DeMo would send all of it."""
+"""Elements of calls, of ResNet-20, and of VGG-16 for CIFAR-10; between them costs are interpolated. The last two
+have their models' layers: a square matrix of 519 rows has no chunk of 64, so that DeMo would send all of it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Rated:
             made.unlink(missing_ok=True)
 
     def command(self, path: Path) -> Command:
-        """What measures into `path`."""
+        """Return the command that measures into `path`."""
         chosen = dict.fromkeys(name for label in METHODS if (name := compressor_of(label)) != DENSE)
         return [
             *WIREBENCH, "bench", "compressors", "--compressors", *chosen, "--density", f"{DENSITY:g}",

@@ -86,5 +86,5 @@ def trainings(names: Sequence[str] | None, turns: Sequence[int] | None, more: Se
 
 
 def latest(words: Sequence[str]) -> tuple[str, ...]:
-    """Of several values for a key the last one."""
+    """The last of several values for a key."""
     return tuple({word.partition("=")[0]: word for word in words}.values())

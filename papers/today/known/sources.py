@@ -27,7 +27,7 @@ class Source(NamedTuple):
 
 
 def sources(task: Task) -> list[Source]:
-    """Of each compressor its first row in every step, and all after local steps that have its default options.
+    """For each compressor its first row in every step, and all rows after local steps with its default options.
 
     Rows with another optimizer than the task's or the method's own, and other forms of dense training, are left out.
     """
