@@ -80,7 +80,7 @@ def diagnose() -> None:
     """Make a run, diagnose it with --try, and save the printed lines."""
     mine = "results/runs/mine"
     with tempfile.TemporaryDirectory() as folder:
-        words = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
+        words = [*CLUSTER, "100mbit", "--", "wirebench", "train", "smoke", "train.max_steps=60"]
         run([*words, f"output.dir={folder}/run"])
         said = run(["wirebench", "diagnose", "--try", f"{folder}/run"])
         said = said.replace(f"{folder}/run", mine).replace(f"{sys.executable} -m wirebench", "wirebench")

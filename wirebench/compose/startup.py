@@ -156,5 +156,6 @@ def parse(arguments: Sequence[str], name: str = "train.py") -> argparse.Namespac
             raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
     options = parser.parse_args(arguments)
     if options.config is None and options.list is None:
-        parser.error(f"which config? For example: {name.replace('train.py', 'python train.py')} configs/smoke.toml")
+        example = "python train.py configs/smoke.toml" if name == "train.py" else f"{name} smoke"
+        parser.error(f"which config? For example: {example}")
     return options

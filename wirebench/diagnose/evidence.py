@@ -138,7 +138,7 @@ def read(folder: Path) -> Evidence:
         record, under_way = live.read(folder)
         return Evidence(record, [_alone(record)], under_way=under_way, folder=folder)
     if not folder.is_file() and not (folder / "record.json").is_file():
-        raise UserError(f"{folder}: has no record.json; `python train.py CONFIG output.dir={folder}` makes a run there")
+        raise UserError(f"{folder}: has no record.json; `wirebench train CONFIG output.dir={folder}` makes a run there")
     record = schema.read(folder)
     if record["step_seconds"]["median"] is None:
         raise UserError(f"{folder}: no step of this run was counted, so there are no times to look into")

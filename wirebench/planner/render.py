@@ -267,8 +267,8 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     )
     plain = judge.plain
     return [
-        f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: "
-        f"a step alone takes {1e3 * seconds:.1f} ms, {setting.alone_per_second:.0f} {trace.unit}/s",
+        f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {trace.numel / 1e6:.3g}M parameters, "
+        f"{setting.images}: a step alone takes {1e3 * seconds:.1f} ms, {setting.alone_per_second:.0f} {trace.unit}/s",
         f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}",
         f"speed-up: over dense training as DDP has it ({plain.scheduler} on {plain.collective}), "
         f"{images(plain)} {plain.unit}/s",
@@ -296,6 +296,8 @@ def words_of(line: Line, ranking: Ranking, setting: Setting) -> str:
     if each is None:
         return line.nothing
     gain, name = ranking.judge.gain(each), "dense" if each.compressor == DENSE else each.compressor
+    density = ranking.densities[each.compressor]
+    name += "" if density is None else f" density={density:g}"
     close = ", too close to call" * gain.too_close
     close += ", slower than one worker alone" * (each.images_per_second < setting.alone_per_second)
     return (

@@ -1,9 +1,9 @@
 """Run a command on an emulated cluster: hosts with shaped links, on this machine alone.
 
-  wirebench cluster run --hosts 4 --link 1gbit -- python train.py configs/synthetic/toy.toml
-  wirebench cluster run --layout 2+3 --engine horovod -- python train.py configs/synthetic/toy.toml
+  wirebench cluster run --hosts 4 --link 1gbit -- wirebench train synthetic/toy
+  wirebench cluster run --layout 2+3 --engine horovod -- wirebench train synthetic/toy
   wirebench cluster up --name lab --hosts 2 --link 100mbit
-  wirebench cluster run --name lab -- python train.py configs/synthetic/toy.toml
+  wirebench cluster run --name lab -- wirebench train synthetic/toy
   wirebench cluster status
   wirebench cluster down --name lab
 
