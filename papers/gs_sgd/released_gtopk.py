@@ -32,7 +32,7 @@ class _Pairs(SparseCode):
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of one value."""
+        """How many bytes a value takes in a message."""
         return ENTRY_BYTES // 2
 
     def encode(self, index: Tensor, values: Tensor, numel: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import parse_args
 
+from wirebench.errors import UserError
 from wirebench.training.elastic import launchers
 from wirebench.training.elastic.torchrun import AS_MODULE, _by_path
 
@@ -32,15 +33,20 @@ def test_which_launchers_start_ranks_anew(engine: str, environment: dict[str, st
     ("words", "run"),
     [
         ("--nnodes 2 train.py -m x", "--nnodes 2 train.py -m x"),
-        ("--nproc-per-node 2 -m mine.job a b=1", f"--nproc-per-node 2 {AS_MODULE} mine.job a b=1"),
-        ("--rdzv-id mine -m mine", f"--rdzv-id mine {AS_MODULE} mine"),
-        ("--module mine --module", f"{AS_MODULE} mine --module"),
+        ("--nproc-per-node 2 -m json.tool a b=1", f"--nproc-per-node 2 {AS_MODULE} json.tool a b=1"),
+        ("--rdzv-id json -m json", f"--rdzv-id json {AS_MODULE} json"),
+        ("--module json --module", f"{AS_MODULE} json --module"),
     ],
 )
 def test_a_module_is_run_by_a_script_of_ours(words: str, run: str) -> None:
     """A forked rank can be a script's path alone."""
     given = words.split()
     assert _by_path(given, parse_args(given)) == run.split()
+
+
+def test_a_module_that_is_nowhere_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^-m: no module 'no_such\.job' can be found"):
+        _by_path(["-m", "no_such.job"], parse_args(["-m", "no_such.job"]))
 
 
 def test_a_rank_asks_horovod_for_its_next_place() -> None:

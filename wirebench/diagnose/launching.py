@@ -35,7 +35,7 @@ class Started(NamedTuple):
         return [*self.launcher, *self._told(variables), *own]
 
     def shown(self, variables: Mapping[str, str]) -> list[str]:
-        """The same as it was typed."""
+        """The command as the user typed it, with the variables."""
         return [*self.launcher, *self._told(variables), *self.program]
 
     @property

@@ -7,6 +7,7 @@ runs nothing else: it holds no rank's thread, connection or GPU.
 """
 
 import argparse
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
+from wirebench.errors import UserError
 from wirebench.utils.files import shorten_socket_folder
 
 RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
@@ -45,9 +47,15 @@ def launch(words: Sequence[str], preload: Sequence[str]) -> None:
 
 
 def _by_path(words: Sequence[str], asked: argparse.Namespace) -> list[str]:
-    """The words with a script in place of a module: run by a path is all that a forked rank can be."""
+    """The words with a script in place of a module: run by a path is all that a forked rank can be.
+
+    UserError for a module that is not on the search path.
+    """
     if not asked.module:
         return list(words)
+    # Of its first part alone: of another one the search would import the package here.
+    if importlib.util.find_spec(asked.training_script.partition(".")[0]) is None:
+        raise UserError(f"-m: no module {asked.training_script!r} can be found (its folder on PYTHONPATH?)")
     rest = list(asked.training_script_args)
     options = list(words)[: len(words) - len(rest) - 1]
     kept = [word for word in options if not ((word.startswith("-") and "--module".startswith(word)) or word == "-m")]
