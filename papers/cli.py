@@ -6,7 +6,7 @@ wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments o
 wirebench study flexreduce report                    its table and figures from what was measured
 wirebench study flexreduce check                     whether the committed tables match their records
 wirebench study run --quick                          a short version of all studies' runs, in half an hour
-wirebench study report --html results/report.html    all studies on one page, which needs no network
+wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
 wirebench study check                                all tables against their records, which are checked against
                                                      the rules of trust
 wirebench study publish                              write what the package ships of the records: the planner's rates,
@@ -29,8 +29,7 @@ from papers.series import INPUTS, run_all
 from papers.study import Study, available
 from wirebench.errors import UserError
 from wirebench.utils import markdown
-from wirebench.utils.cli import check_outputs, parser_of, run_tool
-from wirebench.utils.files import write_atomically
+from wirebench.utils.cli import parser_of, run_tool
 from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
@@ -158,8 +157,8 @@ def check_all(arguments: Sequence[str]) -> int:
         print(breach.words(RESULTS))
     if any(breach.rule == "schema" for breach in broken):
         return 1  # no table can be made of what cannot be read
-    from papers.convergence import reference  # what only tables and the page need takes a second to import
-    from papers.webpage import committed
+    from papers.convergence import reference  # what only tables need takes a second to import
+    from papers.site import committed
 
     # No breach: of runs that do not differ from their references one in a hundred is flagged, too.
     for path, said in reference.flagged(records(RESULTS)):
@@ -168,13 +167,13 @@ def check_all(arguments: Sequence[str]) -> int:
     for line in drifted:
         print(line)
     if not drifted:
-        print("all tables, the page and the documents are those of their records")
+        print("all tables and the documents are those of their records")
     return 1 if broken or drifted else 0
 
 
 def publish(arguments: Sequence[str]) -> int:
     """Write what the package ships of the records, where it is not what they give."""
-    from papers import shipped  # what only this and the page need takes a second to import
+    from papers import shipped  # what only this needs takes a second to import
 
     parser_of("study publish", publish.__doc__).parse_args(arguments)
     for line in [str(path) for path in shipped.publish()] or ["all files are those of their records"]:
@@ -198,17 +197,15 @@ def make_all(arguments: Sequence[str], launch: Launch, names: Sequence[str] = ()
 
 
 def report_all(arguments: Sequence[str]) -> int:
-    """Write every study's tables and figures, and all of them on one self-contained HTML page."""
-    from papers.webpage import content, overview, readme, render, reproduce  # what only a page needs takes a second
+    """Write every study's tables and figures, and the figure of all verdicts."""
+    from papers.site import content, overview, readme, reproduce  # what only these need takes a second
     from wirebench.figures.files import save
 
     parser = parser_of("study report", report_all.__doc__)
-    parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
     about = f"also {readme.FILE}'s verdicts and {reproduce.FILE}, of this checkout"
     parser.add_argument("--docs", type=Path, metavar="FOLDER", help=about)
     options = parser.parse_args(arguments)
 
-    check_outputs(html=options.html)  # before any table is written
     sections = content.gather()
     for section in sections:
         for page in section.pages:
@@ -216,14 +213,12 @@ def report_all(arguments: Sequence[str]) -> int:
             print(page.path)
         if section.missing:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
-    render.write(sections, options.html)
-    save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
+    print(save(overview.verdicts(sections), RESULTS / readme.FIGURE))
     if options.docs:
         guide, rows = options.docs / readme.FILE, options.docs / reproduce.FILE
-        markdown.write(guide, readme.text(sections, guide, options.html))
-        write_atomically(rows, reproduce.text(sections, rows))
+        markdown.write(guide, readme.text(sections, guide))
+        markdown.write(rows, reproduce.text(sections, rows))
         print(guide, rows, sep="\n")
-    print(options.html)
     return 0
 
 

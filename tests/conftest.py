@@ -13,7 +13,7 @@ from hypothesis import settings
 from wirebench.errors import UserError
 from wirebench.utils import this_machine
 
-LONG = {"distributed", "dropin", "webpage", "doctor", "elastic", "fuzz", "comm"}
+LONG = {"distributed", "dropin", "doctor", "elastic", "fuzz", "comm"}
 """Folders whose tests start processes or read all results. They come first: a file of a few long tests that is the last
 one (pytest-xdist's own order is by number) leaves the other core with nothing to do."""
 

@@ -13,9 +13,9 @@ from papers.claim import Claim, Verdict
 from papers.findings import Finding, claims_table, with_unrun
 from papers.page import Page
 from papers.published import load
+from papers.site import committed
+from papers.site.content import Section
 from papers.study import Study
-from papers.webpage import committed
-from papers.webpage.content import Section
 from tests.papers.records import sound
 from tests.papers.test_claim import WHOLE
 

@@ -13,8 +13,8 @@ from papers import published, repository, trust
 from papers.committed import breaches
 from papers.repository import Repository, history
 from papers.runner import RESULTS, ROOT
+from papers.site import committed as drifting
 from papers.study import Study
-from papers.webpage import committed as drifting
 from tests.papers.records import KNOWN, Doctor, doctor, put, sound
 from wirebench.errors import UserError
 

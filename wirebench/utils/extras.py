@@ -11,7 +11,7 @@ from wirebench.errors import UserError
 EXTRAS = {
     "altair": "figures", "vl_convert": "figures",
     "torchvision": "train", "tensorboard": "train", "sklearn": "train", "PIL": "train",
-    "jinja2": "papers", "markdown_it": "papers",
+    "mkdocs": "site", "material": "site",
 }  # fmt: skip
 """The extra of pyproject.toml that installs a module, by the module's name."""
 FIGURES = tuple(name for name, extra in EXTRAS.items() if extra == "figures")

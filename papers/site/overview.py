@@ -1,8 +1,8 @@
-"""The figure of the first screen: each paper's claims by verdict."""
+"""The figure of results/README.md: each paper's claims by verdict."""
 
 from collections.abc import Sequence
 
-from papers.webpage.content import BROKEN, Section, counted
+from papers.site.content import BROKEN, Section, counted
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.style import Figure, around, finished
@@ -31,5 +31,5 @@ def verdicts(sections: Sequence[Section]) -> Figure:
     across = around("claims", [0.0, *(bar.total for bar in bars)])
     broken = sum(count.broken for count in counted(sections, papers=True).values())
     those = f", {broken} of them {BROKEN}" if broken else ""
-    note = f"{sum(bar.total for bar in bars):.0f} claims{those}; each with its records and machines in report.html"
+    note = f"{sum(bar.total for bar in bars):.0f} claims{those}; each with its records on the site (make site)"
     return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict", note))

@@ -8,9 +8,8 @@ from pathlib import Path
 from papers.claim import Claim
 from papers.launched import Parts, Timed, Trained
 from papers.runner import ROOT
+from papers.site.content import Judged, Section, command
 from papers.study import Study
-from papers.webpage.content import Judged, Section
-from papers.webpage.render import command
 from wirebench.utils.markdown import table
 
 FILE = Path("docs/reproduce.md")
@@ -18,7 +17,7 @@ FIGURE = re.compile(r"fig(\d+)(?:_(\d+))?([a-z]?)\.png")
 PART = re.compile(r"--parts (.+?)(?= --)")
 INTRO = """# The papers, row by row
 
-Written by `wirebench study report --html results/report.html --docs .`, from the claims
+Written by `wirebench study report --docs .`, from the claims
 (`papers/*/published.toml`), the configs and the records.
 
 A part of a paper's experiments is one command on a cluster. `--launch` has the words that start its ranks. HOST and

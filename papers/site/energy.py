@@ -1,4 +1,4 @@
-"""The page's table of what GPUs took: a line for each committed record that has any, whichever study it is of."""
+"""The table of what GPUs took: a line for each committed record that has any, whichever study it is of."""
 
 import os
 from pathlib import Path

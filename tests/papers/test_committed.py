@@ -1,6 +1,5 @@
-"""The committed tables, the page and the documents are what the records give; a change of any of them is found."""
+"""The committed tables and documents are what the records give; a change of any of them is found."""
 
-import html
 import re
 import shutil
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from papers.runner import RESULTS, ROOT
+from papers.site import committed, content, readme, reproduce
+from papers.site.content import Section
 from papers.study import Study
-from papers.webpage import committed, content, readme, render, reproduce
-from papers.webpage.content import Section
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +52,6 @@ def test_the_papers_rows_lead_to_files_that_are_there() -> None:
     assert all(f"| {text_of_claim} |" in text for text_of_claim in claims)
 
 
-def test_the_page_leads_to_files_that_are_there() -> None:
-    page = (RESULTS / "report.html").read_text(encoding="utf-8")
-    assert len(page.encode()) < 6e6
-    links = set(re.findall(r'href="([^"#]+)', page))
-    missing = [link for link in links if not link.startswith("http") and not (RESULTS / html.unescape(link)).exists()]
-    assert len(links) > 100 and missing == []
-
-
 @pytest.mark.slow
 def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> None:
     committed_there, there = RESULTS / "cpu-2core/collectives", tmp_path / "cpu-2core/collectives"
@@ -79,23 +70,19 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("gathered")
-def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:
-    page, rows, guide = (tmp_path / name for name in ("results/report.html", reproduce.FILE, readme.FILE))
-    for path in (page, rows):
+def test_documents_of_other_records_are_named(tmp_path: Path, sections: list[Section]) -> None:
+    verdicts, rows, guide = (tmp_path / name for name in ("results/verdicts.png", reproduce.FILE, readme.FILE))
+    for path in (verdicts, rows):
         path.parent.mkdir()
     guide.write_text((ROOT / readme.FILE).read_text().replace("| - |", "| 9 |", 1))
     rows.write_text(reproduce.text(sections, rows).replace("reproduced", "proved", 1))
-    render.write([section for section in sections if section.is_paper], page)
-    verdicts = page.parent / "verdicts.png"
     verdicts.write_bytes((RESULTS / "verdicts.png").read_bytes())
-    found = committed.drifts(tmp_path, page.parent)
-    assert [line.partition(": ")[0] for line in found] == [str(page), str(guide), str(rows)]
+    found = committed.drifts(tmp_path, verdicts.parent)
+    assert [line.partition(": ")[0] for line in found] == [str(guide), str(rows)]
     verdicts.write_bytes((RESULTS / "gs-sgd/fig5.png").read_bytes())
-    assert committed.drifts(tmp_path, page.parent)[1].startswith(f"{verdicts}: is not the figure of its records")
+    assert committed.drifts(tmp_path, verdicts.parent)[0].startswith(f"{verdicts}: is not the figure of its records")
     # The documents are about the committed results alone, not about somebody's own.
     elsewhere = [line.partition(": ")[0] for line in committed.drifts(tmp_path, tmp_path / "other")]
-    assert [str(tmp_path / "other" / name) for name in ("report.html", "verdicts.png")] == elsewhere
+    assert elsewhere == [str(tmp_path / "other/verdicts.png")]
     rows.write_text(reproduce.text(sections, rows))
-    assert not any(line.startswith(str(rows)) for line in committed.drifts(tmp_path, page.parent))
-    page.unlink()
-    assert committed.drifts(tmp_path, page.parent)[0].startswith(f"{page}: is not the page of its records")
+    assert not any(line.startswith(str(rows)) for line in committed.drifts(tmp_path, verdicts.parent))

@@ -1,4 +1,4 @@
-"""What the page shows: every study's claims with their findings, its committed tables and figures, and its machines."""
+"""What the site shows: every study's claims with their findings, its tables and figures, and its machines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +76,15 @@ class Judged(NamedTuple):
         """The rules of trust that the records break which the verdict rests on."""
         resting = [each for each in self.findings if each.verdict.state == self.state]
         return tuple(dict.fromkeys(rule for each in resting for rule in each.broken))
+
+
+def command(section: Section, judged: Judged) -> str:
+    """What measures a claim, or computes it where no record is needed."""
+    own = next((each.command for each in judged.findings if each.command), "")
+    there = judged.claim.cluster if judged.state == "not run here" else ""
+    computed = judged.state != "not run here" and not any(each.records for each in judged.findings)
+    study = f"wirebench study {section.name} {'report' if computed else 'run'}"
+    return judged.claim.command or own or there or study
 
 
 def gather() -> list[Section]:

@@ -1,19 +1,19 @@
-"""Whether everything that is committed of the studies is what their records give: tables, the page, documents."""
+"""Whether everything that is committed of the studies is what their records give: tables, documents."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from papers import judged, shipped
+from papers.site import content, overview, readme, reproduce
 from papers.study import Study
-from papers.webpage import content, overview, readme, render, reproduce
 from wirebench.bench import plot_collectives, plot_compressors
 from wirebench.figures.files import shows
 from wirebench.figures.provenance import provenance
+from wirebench.figures.style import Figure
 from wirebench.record import collective_results, compressor_results
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import text_of
 
-PAGE = "report.html"
 BENCH_LINK = "200mbit"
 """The rate of the links of `make bench-collectives`, for the limit in its figure: the file of cells does not say it."""
 
@@ -27,16 +27,13 @@ def drifts(root: Path, results: Path) -> list[str]:
     found = [f"{section.name}: {section.missing}" for section in sections if section.missing]
     found += of_verdicts(root, sections)
     found += [said for section in sections for page in section.pages if (said := page.drift()) is not None]
-    page, guide = results / PAGE, root / readme.FILE
-    figure = results / readme.FIGURE
-    again = "run: wirebench study report --html results/report.html --docs ."
-    if not page.exists() or text_of(page) != render.html(sections, results):
-        found.append(f"{page}: is not the page of its records; {again}")
+    guide, figure = root / readme.FILE, results / readme.FIGURE
+    again = "run: wirebench study report --docs ."
     if not shows(figure, overview.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
     found += of_benchmarks(results)
     # Results elsewhere are a reader's own (make tables QUICK=1), of which the documents say nothing.
-    if results == root / "results" and text_of(guide) != readme.text(sections, guide, page):
+    if results == root / "results" and text_of(guide) != readme.text(sections, guide):
         found.append(f"{guide}: its verdicts are not those of the records; {again}")
     rows = root / reproduce.FILE
     if results == root / "results" and text_of(rows) != reproduce.text(sections, rows):
@@ -65,25 +62,24 @@ def of_verdicts(root: Path, sections: Sequence[content.Section]) -> list[str]:
 
 def of_benchmarks(results: Path) -> list[str]:
     """Drifts of figures that belong to no study: they differ from their file's data, or from how they were drawn."""
-    found = [*_compressors(results), *_collectives(results)]
+    found = [path for path, figure in benchmark_figures(results) if figure is None or not shows(path, figure)]
     return [f"{path}: is not the figure of its records; run: wirebench bench" for path in found]
 
 
-def _compressors(results: Path) -> Iterator[Path]:
+def benchmark_figures(results: Path) -> Iterator[tuple[Path, Figure | None]]:
+    """The figures that benchmarks draw of their cells, by path; None for a file whose cells are missing.
+
+    Not every file of cells of collectives has figures, but every figure has its cells: KIND-STEM.png has them in
+    STEM.jsonl.
+    """
     for file in sorted(results.glob("*/compressors/cells.jsonl")):
         measured = compressor_results.load(file)
         note, where = plot_compressors.note_of(measured.header), provenance([measured.header["environment"]])
         drawn = plot_compressors.figures(measured.cells, note, where)
-        yield from (file.with_name(name) for name, figure in drawn.items() if not shows(file.with_name(name), figure))
-
-
-def _collectives(results: Path) -> Iterator[Path]:
-    """Not every file of cells has figures, but every figure has its cells: KIND-STEM.png has them in STEM.jsonl."""
+        yield from ((file.with_name(name), figure) for name, figure in drawn.items())
     for path in sorted(results.glob("*/collectives/*.png")):
         stem = path.stem.partition("-")[2]
         cells = path.with_name(f"{stem}.jsonl")
-        drawn = {}
-        if cells.is_file():
-            drawn = plot_collectives.figures(stem, collective_results.load(cells), parse_rate(BENCH_LINK))
-        if path.name not in drawn or not shows(path, drawn[path.name]):
-            yield path
+        known = cells.is_file()
+        drawn = plot_collectives.figures(stem, collective_results.load(cells), parse_rate(BENCH_LINK)) if known else {}
+        yield path, drawn.get(path.name)
