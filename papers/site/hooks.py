@@ -28,6 +28,8 @@ from wirebench.figures.style import Figure, panels_of
 
 OWN = ("*.md", "docs/*.md", "examples/*.md", "results/**/README.md")
 """The repository's pages."""
+ALONE = ("README.md", pages.CLAIMS)
+"""Pages without others beside them in their part of the navigation."""
 LINK = re.compile(r"(!?)\[[^][]*\]\(([^)#\s]+)")
 IMAGE = re.compile(r"!\[([^]]*)\]\(([^)\s]+)\)")
 NAMED_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
@@ -106,7 +108,9 @@ def charts() -> dict[Path, Figure]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Put charts in place of images, and say a block's file as its title."""
+    """Put charts in place of images, and a block's file into its title."""
+    if page.file.src_uri in ALONE:
+        page.meta["hide"] = ["navigation", "toc"]
     folder = (ROOT / page.file.src_uri).parent
 
     def chart(found: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ has the verdict that is the furthest from reproduced. "Marked by" names the
 
 def study_page(section: Section) -> str:
     """Where a study's page is, from the root of the site."""
-    return f"studies/{section.name}.md"
+    return f"studies/{section.name}/index.md"
 
 
 def claims(sections: Sequence[Section]) -> str:

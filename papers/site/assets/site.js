@@ -68,5 +68,7 @@ for (const found of document.querySelectorAll(".md-content table:not(.highlightt
     paging: false, order: [], autoWidth: false, layout,
     language: { search: "", searchPlaceholder: "filter the rows", info: "_TOTAL_ of _MAX_", infoEmpty: "0 of _MAX_", infoFiltered: "" },
   });
+  // DataTables marks the event so that Material's listener for copied code, which hears every click, would fail.
+  table.table().header().addEventListener("click", (event) => event.stopPropagation());
   if (claims) table.table().container().querySelector(".dt-search").append(...["study", "of", "verdict"].map((name) => choice(table, name)));
 }
