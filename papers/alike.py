@@ -46,7 +46,7 @@ def refuse_twice(label: str, runs: Sequence[NotedRun]) -> None:
     seen: dict[object, NotedRun] = {}
     for run in runs:
         seed = run.has("config", "train", "seed") if run.is_whole else None
-        key = run.folder.name.rpartition("-")[2] if seed is None else seed
+        key = run.turn if seed is None else seed
         if key in seen:
             what = "turn" if seed is None else "seed"
             raise UserError(f"{label}: {seen[key].folder} and {run.folder} are both {what} {key}; name a folder of one")

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from papers import launched
-from papers.committed import breaches, records
+from papers.committed import breaches, runs_of
 from papers.launched import Parts
 from papers.page import Page
-from papers.repository import history
+from papers.repository import deleted_lines, history
 from papers.runner import RESULTS, ROOT, Launch
 from papers.runner import run as launch_command
 from papers.series import INPUTS, run_all
@@ -30,6 +30,7 @@ from papers.study import Study, available
 from wirebench.errors import UserError
 from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of, run_tool
+from wirebench.utils.files import write_atomically
 from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
@@ -148,8 +149,13 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 
 def check_all(arguments: Sequence[str]) -> int:
     """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
-    parser_of("study check", check_all.__doc__).parse_args(arguments)
-    repository = history(ROOT, RESULTS)
+    parser = parser_of("study check", check_all.__doc__)
+    parser.add_argument("--since", metavar="COMMIT", help="also that no line of a file of runs went since this commit")
+    options = parser.parse_args(arguments)
+    gone = [] if options.since is None else deleted_lines(ROOT, options.since, RESULTS)
+    for path in gone:
+        print(f"{path}: lost or changed a line since {options.since}; runs are only added")
+    repository = history(ROOT)
     if repository.commits is None:
         print("commits are not checked: this checkout has no history, or a part of it (git fetch --unshallow)")
     broken = breaches(RESULTS, repository)
@@ -161,14 +167,14 @@ def check_all(arguments: Sequence[str]) -> int:
     from papers.site import committed
 
     # No breach: of runs that do not differ from their references one in a hundred is flagged, too.
-    for path, said in reference.flagged(records(RESULTS)):
+    for path, said in reference.flagged(runs_of(RESULTS)):
         print(f"{path.relative_to(RESULTS)}: flagged: {said}")
     drifted = committed.drifts(ROOT, RESULTS)
     for line in drifted:
         print(line)
     if not drifted:
         print("all tables and the documents are those of their records")
-    return 1 if broken or drifted else 0
+    return 1 if gone or broken or drifted else 0
 
 
 def publish(arguments: Sequence[str]) -> int:
@@ -198,6 +204,7 @@ def make_all(arguments: Sequence[str], launch: Launch, names: Sequence[str] = ()
 
 def report_all(arguments: Sequence[str]) -> int:
     """Write every study's tables and figures, and the figure of all verdicts."""
+    from papers import index
     from papers.site import content, overview, readme, reproduce  # what only these need takes a second
     from wirebench.figures.files import save
 
@@ -214,6 +221,8 @@ def report_all(arguments: Sequence[str]) -> int:
         if section.missing:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
     print(save(overview.verdicts(sections), RESULTS / readme.FIGURE))
+    write_atomically(index.FILE, index.text())
+    print(index.FILE)
     if options.docs:
         guide, rows = options.docs / readme.FILE, options.docs / reproduce.FILE
         markdown.write(guide, readme.text(sections, guide))

@@ -9,8 +9,7 @@ from papers import benchmarks, repository, trust
 from papers.claim import SCALES, Claim, Verdict
 from papers.published import FILE
 from wirebench.errors import UserError
-from wirebench.record import schema
-from wirebench.record.notes import NOTE, note
+from wirebench.record import recorded
 from wirebench.utils.parsing import toml_of
 
 FIGURE = ("number", "holds", "tolerance")
@@ -35,9 +34,8 @@ def placed(claim: Claim, verdict: Verdict, records: Sequence[Path]) -> Verdict:
 def counts(folders: Sequence[Path]) -> dict[str, float]:
     """By SCALES, the least of these runs; without what a record does not say. A benchmark's file counts nothing."""
     found: dict[str, float] = {}
-    for folder in filter(Path.is_dir, folders):
-        record, path = schema.read(folder), folder / NOTE
-        rounds = note(path, {}).get("rounds") if path.is_file() else None
+    for run in filter(None, map(recorded.at, folders)):
+        record, rounds = run.record, run.note.get("rounds")
         steps, workers, data = record.get("steps_done"), record.get("world_size"), record["config"].get("data", {})
         length = data.get("length")
         tokens = steps * workers * data["batch_size"] * length if steps and workers and length else None
@@ -89,14 +87,15 @@ def _shown(value: Any) -> str:
 def _first_result(records: Sequence[Path]) -> datetime.datetime | None:
     """When all that is compared had begun its first run; None where nothing was run.
 
-    A run's folder is named COMPOSITION-N; a benchmark's file says in its first line when it was made.
+    A run is named COMPOSITION-N; a benchmark's file says in its first line when it was made.
     """
     began: dict[str, datetime.datetime] = {}
     for path in records:
-        made = schema.read(path) if path.is_dir() else benchmarks.header(path)
+        run = recorded.at(path)
+        made = benchmarks.header(path) if run is None else run.record
         at = trust.moment(made.get("environment", {}).get("utc"))
         if at is not None:
-            label = path.name.rpartition("-")[0] if path.is_dir() else path.name
+            label = path.name if run is None else run.composition
             began[label] = min(at, began.get(label, at))
     return max(began.values(), default=None)
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
-from papers.trainings import RESUMING, TRAIN, Training
+from papers.trainings import RESUMING, TRAIN, Training, part_of
 from papers.trust import TURNS
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
@@ -159,7 +159,7 @@ def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
         for each in runs:
             if isinstance(each, Training):  # what is made anew goes on with nothing
                 folder = out / each.folder
-                shutil.rmtree(folder.with_name(f".{folder.name}.part"), ignore_errors=True)
+                shutil.rmtree(part_of(folder), ignore_errors=True)
     if not runs:
         raise UserError(f"--parts: nothing is left of {', '.join(chosen)}")
     if not options.dry_run:

@@ -10,6 +10,7 @@ from papers.runner import within
 from wirebench.errors import UserError
 from wirebench.figures.files import save, shows
 from wirebench.figures.style import Figure
+from wirebench.record import recorded
 from wirebench.utils import markdown
 from wirebench.utils.files import write_atomically
 
@@ -103,5 +104,5 @@ def _around(line: str, other: str) -> str:
 
 def tables_below(folder: Path) -> list[list[str]]:
     """A report's command line for every folder below `folder` that has a table or runs: the folder alone."""
-    of_runs = {note.parents[1] for note in folder.glob("*/[!.]*/method.json")}
-    return [[str(each)] for each in sorted(of_runs | {path.parent for path in folder.glob(f"*/{TABLE}")})]
+    tables = {path.parent for path in folder.glob(f"*/{TABLE}")}
+    return [[str(each)] for each in sorted(tables.union(recorded.series(folder)))]

@@ -1,55 +1,47 @@
-"""What git says of committed records: which commits there are, and which versions of a file there were."""
+"""What git says of committed records: commits, versions of a file, and whether lines went."""
 
-import hashlib
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from wirebench.errors import UserError
+from wirebench.record.recorded import RUNS, SHARED
+
+APPENDED = (RUNS, SHARED)
+"""Names of the files that only grow."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """What is known of a repository.
-
-    commits   of its history; None where that is not whole, so that commits cannot be checked
-    versions  of a file that was committed more than once, or is not as it was committed: what it held then
-    """
+    """What is known of a repository: the commits of its history, None where that is not whole."""
 
     commits: frozenset[str] | None
-    versions: Mapping[Path, tuple[bytes, ...]] = field(default_factory=dict)
 
     def knows(self, commit: str) -> bool:
         """Whether the commit is in the history; True where the history is not known."""
         return self.commits is None or commit in self.commits
 
 
-def history(root: Path, below: Path | None = None) -> Repository:
-    """The commits that the checkout at `root` knows, and the versions of the JSON files `below` a folder of it.
+def history(root: Path) -> Repository:
+    """The commits that the checkout at `root` knows.
 
-    Commits are unknown in a shallow clone, in one of a single commit, which is a copy without its history, or
-    outside.
+    They are unknown in a shallow clone, in one of a single commit, which is a copy without its history, or outside.
     """
     shallow = _git(root, "rev-parse", "--is-shallow-repository")
     commits = (_git(root, "rev-list", "HEAD") or "").split() if shallow == "false" else []
-    if len(commits) < 2:
-        return Repository(None)
-    return Repository(frozenset(commits), {} if below is None else _versions(root, below))
+    return Repository(None if len(commits) < 2 else frozenset(commits))
 
 
-def _versions(root: Path, below: Path) -> dict[Path, tuple[bytes, ...]]:
-    """Every earlier version in the history, for each JSON file that exists and differs from it."""
-    if not below.is_relative_to(root):
-        return {}
-    # ":100644 100644 OLD NEW M<tab>PATH", newest first; a file that was deleted has a NEW of zeros.
-    listing = _git(root, "log", "--raw", "--no-abbrev", "--no-renames", "--format=", "--", below.relative_to(root))
-    blobs: dict[Path, list[str]] = {}
-    for line in (listing or "").splitlines():
-        about, _, name = line.partition("\t")
-        if name.endswith((".json", ".jsonl")) and (root / name).is_file():
-            blobs.setdefault(root / name, []).append(about.split()[3])
-    others = {path: [blob for blob in those if blob != _blob(path)] for path, those in blobs.items()}
-    held = _contents(root, {blob for those in others.values() for blob in those})
-    return {path: tuple(held[blob] for blob in those if blob in held) for path, those in others.items() if those}
+def deleted_lines(root: Path, base: str, below: Path) -> list[Path]:
+    """The files `below` a folder, of lines that are only ever added, of which HEAD lacks a line that `base` has.
+
+    UserError where git does not know `base`.
+    """
+    if _git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}") is None:
+        raise UserError(f"{base}: is no commit of {root}")
+    told = _git(root, "diff", "--numstat", "--no-renames", base, "HEAD", "--", below) or ""
+    changed = [line.split("\t") for line in told.splitlines()]
+    return [Path(name) for _, gone, name in changed if Path(name).name in APPENDED and gone != "0"]
 
 
 def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:
@@ -67,12 +59,6 @@ def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:
             since = float(line)
     held = _contents(root, {blob for _, blob in found})
     return [(since, held[blob]) for since, blob in reversed(found) if blob in held]
-
-
-def _blob(path: Path) -> str:
-    """Name under which git would keep the file."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _contents(root: Path, blobs: set[str]) -> dict[str, bytes]:

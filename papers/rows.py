@@ -10,14 +10,14 @@ from typing import Any
 from papers import estimate
 from papers.estimate import Estimate
 from wirebench.errors import UserError
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
 DENSE = ("dense", "dense, one message")
 DDP = "DDP"
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
-"""Keys of the method.json of a run on an emulated cluster."""
+"""Keys of the note of a run on an emulated cluster."""
 
 MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
               "optimizer.nesterov")  # fmt: skip
@@ -61,7 +61,7 @@ class Row:
     @property
     def turns(self) -> dict[str, float]:
         """The median step of each turn that has one, by the turn's number."""
-        medians = {run.folder.name.rpartition("-")[2]: run.has("step_seconds", "median") for run in self.runs}
+        medians = {run.turn: run.has("step_seconds", "median") for run in self.runs}
         return {turn: seconds for turn, seconds in medians.items() if seconds is not None}
 
 
@@ -70,9 +70,9 @@ def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
 
     needs  the keys of every note, and their types
     """
-    measured = notes.read(folder, needs)
+    measured = recorded.noted(folder, needs)
     if not measured:
-        raise UserError(f"{folder}: has no METHOD-TURN/method.json of a run; measure first")
+        raise UserError(f"{folder}: has no runs METHOD-TURN; measure first")
     notes.refuse_mixed(folder, {run.folder.name: settings(run) for run in measured})
     rows = [Row(label, turns) for label, turns in by_label(measured).items()]
     return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)

@@ -21,7 +21,6 @@ from wirebench.record import schema
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = (ROOT / os.environ.get("WIREBENCH_RESULTS", "results")).resolve()
 """Where studies put their results, and read them; the variable names another folder than the committed one."""
-KEPT = ("record.json", "config.toml")
 LAST_LINES = 30
 """Lines that are shown of a failed command."""
 ANEW = "\r\033[K"
@@ -206,12 +205,3 @@ def shown(command: Command) -> str:
 def within(path: Path) -> str:
     """A file or folder as commands name it: from the repository's root where it lies there."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def keep(folder: Path, more: Sequence[str] = ()) -> None:
-    """Remove everything of a run's folder but KEPT, and `more`."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name not in (*KEPT, *more):
-            path.unlink()

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import shlex
 import shutil
 import sys
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, keep, shown, within
+from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, shown, within
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.config.plugins import BEFORE
 from wirebench.errors import UserError
-from wirebench.record import notes, schema
+from wirebench.record import notes, recorded, schema
 from wirebench.topology.rates import parse_rate
+from wirebench.utils.files import write_atomically
 
 TRAIN = "train.py"
 RESUMING = ("train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1")
@@ -82,10 +84,11 @@ class Cluster(NamedTuple):
 
 @dataclass(frozen=True)
 class Training:
-    """A training: its folder's name, its label, where it runs (None: in one process here), its config and overrides.
+    """A training: its name, its label, where it runs (None: in one process here), its config and overrides.
 
-    It is made in a folder beside its own, whose earlier content it replaces when it has left a result.
-    keeps        files beside record and config that stay
+    It is made in a folder of its own, and is a line of the study's runs when it has left a result (recorded.py).
+    folder       its name: a path below the results' folder
+    keeps        files beside the record that stay with it
     may_diverge  whether a run that diverged is a result
     resumes      whether an interrupted one continues from its last epoch
     """
@@ -110,16 +113,16 @@ class Training:
 
     def is_there(self, out: Path) -> bool:
         """Whether it left a result; UserError for a result of another cluster or composition."""
-        path = out / self.folder / notes.NOTE
-        if not path.exists():
+        run = recorded.at(out / self.folder)
+        if run is None:
             return False
-        refuse_another(path, self._whole_note(out))
+        refuse_another(run.folder, run.note, self._whole_note(out))
         return True
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Train; whether that left a result. UserError where a part of another composition waits to be gone on with."""
         folder = out / self.folder
-        made = folder.with_name(f".{folder.name}.part")
+        made = part_of(folder)
         with held(folder) as mine:
             return mine and self._make(out, folder, made, launch)
 
@@ -127,12 +130,12 @@ class Training:
         over = not self.resumes
         if over:
             shutil.rmtree(made, ignore_errors=True)
-        elif (made / notes.NOTE).exists():
-            refuse_another(made / notes.NOTE, self._whole_note(out))
+        elif (made / recorded.NOTE).exists():
+            refuse_another(made, notes.note(made / recorded.NOTE, {}), self._whole_note(out))
         else:
             shutil.rmtree(made, ignore_errors=True)  # of an older version: nobody knows what it is
             made.mkdir(parents=True)
-            notes.write(made, self._whole_note(out))
+            write_atomically(made / recorded.NOTE, json.dumps(self._whole_note(out), indent=1) + "\n")
         try:
             if not attempt(self._in(made), made, launch):
                 return False
@@ -142,14 +145,15 @@ class Training:
             if self.place is not None and (wrong := self.place.otherwise(schema.read(made))):
                 print(f"{self.label}: {wrong}", file=sys.stderr)
                 return False
-            keep(made, self.keeps)
-            shutil.rmtree(folder, ignore_errors=True)
-            made.rename(folder)
-            notes.write(folder, self._whole_note(out))
+            recorded.append(out, self.folder, self.noted(made, out), made, self.keeps)
             return True
         finally:
             if over:
                 shutil.rmtree(made, ignore_errors=True)
+
+    def noted(self, made: Path, out: Path) -> dict[str, Any]:
+        """The note of the run that was made in the folder `made`."""
+        return self._whole_note(out)
 
     def _whole_note(self, out: Path) -> dict[str, Any]:
         return {**self.note, "launch": shown(self.command(out))}
@@ -167,6 +171,11 @@ class Training:
     def note(self) -> dict[str, Any]:
         """What its note says beside the launch."""
         return {"label": self.label, **({} if self.place is None else self.place.note)}
+
+
+def part_of(path: Path) -> Path:
+    """The folder in which the run of this path is made."""
+    return path.with_name(f".{path.name}.part")
 
 
 @contextlib.contextmanager
@@ -187,11 +196,12 @@ def held(folder: Path) -> Iterator[bool]:
             lock.unlink(missing_ok=True)
 
 
-def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
-    """UserError if a note describes another run than the wanted one; of its launch, train.py's arguments count."""
-    recorded = notes.note(path, {})
+def refuse_another(path: Path, note: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """UserError if the note of the run at `path` is another's than the wanted one's; of its launch, train.py's
+    arguments count.
+    """
     for key, value in wanted.items():
-        known = recorded.get(key)
+        known = note.get(key)
         if key == "launch":
             known, value = (_told(str(launch)) for launch in (known, value))
         if known != value:

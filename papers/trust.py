@@ -191,7 +191,7 @@ def note(rows: Mapping[str, Sequence[NotedRun]], repeats: str) -> list[str]:
 
 def turns(runs: Sequence[NotedRun]) -> Iterator[Broken]:
     """The rules that the turns of a composition break, of a claim about speed."""
-    numbers = sorted(int(turn) for run in runs if (turn := run.folder.name.rpartition("-")[2]).isdigit())
+    numbers = sorted(int(turn) for run in runs if (turn := run.turn).isdigit())
     if numbers != list(range(len(runs))):
         yield Broken("turns", f"are numbered {', '.join(map(str, numbers))}")
     if len(runs) < TURNS:

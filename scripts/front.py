@@ -117,7 +117,7 @@ def picture() -> None:
                 numbers = (best[name]["speedup"], *best[name]["speedup_range"])
                 found[name].append(SpeedUp(*(each / dense for each in numbers)))
     note = "ResNet-50, 8 workers with an RTX 4090 each, simulated; each at its best schedule. Bands: how far past "
-    save(draw(found, list(NETWORKS), f"{note}predictions were off."), FRONT / "speedups.png")
+    save(draw(found, list(NETWORKS), f"{note}predictions were off."), FRONT / "speedups.svg")
     about = {"command": f"{command} --network NAME --gbit RATE", "networks": NETWORKS, "speed_ups": found}
     _write("picture.json", about)
 

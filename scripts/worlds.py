@@ -17,13 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from papers.failures import worlds
-from papers.runner import KEPT
 from tests.distributed.ends import record
 from tests.elastic.agents import Agents
 from tests.elastic.discovered import Discovered
 from tests.elastic.hosts import Hosts, ending, lose_and_gain
-from wirebench.record import schema
-from wirebench.utils.files import write_atomically
+from wirebench.record import recorded
 
 ENGINES: dict[str, Callable[..., Hosts]] = {"torch": Agents, "horovod": Discovered}
 WORDS = (
@@ -43,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for engine in ENGINES if options.engine == "all" else (options.engine,):
         for seed, broken in ((seed, broken) for seed in options.seeds for broken in (False, True)):
             kept = options.out / f"{worlds.label(engine, broken)}-{seed}"
-            if not (kept / "record.json").exists():
+            if options.again or recorded.at(kept) is None:
                 _run(engine, options.data, seed, broken, kept)
-                top1 = 100 * schema.read(kept)["final"]["top1"]
+                top1 = 100 * recorded.read(kept)["final"]["top1"]
                 print(f"{worlds.label(engine, broken)}, seed {seed}: {top1:.2f} %", file=sys.stderr, flush=True)
         compared = worlds.load(options.out, engine)
         print("\n".join(compared.lines()))
@@ -54,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(engine: str, data: Path, seed: int, broken: bool, kept: Path) -> None:
-    """Train once; `kept` gets what stays of the run."""
+    """Train once, as the run of the path `kept`."""
     words = [*WORDS, f"engine.name={engine}", f"data.root={data.resolve()}", f"train.seed={seed}"]
     with tempfile.TemporaryDirectory(prefix="worlds-") as folder:
         hosts = ENGINES[engine](Path(folder), words, SHARED)
@@ -67,9 +65,7 @@ def _run(engine: str, data: Path, seed: int, broken: bool, kept: Path) -> None:
             hosts.finish(LIMIT_SECONDS)
         changes = [(each["workers_before"], each["workers"]) for each in record(hosts.run)["worlds"]]
         assert changes == ([(4, 3), (3, 4)] if broken else []), f"another world came or went: {changes}"
-        kept.mkdir(parents=True, exist_ok=True)
-        for name in reversed(KEPT):  # the record last: with it the run is there
-            write_atomically(kept / name, (hosts.run / name).read_bytes())
+        recorded.append(kept.parent, kept.name, {}, hosts.run)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -81,6 +77,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", choices=[*ENGINES, "all"], default="all", help="which one to train on (all)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the runs of each kind (0 1 2)")
     parser.add_argument("--out", type=Path, default=worlds.FOLDER, metavar="FOLDER", help="results/failures/worlds")
+    parser.add_argument("--again", action="store_true", help="also the runs that are there")
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
         parser.error("needs root, to give hosts names")

@@ -23,14 +23,14 @@ from papers.runner import RESULTS
 from wirebench.errors import UserError
 from wirebench.planner.advice import WORTHWHILE
 from wirebench.planner.networks import rate
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
 HEAD = ("compressor", "links", "x", "dense ms", "predicted", "compressed ms", "predicted", "faster by", "predicted",
         "as predicted")  # fmt: skip
-FIGURE = "break_even.png"
+FIGURE = "break_even.svg"
 LIMITS_HEAD = ("compressor", "pays below, by the planner", "measured, on a line between two rates", "ratio")
 
 
@@ -48,7 +48,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     """Each side of each folder: whether the compressor pays there as the planner says."""
     found = []
     for folder in options.folders:
-        runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
+        runs = recorded.noted(folder, {"hosts": int, "link": str, "launch": str})
         for seen in match(sides.load(folder).sides, runs):
             both = [_runs(seen.side, which, runs) for which in ("dense", "lossy")]
             about = f"{folder.name}: {seen.side.compressor} at {seen.side.factor:g} of its break-even"
@@ -64,7 +64,7 @@ def committed() -> list[list[str]]:
 
 
 def _page(folder: Path) -> Page:
-    runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
+    runs = recorded.noted(folder, {"hosts": int, "link": str, "launch": str})
     predicted = sides.load(folder)
     sightings = match(predicted.sides, runs)
     if not sightings:
@@ -85,9 +85,7 @@ def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:
 
 def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> dict[str, float]:
     """The median step of each turn, by its number."""
-    return {
-        run.folder.name.rpartition("-")[2]: run.record["step_seconds"]["median"] for run in _runs(side, which, runs)
-    }
+    return {run.turn: run.record["step_seconds"]["median"] for run in _runs(side, which, runs)}
 
 
 def _runs(side: Side, which: str, runs: Sequence[NotedRun]) -> list[NotedRun]:

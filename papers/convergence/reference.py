@@ -7,7 +7,7 @@ from papers.convergence import rows
 from papers.convergence.tasks import TASKS
 from papers.runner import RESULTS
 from wirebench.inspect.reference import DATA, Trained, accuracies, composition, remarks
-from wirebench.record import schema
+from wirebench.record.notes import NotedRun
 
 REFERENCES = RESULTS / "convergence"
 
@@ -26,12 +26,11 @@ def references(results: Path = REFERENCES) -> list[Trained]:
     ]  # fmt: skip
 
 
-def flagged(records: Iterable[Path], results: Path = REFERENCES) -> list[tuple[Path, str]]:
-    """Files of records, each with a line for each figure in which its run is not as its references.
+def flagged(runs: Iterable[NotedRun], results: Path = REFERENCES) -> list[tuple[Path, str]]:
+    """Paths of runs, each with a line for each figure in which its run is not as its references.
 
     A run that is a reference itself is compared with the others. UserError for a reference that cannot be read.
     """
-    runs = [(path, schema.read(path)) for path in records]
-    trained = [(path, record) for path, record in runs if record["config"].get("data", {}).get("name") == DATA]
+    trained = [run for run in runs if run.has("config", "data", "name") == DATA]
     known = references(results) if trained else []
-    return [(path, said) for path, record in trained for said in remarks(record, known)]
+    return [(run.folder, said) for run in trained for said in remarks(run.record, known)]

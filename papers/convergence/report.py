@@ -1,4 +1,4 @@
-"""The tables and the curves of accuracy against epochs and bytes: table.md, epochs.png and bytes.png of each task.
+"""The tables and the curves of accuracy against epochs and bytes: table.md, epochs.svg and bytes.svg of each task.
 
 wirebench study convergence report                   of results/convergence/quick and results/convergence/resnet20
 wirebench study convergence report --out FOLDER      of FOLDER/quick and FOLDER/resnet20
@@ -31,7 +31,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """Return one page for each task that has runs."""
     there = [page(folder) for folder in folders(options.out) if load(folder)]
     if not there:
-        raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
+        raise UserError(f"{options.out}: has no runs TASK/METHOD-SEED; train first")
     return there
 
 
@@ -55,7 +55,7 @@ def page(folder: Path) -> Page:
     """The table of a task's methods and their curves. The other task's runs, beside it, say whether both rank alike."""
     methods = load(folder)
     figures: dict[str, Figure | None] = {
-        "epochs.png": against_epochs(methods, folder.name), "bytes.png": against_bytes(methods, folder.name)
+        "epochs.svg": against_epochs(methods, folder.name), "bytes.svg": against_bytes(methods, folder.name)
     }  # fmt: skip
     return Page(folder, document(folder.name, methods, others(folder)), figures)
 

@@ -10,13 +10,13 @@ from typing import Any
 from papers.rows import Row, by_label
 from wirebench.errors import UserError
 from wirebench.inspect.reference import options_of, settings_of
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 
 DENSE = "dense"
 """The label of what all methods are compared with."""
 NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "density": float | None}
-"""Keys of method.json. Older files lack the last two; the run's config has them."""
+"""Keys of a run's note. Older notes lack the last two; the run's config has them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Method(Row):
 
 def read(folder: Path) -> list[NotedRun]:
     """All runs in `folder`; UserError for one that is damaged."""
-    return notes.read(folder, NEEDS)
+    return recorded.noted(folder, NEEDS)
 
 
 def load(folder: Path, own: Collection[str] = ()) -> list[Method]:

@@ -22,12 +22,14 @@ from typing import Any
 
 from papers.convergence import report, rows
 from papers.convergence.tasks import CONTRASTS, QUICK, TASKS, USUAL, Composition, Task, compositions
-from papers.runner import RESULTS, ROOT, Command, Launch, Part, attempt, keep, measure, shown, within
+from papers.runner import RESULTS, ROOT, Command, Launch, Part, attempt, measure, shown, within
 from papers.significance import LEAST_RUNS
+from papers.trainings import part_of
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
-from wirebench.record.notes import NOTE, refuse_mixed, write
+from wirebench.record import recorded
+from wirebench.record.notes import refuse_mixed
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Its folder's name."""
+        """Its name."""
         return f"{self.method.label.replace(' ', '-')}-{self.seed}"
 
     def check(self) -> None:
@@ -54,19 +56,17 @@ class Cell:
 
     def is_there(self, out: Path) -> bool:
         """Whether it came to its end, or diverged."""
-        return (out / self.label / NOTE).exists()
+        return recorded.at(out / self.label) is not None
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Train, on from the last epoch; whether that left a result."""
-        folder = out / self.label
-        if (folder / NOTE).exists():
-            shutil.rmtree(folder)
-        command = self.command(folder)
-        if not attempt(command, folder, launch):
+        made = part_of(out / self.label)
+        if not attempt(self.command(made), made, launch):
             return False
-        note = self.noted(folder)
-        keep(folder)
-        write(folder, {**note, "task": self.task.name, "epochs": self.epochs, "launch": shown(command)})
+        launched = shown(self.command(out / self.label))
+        note = {**self.noted(made), "task": self.task.name, "epochs": self.epochs, "launch": launched}
+        recorded.append(out, self.label, note, made)
+        shutil.rmtree(made)
         return True
 
     def noted(self, folder: Path) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def refuse_others(out: Path, cells: Sequence[Cell]) -> None:
     there = rows.read(out)
     known = rows.settings(there)
     for cell in cells:
-        folder = out / cell.label
+        folder = part_of(out / cell.label)
         if cell.label not in known and (folder / "checkpoints").exists():
             # A checkpoint refuses another density by itself; another length of the schedule it takes up.
             known[cell.label] = {"epochs": loader.load(folder / "config.toml").train.epochs}

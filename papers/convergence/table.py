@@ -38,7 +38,7 @@ def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*_reading(methods), *_claims(methods), *contrasts(methods, MARGIN), *_ranks(methods, others)]
     lines += _networks(methods, goal, aim)
-    curves = ["![accuracy against epochs](epochs.png)", "", "![accuracy against bytes](bytes.png)", ""]
+    curves = ["![accuracy against epochs](epochs.svg)", "", "![accuracy against bytes](bytes.svg)", ""]
     return "\n".join([*lines, *_sketches(methods), *curves])
 
 
@@ -62,8 +62,8 @@ def _setting(methods: Sequence[Method]) -> list[str]:
         f"virtual workers of {usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, "
         f"{usual.get('precision', '?')}, one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is "
         "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those "
-        "that a worker sends, gathered and summed by ring where the paper names nothing else. A method's name leads to "
-        "the record of its first seed; the others lie beside it.",
+        "that a worker sends, gathered and summed by ring where the paper names nothing else. "
+        "`wirebench show` prints a record: its path is this folder's, with the method and the seed.",
         "",
         f"Made by `wirebench study convergence run` on {_machines(methods)}; {methods[0].label} by "
         f"`{methods[0].runs[0].note['launch']}`.",
@@ -90,7 +90,7 @@ def _cells(method: Method, dense: Method | None, goal: float | None, against: Co
         statistics.mean(dense.wire_bytes) / statistics.mean(sent) if dense and dense.wire_bytes and any(sent) else None
     )
     return [
-        f"[{method.title}]({runs[0].folder.name}/record.json)",
+        method.title,
         str(len(runs)),
         _spread(percent),
         "-" if against is None else f"{against.difference:+.1f}",

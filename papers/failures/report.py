@@ -26,7 +26,7 @@ from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import processor
 
-FIGURE = "pauses.png"
+FIGURE = "pauses.svg"
 CLAIMS = published.load(Path(__file__).parent).claims
 TITLES = {
     ELASTIC: ("An elastic job", "`train.elastic`, `train.mirror=1`: ranks go on with what is in their memory."),

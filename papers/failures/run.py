@@ -28,6 +28,7 @@ from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
 from wirebench.chaos.job import Setting
 from wirebench.errors import UserError
+from wirebench.record import recorded
 
 PARTS = ("elastic", "plain", "worlds", "checkpoints")
 CHUNK = 3 * len(FAULTS)
@@ -91,16 +92,17 @@ class Worlds:
 
     def is_there(self, out: Path) -> bool:
         """Whether both are."""
-        return all(path.exists() for path in self.files(out))
+        return all(recorded.at(path) for path in self.runs(out))
 
-    def files(self, out: Path) -> list[Path]:
-        """Their records."""
+    def runs(self, out: Path) -> list[Path]:
+        """Their paths."""
         names = [f"{worlds.label(self.engine, broken)}-{self.seed}" for broken in worlds.SIDES]
-        return [out / worlds.FOLDER.name / name / "record.json" for name in names]
+        return [out / worlds.FOLDER.name / name for name in names]
 
     def make(self, out: Path, launch: Launch) -> bool:
         """The script makes what is missing; it ends with 1 where broken runs end worse, which is a result."""
-        command: Command = [sys.executable, "scripts/worlds.py", "--engine", self.engine]
+        again = ["--again"] if self.is_there(out) else []
+        command: Command = [sys.executable, "scripts/worlds.py", "--engine", self.engine, *again]
         launch([*command, "--seeds", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)])
         return self.is_there(out)
 
@@ -184,7 +186,9 @@ def _set_aside(out: Path, cells: Sequence[Cell]) -> None:
     for cell in cells:
         cell.check()
     try:
-        for path in dict.fromkeys(path for cell in cells for path in cell.files(out) if path.exists()):
+        for path in dict.fromkeys(
+            path for cell in cells if not isinstance(cell, Worlds) for path in cell.files(out) if path.exists()
+        ):
             with FileLock(path.with_suffix(".lock"), timeout=0):  # of a campaign that is under way
                 path.rename(path.with_name(f"{path.name}.old"))
     except Timeout as error:

@@ -13,7 +13,7 @@ from papers.runner import RESULTS
 from papers.significance import LEAST_RUNS, Comparison, compare
 from papers.trust import rules_of
 from wirebench.errors import UserError
-from wirebench.record import notes, schema
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
@@ -76,8 +76,7 @@ def load(folder: Path, engine: str) -> Compared:
     """An engine's runs below `folder`; UserError for a record that cannot be read, or of another run than its place."""
     sides: dict[bool, list[NotedRun]] = {}
     for broken in SIDES:
-        paths = sorted(folder.glob(f"{label(engine, broken)}-*/record.json"))
-        sides[broken] = [NotedRun(path.parent, {}, schema.read(path.parent)) for path in paths]
+        sides[broken] = [run for run in recorded.directly_below(folder) if run.composition == label(engine, broken)]
         for run in sides[broken]:
             _check(run, engine, broken)
     settings = {run.folder.name: _settings(run) for runs in sides.values() for run in runs}

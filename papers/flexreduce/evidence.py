@@ -4,9 +4,9 @@ from pathlib import Path
 
 from papers import benchmarks, trust
 from papers.claim import Claim
-from papers.flexreduce.measured import LAYOUTS
+from papers.flexreduce.measured import LAYOUTS, TRAININGS
 from papers.repository import Repository
-from wirebench.record import schema
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
 
@@ -37,7 +37,6 @@ def rules(folder: Path, claim: Claim) -> tuple[str, ...]:
 def _trainings(folder: Path) -> dict[Path, list[NotedRun]]:
     """By layout and collective, as the folder of the first turn is called without its number."""
     runs: dict[Path, list[NotedRun]] = {}
-    for path in sorted(folder.glob("end_to_end/*/[!.]*-*/record.json")):
-        label = path.parent.with_name(path.parent.name.rpartition("-")[0])
-        runs.setdefault(label, []).append(NotedRun(path.parent, {}, schema.read(path)))
+    for run in recorded.below(folder / TRAININGS):
+        runs.setdefault(run.folder.with_name(run.composition), []).append(run)
     return runs

@@ -38,9 +38,9 @@ def draw(results: Results) -> tuple[dict[str, Figure], dict[str, str], dict[str,
     figures, captions, left_out = {}, {}, {}
     for name, (caption, make) in makers.items():
         try:
-            figures[f"{name}.png"], captions[f"{name}.png"] = make(), caption
+            figures[f"{name}.svg"], captions[f"{name}.svg"] = make(), caption
         except Unmeasured as reason:
-            left_out[f"{name}.png"] = str(reason)
+            left_out[f"{name}.svg"] = str(reason)
     return figures, captions, left_out
 
 

@@ -23,6 +23,8 @@ from wirebench.topology.tree import Topology
 
 PUBLISHED = load(Path(__file__).parent)
 CLAIMS = PUBLISHED.claims
+TRAININGS = "end_to_end"
+"""Name of the trainings' folder; a run is TRAININGS/LAYOUT/COLLECTIVE-TURN."""
 LAYOUTS: tuple[str, ...] = tuple(PUBLISHED.tables["layouts"]["names"])
 COLLECTIVES = ("ring", "native", "blueconnect", "flexreduce")
 SMALL_ITEMS: int = PUBLISHED.tables["sizes"]["small"]

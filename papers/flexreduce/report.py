@@ -1,4 +1,4 @@
-"""The FlexReduce paper's table and Fig. 4 from what was measured: table.md and fig4a-f.png.
+"""The FlexReduce paper's table and Fig. 4 from what was measured: table.md and fig4a-f.svg.
 
 wirebench study flexreduce report                            reads and writes results/flexreduce
 wirebench study flexreduce report --cluster FOLDER           of what `run --launch` made on a cluster, into FOLDER
@@ -9,6 +9,7 @@ it.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,14 @@ from papers.flexreduce import measured as numbers
 from papers.flexreduce.claims import claims
 from papers.flexreduce.evidence import command, records, rules
 from papers.flexreduce.figures import draw
-from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, Training
+from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, TRAININGS, Training
 from papers.flexreduce.table import Results, document
 from papers.page import Page
 from papers.runner import RESULTS
 from wirebench.errors import UserError
-from wirebench.record import collective_results, notes, schema
+from wirebench.record import collective_results, recorded
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
-
-CLUSTER = "cluster.json"
-"""What all trainings of a layout share: the rate of the links, how many turns there are, how one was started."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -79,10 +78,11 @@ def load(folder: Path, link: str | None) -> Results:
         if headers and all("link" in header for header in headers.values()):
             raise UserError("--link: every file of cells says already how fast its links were")
         headers = {layout: {"link": link, **header} for layout, header in headers.items()}
-    runs, notes = load_runs(folder / "end_to_end")
+    runs, notes = load_runs(folder / TRAININGS)
     if not measured and not runs:
         raise UserError(
-            f"{folder}: has neither cells/LAYOUT.jsonl nor end_to_end/LAYOUT; `wirebench study flexreduce run` first"
+            f"{folder}: has neither cells/LAYOUT.jsonl nor runs {TRAININGS}/LAYOUT/COLLECTIVE-TURN; `wirebench study "
+            "flexreduce run` first"
         )
     rows = numbers.rows(cell for measurement in measured.values() for cell in measurement.cells)
     return Results(rows, headers, runs, notes)
@@ -93,19 +93,29 @@ def load_runs(folder: Path) -> tuple[list[Training], dict[str, dict[str, Any]]]:
     runs: list[Training] = []
     notes: dict[str, dict[str, Any]] = {}
     for layout in LAYOUTS:
-        for path in sorted((folder / layout).glob("[!.]*-*/record.json")):
-            name, _, turn = path.parent.name.rpartition("-")
+        trained = _of_one_link(recorded.directly_below(folder / layout))
+        for run in trained:
+            name, turn = run.composition, run.turn
             if name not in COLLECTIVES or not turn.isdigit():
-                raise UserError(f"{path.parent}: no folder of this study; those read COLLECTIVE-TURN: ring-0")
-            record = schema.read(path)
-            runs.append(numbers.training(layout, name, int(turn), record))
-            environment = record["environment"]
-            known = {"engine": record["engine"], "backend": environment.get("backend"), "environment": environment}
-            notes.setdefault(layout, {**_note(folder / layout), **known})
+                raise UserError(f"{run.folder}: no run of this study; those read COLLECTIVE-TURN: ring-0")
+            runs.append(numbers.training(layout, name, int(turn), run.record))
+            if layout not in notes:
+                notes[layout] = {**_noted(run, trained), **{key: run.has(key) for key in ("engine", "environment")}}
+                notes[layout]["backend"] = run.has("environment", "backend")
     return runs, notes
 
 
-def _note(folder: Path) -> dict[str, Any]:
-    """What was said of a layout's trainings; nothing where they were started by hand."""
-    path = folder / CLUSTER
-    return notes.note(path, {}) if path.exists() else {}
+def _of_one_link(runs: Sequence[NotedRun]) -> list[NotedRun]:
+    """Those on links of the rate that the last run had: others were measured before, and are none of this table's."""
+    last = max(runs, key=lambda run: str(run.has("environment", "utc")), default=None)
+    return [run for run in runs if last is not None and run.note.get("link") == last.note.get("link")]
+
+
+def _noted(run: NotedRun, trained: Sequence[NotedRun]) -> dict[str, Any]:
+    """What is known of a layout's trainings, by one of them; nothing where they were started by hand."""
+    if "launch" not in run.note:
+        return {}
+    launch = run.note["launch"].replace(run.folder.name, "NAME-TURN")
+    launch = launch.replace(f"collective.name={run.composition}", "collective.name=NAME")
+    turns = {each.turn for each in trained}
+    return {"link": run.note.get("link"), "turns": len(turns), "launch": launch}

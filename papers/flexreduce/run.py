@@ -9,21 +9,15 @@ The machine should have nothing else to do. A layout that fails is reported and 
 """
 
 import argparse
-import dataclasses
-import json
-import shutil
 from pathlib import Path
 
-from papers.flexreduce.measured import LAYOUTS, PUBLISHED
-from papers.flexreduce.report import CLUSTER
+from papers.flexreduce.measured import LAYOUTS, PUBLISHED, TRAININGS
 from papers.launched import FEW, Timed, Trained
-from papers.runner import RESULTS, Launch, Part, measure, shown
-from papers.timings import Timing, refuse_other_links
+from papers.runner import RESULTS, Launch, Part, measure
+from papers.timings import Timing
 from papers.trainings import Cluster, Training
 from papers.trust import TURNS
 from wirebench.errors import UserError
-from wirebench.record import notes
-from wirebench.utils.files import write_atomically
 
 CONFIG = Path("configs/tables/flexreduce_resnet18.toml")
 TIMED = ("ring", "flexreduce", "blueconnect", "native")
@@ -32,7 +26,7 @@ SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), f"{PUBLISHED.tables['s
 PAPERS = "configs/papers/imagenet_resnet18_flexreduce.toml"
 ON_CLUSTER = {
     "cells": Timed("Fig. 4 (a) to (e), NCCL's as `native` with --device cuda", TIMED, (*SIZES, FULL_SIZE), LAYOUTS),
-    "end_to_end": Trained(
+    TRAININGS: Trained(
         "Fig. 4 (f)",
         {name: (PAPERS, (f"collective.name={name}",)) for name in TRAINED},
         FEW,
@@ -42,37 +36,6 @@ ON_CLUSTER = {
 }
 QUICK = ("2+2", "2+3", "3+3+3", "3+3+4")
 LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
-
-
-@dataclasses.dataclass(frozen=True)
-class Turn(Training):
-    """A training with one collective on a layout. What all of a layout share stands once, beside them."""
-
-    place: Cluster
-
-    def is_there(self, out: Path) -> bool:
-        """Whether it left a record; UserError where the layout's links were others."""
-        path = (out / self.folder).parent / CLUSTER
-        there = (out / self.folder / "record.json").exists()
-        if there and path.exists():
-            refuse_other_links(path, notes.note(path, {}), self.place.link)
-        return there
-
-    def make(self, out: Path, launch: Launch) -> bool:
-        """Train; whether that left a result. Runs on other links go: they are none of this measurement's."""
-        folder = (out / self.folder).parent
-        path = folder / CLUSTER
-        if path.exists() and notes.note(path, {}).get("link") != self.place.link:
-            shutil.rmtree(folder)
-        well = super().make(out, launch)
-        turns = {record.parent.name.rpartition("-")[2] for record in folder.glob("[!.]*-*/record.json")}
-        if turns:
-            example = dataclasses.replace(
-                self, folder=str(Path(self.folder).with_name("NAME-TURN")), overrides=("collective.name=NAME",)
-            ).command(out)
-            note = {"link": self.place.link, "turns": len(turns), "launch": shown(example)}
-            write_atomically(path, json.dumps(note, indent=1) + "\n")
-        return well
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -121,14 +84,14 @@ def timings(options: argparse.Namespace) -> list[Timing]:
     return [Timing(layout, Cluster(options.link, layout=layout), TIMED, sizes, seconds) for layout in layouts]
 
 
-def trainings(options: argparse.Namespace) -> list[Turn]:
+def trainings(options: argparse.Namespace) -> list[Training]:
     """Every collective once, then every one again, layout by layout."""
     turns = TURNS if options.turns is None else options.turns
     if turns < 1:
         raise UserError(f"--turns: must be positive, got {turns}")
     return [
-        Turn(
-            f"end_to_end/{layout}/{name}-{turn}",
+        Training(
+            f"{TRAININGS}/{layout}/{name}-{turn}",
             f"{layout}: {name} in turn {turn}",
             Cluster(options.link, layout=layout),
             CONFIG,

@@ -105,7 +105,7 @@ def _saved(ours: Row, rival: Row) -> Estimate | None:
 
 def _by_turn(row: Row) -> dict[str, float]:
     """Seconds of communication, by the turn's number."""
-    known = {run.folder.name.rpartition("-")[2]: communication(run) for run in row.runs}
+    known = {run.turn: communication(run) for run in row.runs}
     return {turn: seconds for turn, seconds in known.items() if seconds}
 
 

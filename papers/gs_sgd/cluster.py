@@ -18,7 +18,7 @@ from papers.gs_sgd.claims import model_of
 from papers.gs_sgd.run import ON_CLUSTER
 from papers.rows import Row
 from wirebench.errors import UserError
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
@@ -39,7 +39,7 @@ def load(folder: Path | None) -> Measured:
     if folder is None:
         return Measured({}, {})
     timed, trained = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
-    for run in notes.finished(folder):
+    for run in recorded.finished(folder):
         model = model_of(run.record["config"]["model"])
         if model and label_of(run) and run.record["world_size"] == WORKERS and run.record["engine"] != LOCAL:
             (trained if run.is_whole else timed)[model].append(run)

@@ -21,9 +21,9 @@ from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, Panel, around, finished, grid
 
-CONVERGENCE = {"ResNet-20": "fig2.png", "VGG-16": "fig3.png"}
-TIMES = {"ResNet-20": "fig4.png", "VGG-16": "fig5.png"}
-ENTRIES = {"VGG-16": "fig6.png", "ResNet-20": "fig7.png"}
+CONVERGENCE = {"ResNet-20": "fig2.svg", "VGG-16": "fig3.svg"}
+TIMES = {"ResNet-20": "fig4.svg", "VGG-16": "fig5.svg"}
+ENTRIES = {"VGG-16": "fig6.svg", "ResNet-20": "fig7.svg"}
 """The paper names the networks in this order, and does not say which figure has which."""
 COMPARED = ("dense", "gtopk", "sketched_sgd", "gs_sgd", "gs_sgd literal")
 """The paper's three methods, as printed and with our defaults, and dense training."""
@@ -64,7 +64,7 @@ def convergence(network: str, groups: Sequence[Sequence[Method]]) -> Figure | st
     panels = [made for those in chosen for made in (_panel(those, TOP1), _panel(those, LOSS)) if made]
     if not panels:
         return "no training of the network with gs_sgd"
-    number = CONVERGENCE[network].removeprefix("fig").removesuffix(".png")
+    number = CONVERGENCE[network].removeprefix("fig").removesuffix(".svg")
     note = "\n".join([*map(course.setting, chosen), _papers_epochs(chosen)])
     return grid(panels, f"gs-SGD, Fig. {number}: convergence of {network}", note, 2, BROAD)
 
@@ -108,7 +108,7 @@ def breakdown(network: str, rows: Sequence[Row]) -> Figure | str:
     look = Look(colours.STEP, spread="steps, 10 % to 90 %", legend_columns=1, bold=printed)
     runs = [run for row in shown for run in row.runs]
     where = cluster(shown) if {"hosts", "link"} <= runs[0].note.keys() else network
-    number = TIMES[network].removeprefix("fig").removesuffix(".png")
+    number = TIMES[network].removeprefix("fig").removesuffix(".svg")
     note = (
         f"{where}. Bars: medians of {counted((len(row.runs) for row in shown), 'turn')}; lines: 10 % to 90 % of all "
         "steps. Bold: the algorithms as printed, by which claims are judged. The paper's figure has no numbers; beside "
@@ -159,7 +159,7 @@ def sweeps(network: str, groups: Sequence[Sequence[Method]]) -> Figure | str:
             used.append(named)
     if not panels:
         return f"needs trainings of gs_sgd literal with {DAMAGING_K:,} and with another k, or number of columns"
-    number = ENTRIES[network].removeprefix("fig").removesuffix(".png")
+    number = ENTRIES[network].removeprefix("fig").removesuffix(".svg")
     note = "\n".join(
         [*map(course.setting, used), f"The paper prints no accuracies; it says that {DAMAGING_K:,} damages them."]
     )

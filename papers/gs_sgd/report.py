@@ -20,6 +20,7 @@ from papers.page import Page
 from papers.rows import Row, load
 from papers.runner import RESULTS
 from wirebench.errors import UserError
+from wirebench.record import recorded
 
 TRAININGS = RESULTS / "convergence"
 
@@ -58,13 +59,13 @@ def of_cluster(folder: Path | None) -> list[Finding]:
 
 def _tasks(options: argparse.Namespace) -> list[Path]:
     """Folders of trainings."""
-    return sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
+    return recorded.series(options.trainings)
 
 
 def _rows(options: argparse.Namespace) -> dict[str, list[Row]]:
     """By the paper's name of their model."""
-    folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
-    models = ((model_of(rows[0].runs[0].record["config"]["model"]), rows) for rows in map(load, folders))
+    found = map(load, recorded.series(options.runs))
+    models = ((model_of(rows[0].runs[0].record["config"]["model"]), rows) for rows in found)
     return {model: rows for model, rows in models if model}
 
 

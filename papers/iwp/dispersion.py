@@ -5,16 +5,15 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 from papers import trust
 from papers.estimate import mean
 from papers.findings import Finding
+from papers.iwp import steps
 from papers.iwp.claims import CLAIMED
 from papers.iwp.imagenet import Trained
 from papers.iwp.variants import LAYERWISE
-from wirebench.errors import UserError
-from wirebench.utils.parsing import json_of
+from wirebench.record.notes import NotedRun
 
 LAYER = "layer1.0.downsample.0.weight"
 MEAN, VARIANCE = (f"compressor/importance_{name}/{LAYER}" for name in ("mean", "var"))
@@ -25,7 +24,7 @@ DRASTIC = 2.0
 def findings(trained: Trained) -> Iterator[Finding]:
     """What trainings of ResNet-50 with layer-wise thresholds say, of those that took readings in several epochs."""
     claim = CLAIMED["dispersion"]
-    told = [(run, by_epoch(run.folder / "steps.jsonl")) for run in trained.get(("resnet50", LAYERWISE), ())]
+    told = [(run, by_epoch(run)) for run in trained.get(("resnet50", LAYERWISE), ())]
     runs = [run for run, course in told if len(course) > 1]
     if not runs:
         return
@@ -37,19 +36,12 @@ def findings(trained: Trained) -> Iterator[Finding]:
     yield Finding(claim, here, claim.judge(epoch), "", "", records, trust.rules_of([runs], "seeds"))
 
 
-def by_epoch(path: Path) -> dict[int, float]:
+def by_epoch(run: NotedRun) -> dict[int, float]:
     """Variance over mean of the layer's importance, the mean of an epoch's readings; epochs count from 1."""
     readings: defaultdict[int, list[float]] = defaultdict(list)
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                step = json_of(line) if VARIANCE in line else {}  # few of a run's many steps have a reading
-                if step.get(MEAN) and step.get(VARIANCE):
-                    readings[step["epoch"] + 1].append(step[VARIANCE] / step[MEAN])
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: is not what a run writes: {error}") from error
+    for step in steps.having(run, VARIANCE):
+        if step.get(MEAN) and step.get(VARIANCE):
+            readings[step["epoch"] + 1].append(step[VARIANCE] / step[MEAN])
     return {epoch: statistics.mean(those) for epoch, those in sorted(readings.items())}
 
 

@@ -21,7 +21,7 @@ from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, kind
 from papers.rows import Row
 from papers.significance import LEAST_RUNS
 from wirebench.errors import UserError
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
 BASELINE = "baseline"
@@ -42,7 +42,7 @@ class Measured(NamedTuple):
 def load(folder: Path | None) -> Measured:
     """The finished runs on image folders below `folder`, none for None; UserError where it has no such run."""
     trained, timed = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
-    for run in notes.finished(folder) if folder is not None else ():
+    for run in recorded.finished(folder) if folder is not None else ():
         model = str(run.has("config", "model", "name"))
         if run.has("config", "data", "name") == "imagefolder" and model in MODELS and run.record["engine"] != "local":
             (trained if run.is_whole else timed)[model].append(run)

@@ -9,7 +9,7 @@ from papers import trust
 from papers.energy import with_energy
 from papers.iwp.variants import unlabelled
 from papers.rows import Row
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
@@ -135,7 +135,7 @@ class Counted:
 
 def load(folder: Path) -> list[Counted]:
     """All runs of a part, by name; nothing where there is no such folder."""
-    return [Counted(run) for run in notes.read(folder, NEEDS)]
+    return [Counted(run) for run in recorded.noted(folder, NEEDS)]
 
 
 def document(part: str, rows: Sequence[Counted]) -> str:
@@ -153,7 +153,7 @@ def document(part: str, rows: Sequence[Counted]) -> str:
             *table(*with_energy(HEAD, [row.cells() for row in rows], [Row("", (row.run,)) for row in rows])),
             LEGEND,
             "",
-            "![compression ratios](ratios.png)",
+            "![compression ratios](ratios.svg)",
             "",
         ]
     )

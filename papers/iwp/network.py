@@ -10,7 +10,7 @@ from papers.findings import Finding
 from papers.iwp.variants import DENSE, FIXED, kind, unlabelled
 from papers.rows import Row
 from papers.rows import load as load_rows
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
@@ -20,7 +20,7 @@ HEAD = ("method", "turns", "KB/s sent by a host [95 % interval]", "share of the 
 
 def load(folder: Path) -> list[Row]:
     """The methods, by what the table calls them; nothing where there is no run."""
-    return load_rows(folder) if any(folder.glob("[!.]*/method.json")) else []
+    return load_rows(folder) if recorded.directly_below(folder) else []
 
 
 def rate(run: NotedRun) -> float | None:
@@ -62,7 +62,7 @@ def _ratios(dense: Row, row: Row) -> Estimate | None:
 
 def _by_turn(row: Row) -> dict[str, float]:
     """Bytes in a second, by the turn's number."""
-    rates = {run.folder.name.rpartition("-")[2]: rate(run) for run in row.runs}
+    rates = {run.turn: rate(run) for run in row.runs}
     return {turn: each for turn, each in rates.items() if each}
 
 
@@ -105,7 +105,7 @@ def document(rows: Sequence[Row]) -> str:
             "KB/s (1 KB = 1000 bytes) are what the kernel counted on the interface of rank 0's host, headers included, "
             "over all counted steps.",
             "",
-            "![network I/O](carried.png)",
+            "![network I/O](carried.svg)",
             "",
         ]
     )

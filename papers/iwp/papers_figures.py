@@ -56,7 +56,7 @@ def of_trainings(trainings: Mapping[str, Sequence[Method]], network: Sequence[Ro
             groups.append(Group(task, shown))
     reason = "no training with iwp"
     stands_in = "CIFAR-10 and its networks stand in for ResNet-50 on ImageNet."
-    for name, measure, caption in (("fig5.png", TOP1, "accuracy"), ("fig6.png", LOSS, "training loss")):
+    for name, measure, caption in (("fig5.svg", TOP1, "accuracy"), ("fig6.svg", LOSS, "training loss")):
         drawn.add(name, f"IWP's {caption} by epochs", _courses(name, groups, measure, stands_in) or reason)
     needs = "`wirebench study iwp report --cluster FOLDER` draws it of trainings on ImageNet that kept steps.jsonl"
     emulated = {
@@ -64,14 +64,14 @@ def of_trainings(trainings: Mapping[str, Sequence[Method]], network: Sequence[Ro
     }
     io = io_over_time(emulated)
     for name, caption in _FROM_STEPS.items():
-        drawn.add(name, caption, needs if isinstance(io, str) or name != "fig7_8.png" else io)
+        drawn.add(name, caption, needs if isinstance(io, str) or name != "fig7_8.svg" else io)
     return drawn
 
 
 _FROM_STEPS = {
-    "fig2_3.png": "Fig. 2 and 3, distributions of importance",
-    "fig4.png": "Fig. 4, variance over mean of the importance by epochs",
-    "fig7_8.png": "Fig. 7 and 8, network I/O over time",
+    "fig2_3.svg": "Fig. 2 and 3, distributions of importance",
+    "fig4.svg": "Fig. 4, variance over mean of the importance by epochs",
+    "fig7_8.svg": "Fig. 7 and 8, network I/O over time",
 }
 
 
@@ -83,12 +83,12 @@ def of_imagenet(trained: Trained, prefix: str = "imagenet_") -> Drawn:
         for model, title in MODELS.items()
     ]
     groups = [group for group in groups if group.methods]
-    drawn.add(f"{prefix}fig2_3.png", _FROM_STEPS["fig2_3.png"], distributions(trained))
-    drawn.add(f"{prefix}fig4.png", _FROM_STEPS["fig4.png"], ratios_by_epoch(trained))
-    for name, measure, caption in (("fig5.png", TOP1, "accuracy"), ("fig6.png", LOSS, "training loss")):
+    drawn.add(f"{prefix}fig2_3.svg", _FROM_STEPS["fig2_3.svg"], distributions(trained))
+    drawn.add(f"{prefix}fig4.svg", _FROM_STEPS["fig4.svg"], ratios_by_epoch(trained))
+    for name, measure, caption in (("fig5.svg", TOP1, "accuracy"), ("fig6.svg", LOSS, "training loss")):
         figure = _courses(name, groups, measure, "", _papers_top1 if measure is TOP1 else None)
         drawn.add(f"{prefix}{name}", f"IWP's {caption} by epochs", figure or "no run tells it of an epoch")
-    drawn.add(f"{prefix}fig7_8.png", _FROM_STEPS["fig7_8.png"], io_over_time(trained))
+    drawn.add(f"{prefix}fig7_8.svg", _FROM_STEPS["fig7_8.svg"], io_over_time(trained))
     return drawn
 
 
@@ -108,7 +108,7 @@ def _courses(
     if measure is TOP1:
         known = ", ".join(f"{words} {top1:.2f} %" for words, top1 in papers_top1("resnet50").items())
         notes.append(f"The paper's, in the end, of ResNet-50 on ImageNet (Table I): {known}.")
-    number = name.removeprefix("fig").removesuffix(".png")
+    number = name.removeprefix("fig").removesuffix(".svg")
     what = "accuracy" if measure is TOP1 else "loss"
     return grid(panels, f"IWP, Fig. {number}: {what} by epochs", "\n".join(notes), 2, BROAD)
 
@@ -187,7 +187,7 @@ def ratios_by_epoch(trained: Trained) -> Figure | str:
     lines, used = [], []
     for method in (FIXED, LAYERWISE):
         runs = list(trained.get(("resnet50", method), ()))
-        told = [(run, known) for run in runs if (known := dispersion.by_epoch(run.folder / steps.FILE))]
+        told = [(run, known) for run in runs if (known := dispersion.by_epoch(run))]
         if told:
             epochs = sorted(set.intersection(*(set(known) for _, known in told)))
             values = [[known[epoch] for _, known in told] for epoch in epochs]

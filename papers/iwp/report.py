@@ -26,6 +26,7 @@ from papers.iwp.variants import unlabelled
 from papers.page import Page
 from papers.runner import RESULTS
 from wirebench.errors import UserError
+from wirebench.record import recorded
 
 COUNTED = {"alexnet": "AlexNet", "resnet50": "ResNet-50", "cifar": "ResNet-8 on CIFAR-10"}
 """Parts that count bytes, and their models."""
@@ -74,14 +75,14 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """The claims, and one page for each part that has runs."""
     parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
     if not parts and not slow:
-        raise UserError(f"{options.runs}: has no PART/VARIANT-TURN/method.json; measure first")
+        raise UserError(f"{options.runs}: has no runs PART/VARIANT-TURN; measure first")
     out = options.dir or options.runs
     below = [
-        Page(out / part, measured.document(COUNTED[part], rows), {"ratios.png": figures.ratios(COUNTED[part], rows)})
+        Page(out / part, measured.document(COUNTED[part], rows), {"ratios.svg": figures.ratios(COUNTED[part], rows)})
         for part, rows in parts.items()
     ]
     if slow:
-        below.append(Page(out / NETWORK, network.document(slow), {"carried.png": figures.carried(slow)}))
+        below.append(Page(out / NETWORK, network.document(slow), {"carried.svg": figures.carried(slow)}))
     text = [
         "# IWP beside its paper",
         "",
@@ -106,7 +107,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 def _tasks(options: argparse.Namespace) -> list[Path]:
     """Folders of trainings."""
-    return sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
+    return recorded.series(options.trainings)
 
 
 def committed() -> list[list[str]]:

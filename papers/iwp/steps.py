@@ -6,13 +6,11 @@ A study's own runs do not keep the file; runs that a user makes by a claim's com
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.errors import UserError
 from wirebench.record.notes import NotedRun
-from wirebench.utils.parsing import json_of
 
 FILE = "steps.jsonl"
 SHARE = "compressor/importance_share/"
@@ -31,7 +29,7 @@ class Rate(NamedTuple):
 
 def rates(run: NotedRun) -> list[Rate]:
     """What rank 0 sent over time, without headers, in windows of as many steps; none for a run without the file."""
-    steps = [(step["seconds"], step["wire_bytes"]) for step in _read(run.folder / FILE, '"wire_bytes"')]
+    steps = [(step["seconds"], step["wire_bytes"]) for step in having(run, "wire_bytes")]
     length, found, begin = max(-(-len(steps) // WINDOWS), 1), [], 0.0
     for window in (steps[start : start + length] for start in range(0, len(steps), length)):
         seconds = sum(each for each, _ in window)
@@ -45,7 +43,7 @@ def distributions(run: NotedRun) -> dict[str, dict[int, Shares]]:
     """Shares of importance by layer and epoch (from 1), the mean of an epoch's readings; {} for a run without them."""
     readings: defaultdict[str, defaultdict[int, list[Shares]]] = defaultdict(lambda: defaultdict(list))
     names = [f"{low:.3g}" for low in LOWS]
-    for step in _read(run.folder / FILE, SHARE):
+    for step in having(run, SHARE):
         layers = dict.fromkeys(key[len(SHARE) :].rpartition("/")[0] for key in step if key.startswith(SHARE))
         for layer in layers:
             shares = [step.get(f"{SHARE}{layer}/{name}") for name in names]
@@ -62,15 +60,11 @@ def _mean(those: list[Shares]) -> Shares:
     return tuple(map(statistics.mean, zip(*those, strict=True)))
 
 
-def _read(path: Path, having: str) -> Iterator[Mapping[str, Any]]:
-    """The lines that have a text; none without the file. UserError for a damaged one."""
+def having(run: NotedRun, key: str) -> Iterator[Mapping[str, Any]]:
+    """The lines with a key that begins so; none where the file was not kept. UserError for a damaged one."""
     try:
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                if having in line:
-                    step = json_of(line)
-                    yield {**step, "seconds": float(step["seconds"]), "epoch": int(step["epoch"])}
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: is not what a run writes: {error}") from error
+        for step in run.files.get(FILE) or ():
+            if any(each.startswith(key) for each in step):
+                yield {**step, "seconds": float(step["seconds"]), "epoch": int(step["epoch"])}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{run.folder / FILE}: is not what a run writes: {error}") from error

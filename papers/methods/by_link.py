@@ -15,7 +15,7 @@ from wirebench.figures.style import Figure, around, finished
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
-FOLDER, FIGURE = "by_link", "speedups.png"
+FOLDER, FIGURE = "by_link", "speedups.svg"
 Gains = Mapping[str, Mapping[float, Estimate]]
 """By method and Gbit/s: steps per second over dense training's."""
 

@@ -1,4 +1,4 @@
-"""The table and the figure of what was measured of compressors: table.md and steps.png in their runs' folder.
+"""The table and the figure of what was measured of compressors: table.md and steps.svg in their runs' folder.
 
 wirebench study methods report results/methods/vgg16
 wirebench study methods report results/methods/vgg16-*gbit results/methods/vgg16-*mbit     with by_link beside them
@@ -28,7 +28,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each folder, and one for several that differ in the rate of their links."""
     rows = {folder: load(folder) for folder in options.folders}
-    own = [Page(folder, document(those), {"steps.png": figure(those)}) for folder, those in rows.items()]
+    own = [Page(folder, document(those), {"steps.svg": figure(those)}) for folder, those in rows.items()]
     return [*own, *map(by_link.page, by_link.groups(list(rows)))]
 
 

@@ -32,8 +32,8 @@ def document(rows: Sequence[Row]) -> str:
         f"hosts with links of {note['link']}, all on one {first.machine}. The workers share these, so `compress` is "
         "the time of a busy part of a core. Times are milliseconds, bytes those of one step; `wire` and the interface "
         "are rank 0's. A step is the median of the turns' medians, and in brackets are the least tenth and the largest "
-        "ninetieth percentile of a turn's steps. A method's name leads to the record of its first turn; the others lie "
-        f"beside it.{_compared(*baselines)}",
+        "ninetieth percentile of a turn's steps. `wirebench show` prints a record: its path is this folder's, with the "
+        f"method and the turn.{_compared(*baselines)}",
         "",
         *_slowed(first.has("config", "network", "dilation") or 1),
         f"Commits: {commits}. Made by `wirebench study methods run`, which runs `{note['launch']}` and the like.",
@@ -43,7 +43,7 @@ def document(rows: Sequence[Row]) -> str:
         *_accuracy(accuracies),
         *_wire_check(rows),
         *_noise(rows),
-        "![time per step](steps.png)",
+        "![time per step](steps.svg)",
         "",
     ]
     return "\n".join(lines)
@@ -54,7 +54,7 @@ def _cells(row: Row, baselines: Sequence[Row | None], accuracies: Accuracies) ->
     spread = "" if between is None else f" [{_milliseconds(between[0])} - {_milliseconds(between[1])}]"
     state = row.median("compressor_state")
     return [
-        f"[{row.title}]({row.runs[0].folder.name}/record.json) ({_composition(row)})",
+        f"{row.title} ({_composition(row)})",
         _milliseconds(row.step_seconds) + spread,
         *(_times(row, base) for base in baselines),
         accuracies.known[row.label].cell if row.label in accuracies.known else "-",

@@ -20,7 +20,7 @@ from papers.mg_wfbp.all_reduces import RING, Times
 from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
 from papers.rows import Row, fastest, times_faster
 from wirebench.errors import UserError
-from wirebench.record import collective_results, notes
+from wirebench.record import collective_results, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.topology.tree import Topology
 
@@ -50,7 +50,7 @@ def load(folder: Path | None) -> list[NotedRun]:
     """The finished runs of the paper's networks below `folder`, none for None; UserError where there is nothing."""
     if folder is None:
         return []
-    found = [run for run in notes.finished(folder) if model_of(run) is not None]
+    found = [run for run in recorded.finished(folder) if model_of(run) is not None]
     if not found and not rings(folder):
         raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(NAMES)}")
     return found

@@ -20,7 +20,7 @@ from wirebench.record.notes import NotedRun
 
 SHOWN = (*SCHEDULES, STAR)
 ByNodes = Mapping[int, Mapping[int, Times]]
-FILES = {"GoogLeNet": "cluster_fig6.png", "ResNet-50": "cluster_fig7.png"}
+FILES = {"GoogLeNet": "cluster_fig6.svg", "ResNet-50": "cluster_fig7.svg"}
 
 
 def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], list[str]]:
@@ -33,9 +33,9 @@ def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], l
     missing = []
     timed = rings_alone(alone) if alone else all_reduces(rows)
     if timed is None:
-        missing.append("cluster_fig5b.png: no run on several machines has times of rings (`collective.name=ring`)")
+        missing.append("cluster_fig5b.svg: no run on several machines has times of rings (`collective.name=ring`)")
     else:
-        drawn["cluster_fig5b.png"] = timed
+        drawn["cluster_fig5b.svg"] = timed
     panels = []
     for model in MODELS:
         mine = of_most_runs(model, rows)
@@ -49,9 +49,9 @@ def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], l
         where = _where([row for row in rows.values() if not row.diverged])
         note = f"Bars: medians of runs; ticks: the whole step as the paper's authors measured it. {where}."
         title = "MG-WFBP, Fig. 8: computation and communication of a step, measured"
-        drawn["cluster_fig8.png"] = grid(panels, title, note, 2, len(panels) * (WIDTH + figures.BESIDE))
+        drawn["cluster_fig8.svg"] = grid(panels, title, note, 2, len(panels) * (WIDTH + figures.BESIDE))
     else:
-        missing.append("cluster_fig8.png: no run on several machines has phases of its steps")
+        missing.append("cluster_fig8.svg: no run on several machines has phases of its steps")
     return drawn, missing
 
 
@@ -116,7 +116,7 @@ def speedups_of(model: Model, rows: Mapping[Setting, Row]) -> Figure | None:
         f"Solid: medians of {turns}, {ranks} rank{'s' * (ranks > 1)} a machine; dashed: measured by the paper's "
         f"authors (K80, 10 Gbit/s). {_where(list(rows.values()))}."
     )
-    number = FILES[model.label].removesuffix(".png")[-1]
+    number = FILES[model.label].removesuffix(".svg")[-1]
     title = f"MG-WFBP, Fig. {number}: {model.label}, measured on a cluster"
     return finished(curves([linear, *lines], across, up, title, note, height=300))
 

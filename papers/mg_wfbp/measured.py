@@ -15,7 +15,7 @@ from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import NotedRun
-from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, timeline_spans
+from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, TRACE, spans_of
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
@@ -41,7 +41,7 @@ PAIRS = (
 def page(folder: Path) -> Page:
     """The report of a folder of runs."""
     rows = load(folder)
-    return Page(folder, document(rows), {"steps.png": figure(rows)})
+    return Page(folder, document(rows), {"steps.svg": figure(rows)})
 
 
 def findings(folder: Path) -> list[Finding]:
@@ -95,7 +95,7 @@ def document(rows: Sequence[Row]) -> str:
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *table(PAIRS_HEAD, _pairs(rows)),
         *_all_gathers(rows),
-        "![time per step](steps.png)",
+        "![time per step](steps.svg)",
         "",
     ]
     return "\n".join(lines)
@@ -158,8 +158,8 @@ def _all_gathers(rows: Sequence[Row]) -> list[str]:
     """How much of the all-gathers of split schedules forward passes hide, by the timelines of their first turns."""
     lines = []
     for row in rows:
-        folder = row.runs[0].folder
-        spans = timeline_spans(folder / "trace.json") if (folder / "trace.json").is_file() else []
+        run = row.runs[0]
+        spans = spans_of(run.files.get(TRACE), run.folder / TRACE)
         gathers = [(begin, end) for name, begin, end in spans if name.endswith((ALL_GATHER, FORMERLY_ALL_GATHER))]
         if gathers:
             forward = [(begin, end) for name, begin, end in spans if name == "forward"]
@@ -168,7 +168,7 @@ def _all_gathers(rows: Sequence[Row]) -> list[str]:
             total = sum(end - begin for begin, end in gathers)
             lines += [
                 f"`{row.label}`: a forward pass hides {_ms(hidden):.0f} of the {_ms(total):.0f} ms of all-gathers in "
-                f"the steps that {folder.name}/trace.json shows (ui.perfetto.dev); during the rest the forward pass "
+                f"the steps that {run.folder.name}/{TRACE} shows (ui.perfetto.dev); during the rest the forward pass "
                 "waits for them or has not begun.",
                 "",
             ]

@@ -19,6 +19,7 @@ from papers.trainings import Cluster, Training
 from papers.trust import TURNS
 from wirebench import schedulers
 from wirebench.errors import UserError
+from wirebench.telemetry.timeline import TRACE
 from wirebench.utils.names import suggest
 
 GOOGLENET, RESNET50, ALIKE = (
@@ -142,5 +143,6 @@ def plan(setting: Setting, turns: int) -> list[Training]:
             label = " ".join((name, *given))
             folder = f"{label.replace(' ', '-')}-{turn}"
             cluster = Cluster(setting.link, setting.hosts)
-            runs.append(Training(folder, label, cluster, setting.config, overrides, keeps=("trace.json",)))
+            keeps = (TRACE,) if turn == 0 else ()  # which the report draws
+            runs.append(Training(folder, label, cluster, setting.config, overrides, keeps))
     return runs

@@ -36,10 +36,10 @@ RING = "ring"
 EMULATED = RESULTS / "schedules/googlenet_8x10gbit"
 """Runs on emulated hosts whose all-reduces stand beside Fig. 5 (b): of the paper's three schedules."""
 CAPTIONS = {
-    "fig5a.png": "sizes of layers", "fig5b.png": "time of an all-reduce",
-    "fig6.png": "GoogLeNet, measured and predicted", "fig7.png": "ResNet-50, measured and predicted",
-    "fig8.png": "computation and communication", "fig9a.png": "GoogLeNet, simulated",
-    "fig9b.png": "ResNet-50, simulated",
+    "fig5a.svg": "sizes of layers", "fig5b.svg": "time of an all-reduce",
+    "fig6.svg": "GoogLeNet, measured and predicted", "fig7.svg": "ResNet-50, measured and predicted",
+    "fig8.svg": "computation and communication", "fig9a.svg": "GoogLeNet, simulated",
+    "fig9b.svg": "ResNet-50, simulated",
 }  # fmt: skip
 
 
@@ -90,14 +90,14 @@ def page(folder: Path) -> Page:
     where = {model.label: computed(known.git, _trace(model), constants) for model in MODELS}
     both = computed(known.git, *map(_trace, MODELS), constants)
     drawn: dict[str, Figure | None] = {
-        "fig5a.png": figures.layer_sizes(MODELS),
-        "fig5b.png": figures.all_reduces(all_reduce, computed(known.git, constants), _measured()),
-        "fig8.png": figures.step_parts(MODELS, found.predicted, found.starred, both),
+        "fig5a.svg": figures.layer_sizes(MODELS),
+        "fig5b.svg": figures.all_reduces(all_reduce, computed(known.git, constants), _measured()),
+        "fig8.svg": figures.step_parts(MODELS, found.predicted, found.starred, both),
     }
     for model, real, simulated in ((GOOGLENET, "fig6", "fig9a"), (RESNET, "fig7", "fig9b")):
         label = model.label
-        drawn[f"{real}.png"] = figures.real_figure(model, found.predicted[label], found.starred[label], where[label])
-        drawn[f"{simulated}.png"] = figures.simulated_figure(model, found.simulated[label], where[label])
+        drawn[f"{real}.svg"] = figures.real_figure(model, found.predicted[label], found.starred[label], where[label])
+        drawn[f"{simulated}.svg"] = figures.simulated_figure(model, found.simulated[label], where[label])
     in_order = {name: drawn[name] for name in CAPTIONS}
     return Page(folder, document(found), in_order, files={origin.FILE: known.text})
 

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from papers.prediction.measured import NEAR, Predicted, collect, near
 from papers.prediction.repeats import STEADY
-from wirebench.record.notes import machine_of
+from wirebench.record import recorded
 
 SUFFIX = "-again"
 """Suffix of the folder's name."""
@@ -105,7 +105,7 @@ def find(folder: Path, runs: Sequence[Predicted]) -> AnotherTime | None:
     """
     here = folder.resolve()
     other = here.with_name(here.name.removesuffix(SUFFIX) if is_repeat(here) else here.name + SUFFIX)
-    if not other.is_dir() or (machine := machine_of(here)) is None or machine_of(other) != machine:
+    if not other.is_dir() or (machine := recorded.machine_of(here)) is None or recorded.machine_of(other) != machine:
         return None
     there = {each.name: each for each in collect(other)}
     twice = [(one, two) for one in runs if (two := there.get(one.name)) and _settings(one) == _settings(two)]

@@ -9,7 +9,7 @@ from typing import Any
 from papers.prediction.repeats import STEADY, repeats_to
 from papers.published import load
 from wirebench.errors import UserError
-from wirebench.record import schema
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
 CLAIM = load(Path(__file__).parent).claims["near"]
@@ -62,16 +62,13 @@ class Predicted:
 
 def collect(folder: Path) -> list[Predicted]:
     """All runs below `folder` whose record has a prediction, by name; UserError if there are none."""
-    if not folder.is_dir():
+    if not folder.is_dir() and recorded.at(folder) is None:
         raise UserError(f"{folder}: is no folder")
     predicted = []
-    for path in sorted(folder.rglob("record.json")):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            record = schema.read(path)
-            if record.get("prediction"):
-                inside = str(path.parent.relative_to(folder))
-                run = NotedRun(path.parent, {}, record)
-                predicted.append(Predicted(folder.resolve().name if inside == "." else inside, run))
+    for run in recorded.below(folder):
+        if run.record.get("prediction"):
+            inside = str(run.folder.relative_to(folder))
+            predicted.append(Predicted(folder.resolve().name if inside == "." else inside, run))
     if not predicted:
         raise UserError(f"{folder}: has no run with a prediction; runs of several processes have one")
     return predicted

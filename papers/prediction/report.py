@@ -1,6 +1,5 @@
-"""Predicted beside measured steps, of all runs below a folder: table.md and errors.png in it.
+"""Predicted beside measured steps, of all runs below a folder: table.md and errors.svg in it.
 
-The runs on emulated clusters also have cell.json in their folders and a line in cells.csv, for other programs.
 wirebench study prediction report --simulate           also what the simulator says of each run, from outside
 wirebench study prediction report results --print      only the table, of whatever is there
 A table that has simulated steps is not written without --simulate: they would be lost.
@@ -15,7 +14,7 @@ from papers import trust
 from papers.claim import together
 from papers.findings import Finding
 from papers.page import Page
-from papers.prediction import another_time, cells, signed
+from papers.prediction import another_time, signed
 from papers.prediction import outside as simulations
 from papers.prediction.another_time import AnotherTime
 from papers.prediction.measured import CLAIM, NEAR, Predicted, collect, near, where_steady
@@ -29,16 +28,16 @@ from wirebench.figures.scatter import Point, scatter
 from wirebench.figures.style import Figure, around, finished
 from wirebench.planner import ranges
 from wirebench.planner.resimulated import RATES
-from wirebench.record.notes import NOTE, NotedRun, machine_of
+from wirebench.record import recorded
+from wirebench.record.notes import NotedRun
 from wirebench.utils import markdown
 
 AFTERWARDS = ("naive", "sync_easgd")
 """Schedules whose messages wait for the end of the backward pass."""
 HEAD = ("run", "engine", "scheduler", "compressor", "collective", "messages", "measured ms", "repeats to",
         "predicted ms", "error")  # fmt: skip
-FIGURE = "![predicted against measured](errors.png)\n"
+FIGURE = "![predicted against measured](errors.svg)\n"
 FOLDER = RESULTS / "prediction"
-EXPLAINED = "The same for programs: cells.csv, and cell.json beside each record (results/prediction/README.md)."
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +69,9 @@ def _keep(folders: Sequence[Path]) -> None:
 
 def _page(folder: Path, runs: Sequence[Predicted], outside: Outside | None) -> Page:
     before = signed.load(folder)
-    files = cells.files(folder, runs, outside, before)
-    text = document(folder.resolve().name, runs, outside, before, bool(files), another_time.find(folder, runs))
-    files |= {ranges.SHIPPED.name: outside.numbers} if outside and outside.numbers else {}
-    return Page(folder, text, {"errors.png": figure(runs)}, verdict(runs), files)
+    text = document(folder.resolve().name, runs, outside, before, another_time.find(folder, runs))
+    files = {ranges.SHIPPED.name: outside.numbers} if outside and outside.numbers else {}
+    return Page(folder, text, {"errors.svg": figure(runs)}, verdict(runs), files)
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
@@ -107,15 +105,15 @@ def _folders(options: argparse.Namespace) -> list[Path]:
 
 def _shared() -> list[Path]:
     """The forty, and the lists whose runs share the machine's constants with them; a repeated list shares none."""
-    machine = machine_of(FOLDER)
+    machine = recorded.machine_of(FOLDER)
     lists = (folder for folder in _listed() if not another_time.is_repeat(folder))
-    return [FOLDER, *(folder for folder in lists if machine_of(folder) == machine)]
+    return [FOLDER, *(folder for folder in lists if recorded.machine_of(folder) == machine)]
 
 
 def _listed() -> list[Path]:
     """Folders of every list that was predicted before and has a run."""
     found = sorted(path.parent for path in FOLDER.parent.glob(f"{FOLDER.name}-*/{signed.FILE}"))
-    return [folder for folder in found if any(folder.glob(f"*/{NOTE}"))]
+    return [folder for folder in found if recorded.directly_below(folder)]
 
 
 def document(
@@ -123,13 +121,11 @@ def document(
     runs: Sequence[Predicted],
     outside: Outside | None = None,
     before: Signed | None = None,
-    has_cells: bool = False,
     again: AnotherTime | None = None,
 ) -> str:
     """table.md of the folder of this name.
 
     before     what was predicted before the runs, where it was; again: the same runs another time, where they are
-    has_cells  other programs have their files
     """
     measured = {each.name: each.seconds for each in runs}
     lines = [
@@ -139,7 +135,6 @@ def document(
         *([] if again is None else [again.said(), ""]),
         *([] if outside is None else [f"{outside.said} {_agreeing(again, outside.held)}".rstrip(), ""]),
         *([] if before is None else [_before(before, runs, again), ""]),
-        *([EXPLAINED, ""] if has_cells else []),
         *trust.note({each.name: [each.run] for each in runs}, ""),
         *markdown.table(
             (

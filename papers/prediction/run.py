@@ -19,7 +19,7 @@ from papers.prediction.listed import Composition
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from wirebench.errors import UserError
 from wirebench.planner import ranges
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.telemetry import environment
 from wirebench.utils.cli import check_outputs
 
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         predict(chosen, options, out, machine)
         if runs and not all(each.is_there(out) for each in planned):
             # What is there has been measured, whatever predicted it; the rest belongs to the same machine.
-            _check_machine(out if notes.machine_of(out) else machine.parent)
+            _check_machine(out if recorded.machine_of(out) else machine.parent)
     return [] if options.predict_only else measure({out: planned}, launch, options.again)
 
 
@@ -96,7 +96,7 @@ def _constants(folder: Path | None, out: Path) -> Path:
 
 def _check_machine(folder: Path) -> None:
     """UserError where the runs of `folder` are another machine's: its constants would predict that one's steps."""
-    theirs, here = notes.machine_of(folder), notes.machine(environment.cpu())
+    theirs, here = recorded.machine_of(folder), notes.machine(environment.cpu())
     if theirs not in (None, here):
         raise UserError(
             f"{folder} has runs of {theirs}, and this is {here}; --machine and --out name folders of its own"
@@ -111,7 +111,7 @@ def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Pat
     known = signed.load(out)
     steps = {} if known is None else known.steps
     missing = [each for each in chosen if each.name not in steps]
-    if late := next((each.name for each in missing if (out / each.name).exists()), None):
+    if late := next((each.name for each in missing if recorded.at(out / each.name)), None):
         raise UserError(f"{out / signed.FILE}: does not predict {late}, which has been run; --out names another folder")
     if known is not None and missing:
         raise UserError(f"{out / signed.FILE}: does not predict {missing[0].name}; --out names another folder")

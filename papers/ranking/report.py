@@ -22,7 +22,7 @@ from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import commits
 from wirebench.utils.markdown import table
 
-FIGURE = "ranking.png"
+FIGURE = "ranking.svg"
 NOT_PREDICTED = ("data", "update")
 """Phases of a step that the planner leaves out."""
 HEAD = ("planner's place", "schedule, compressor, collective", "predicted ms", "range",

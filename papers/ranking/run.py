@@ -21,6 +21,7 @@ from papers.trainings import Training
 from papers.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.planner import ranges
+from wirebench.record import recorded
 from wirebench.utils.cli import check_outputs
 from wirebench.utils.names import suggest
 
@@ -88,7 +89,7 @@ def _ranking(out: Path, cluster: Clustered, options: argparse.Namespace) -> Rank
     """What was ranked before, or is now; UserError where that was something else, or runs came first."""
     check_outputs(out=out / FILE)
     if options.again or not (out / FILE).exists():
-        if not options.again and any(out.glob("[!.]*/record.json")):
+        if not options.again and recorded.directly_below(out):
             raise UserError(f"{out}: has runs, and nothing was ranked before them; --out names another folder")
         return ranked.rank(cluster, options.machine)
     earlier = ranked.load(out)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from papers import judged, shipped
+from papers import index, judged, shipped
 from papers.site import content, overview, readme, reproduce
 from papers.study import Study
 from wirebench.bench import plot_collectives, plot_compressors
@@ -31,6 +31,8 @@ def drifts(root: Path, results: Path) -> list[str]:
     again = "run: wirebench study report --docs ."
     if not shows(figure, overview.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
+    if not index.FILE.is_file() or index.FILE.read_text(encoding="utf-8") != index.text():
+        found.append(f"{index.FILE}: has not the numbers of the records; {again}")
     found += of_benchmarks(results)
     # Results elsewhere are a reader's own (make tables QUICK=1), of which the documents say nothing.
     if results == root / "results" and text_of(guide) != readme.text(sections, guide):
@@ -69,7 +71,7 @@ def of_benchmarks(results: Path) -> list[str]:
 def benchmark_figures(results: Path) -> Iterator[tuple[Path, Figure | None]]:
     """The figures that benchmarks draw of their cells, by path; None for a file whose cells are missing.
 
-    Not every file of cells of collectives has figures, but every figure has its cells: KIND-STEM.png has them in
+    Not every file of cells of collectives has figures, but every figure has its cells: KIND-STEM.svg has them in
     STEM.jsonl.
     """
     for file in sorted(results.glob("*/compressors/cells.jsonl")):
@@ -77,7 +79,7 @@ def benchmark_figures(results: Path) -> Iterator[tuple[Path, Figure | None]]:
         note, where = plot_compressors.note_of(measured.header), provenance([measured.header["environment"]])
         drawn = plot_compressors.figures(measured.cells, note, where)
         yield from ((file.with_name(name), figure) for name, figure in drawn.items())
-    for path in sorted(results.glob("*/collectives/*.png")):
+    for path in sorted(results.glob("*/collectives/*.svg")):
         stem = path.stem.partition("-")[2]
         cells = path.with_name(f"{stem}.jsonl")
         known = cells.is_file()

@@ -14,8 +14,8 @@ from papers.published import Published
 from papers.runner import ROOT
 from papers.study import Study, available
 from wirebench.errors import UserError
-from wirebench.record.notes import processor
-from wirebench.utils.parsing import json_of
+from wirebench.record import recorded
+from wirebench.record.notes import NotedRun, processor
 
 OURS = "Wirebench"
 """The author of claims that are the suite's own."""
@@ -141,9 +141,8 @@ def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[Sta
 
 def flagged(sections: Sequence[Section]) -> list[tuple[Path, str]]:
     """The runs behind findings and tables that converge otherwise than the reference runs of their method, and how."""
-    paths = sorted({path for path in _records(sections) if path.name == "record.json"})
     try:
-        return reference.flagged(paths)
+        return reference.flagged(_evidence(sections)[0])
     except UserError:
         return []  # a reference that cannot be read: the section of its study says so
 
@@ -151,9 +150,9 @@ def flagged(sections: Sequence[Section]) -> list[tuple[Path, str]]:
 def machines(sections: Sequence[Section]) -> list[tuple[str, ...]]:
     """The machines of all records that a finding or a table rests on: cells of a table, with how many records each."""
     count: dict[tuple[str, ...], int] = {}
-    for path in sorted(set(_records(sections))):
-        text = path.read_text(encoding="utf-8")
-        made_by = benchmarks.calls(json_of(text.partition("\n")[0] if path.suffix == ".jsonl" else text))
+    runs, files = _evidence(sections)
+    for told in (*(run.record for run in runs), *map(benchmarks.header, files)):
+        made_by = benchmarks.calls(told)
         for machine in dict.fromkeys(_machine(call["environment"]) for call in made_by):
             count[machine] = count.get(machine, 0) + 1
     return [(*machine, str(number)) for machine, number in sorted(count.items(), key=lambda each: -each[1])]
@@ -168,10 +167,9 @@ def _machine(environment: Mapping[str, Any]) -> tuple[str, ...]:
     return processor(cpu), str(cpu["cores"]), gpus or "none", versions["torch"], versions["python"]
 
 
-def _records(sections: Sequence[Section]) -> Iterable[Path]:
-    for section in sections:
-        for page in section.pages:
-            yield from page.folder.rglob("record.json")
-        for finding in section.findings:
-            for record in finding.records:
-                yield from record.rglob("record.json") if record.is_dir() else (record,)
+def _evidence(sections: Sequence[Section]) -> tuple[list[NotedRun], list[Path]]:
+    """The runs and the files of benchmarks that tables and findings rest on, by path."""
+    folders = {page.folder for section in sections for page in section.pages}
+    named = {path for section in sections for finding in section.findings for path in finding.records}
+    runs = {run.folder: run for path in folders | named for run in recorded.below(path)}
+    return [runs[path] for path in sorted(runs)], sorted(path for path in named if path.is_file())

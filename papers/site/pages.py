@@ -9,6 +9,7 @@ from papers.committed import EXCEPTIONS, excuses
 from papers.runner import RESULTS, ROOT
 from papers.site import energy
 from papers.site.content import MACHINE_HEAD, Judged, Section, command, counted, flagged, machines
+from wirebench.record import recorded
 from wirebench.utils.markdown import table
 
 CLAIMS, RECORDS = "claims.md", "records.md"
@@ -84,10 +85,9 @@ def _evidence(section: Section, judged: Judged) -> str:
 
 
 def record_link(record: Path, page: str = CLAIMS) -> str:
-    """A record, or the folder of a run, as a link from a page of the site."""
-    file = record / "record.json" if record.is_dir() else record
-    named = record.parent if record.name == "record.json" else record
-    return f"[{'/'.join(named.parts[-2:])}]({link(file, page)})"
+    """A file of a benchmark, or the file with the line of a run, as a link from a page of the site."""
+    file = record if record.is_file() else recorded.file_of(record)
+    return f"[{'/'.join(record.parts[-2:])}]({link(file, page)})"
 
 
 def link(path: Path, page: str) -> str:
@@ -145,7 +145,7 @@ def records(sections: Sequence[Section]) -> str:
     excused = [
         f"- {', '.join(each.files)}: {', '.join(each.rules)}: {each.why}" for each in excuses(RESULTS / EXCEPTIONS)
     ]
-    gpus = [[f"[{each.name}]({each.href})", *each.cells] for each in energy.lines(RESULTS, ROOT)]
+    gpus = [list(each) for each in energy.lines(RESULTS)]
     lines = [
         "# Records", "",
         "## Machines", "",

@@ -10,7 +10,7 @@ from wirebench.utils.markdown import replaced, table
 
 FILE = "results/README.md"
 BEGIN, END = "<!-- verdicts:begin -->", "<!-- verdicts:end -->"
-FIGURE = "verdicts.png"
+FIGURE = "verdicts.svg"
 """Beside the file."""
 
 

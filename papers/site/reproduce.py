@@ -13,7 +13,7 @@ from papers.study import Study
 from wirebench.utils.markdown import table
 
 FILE = Path("docs/reproduce.md")
-FIGURE = re.compile(r"fig(\d+)(?:_(\d+))?([a-z]?)\.png")
+FIGURE = re.compile(r"fig(\d+)(?:_(\d+))?([a-z]?)\.svg")
 PART = re.compile(r"--parts (.+?)(?= --)")
 INTRO = """# The papers, row by row
 

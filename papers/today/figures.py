@@ -19,7 +19,7 @@ from wirebench.record.notes import NotedRun
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
 MOST_POINTS = 36
 """Most points of a curve: a longer one has means over several windows, to keep the page of all results small."""
-SHOWN_GBIT = {"seconds.png": 1.0, "seconds-100mbit.png": 0.1}
+SHOWN_GBIT = {"seconds.svg": 1.0, "seconds-100mbit.svg": 0.1}
 """Rates in Gbit/s by the figure's file."""
 UP = "first worker's training loss, nats"
 FAMILIES = {

@@ -3,7 +3,7 @@
 wirebench study today report                   of results/today/gpt, gpt_rates, resnet, speed, order_1gbit ...
 wirebench study today report --out FOLDER      of FOLDER/gpt and so on
 
-table.md of each, and of a task bytes.png and seconds.png with the loss by bytes and by time.
+table.md of each, and of a task bytes.svg and seconds.svg with the loss by bytes and by time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from papers.today.tasks import DENSE, TASKS, compositions
 from papers.today.times import yardstick
 from wirebench.errors import UserError
 from wirebench.figures.style import Figure
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 
 
@@ -45,7 +45,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
     found = [page(options.out / name) for name in (*TASKS, *RATES, *TIMES, SPEED, *NETWORKS)]
     there = [each for each in found if each is not None]
     if not there:
-        raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
+        raise UserError(f"{options.out}: has no runs TASK/METHOD-SEED; train first")
     return there
 
 
@@ -64,7 +64,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 def committed() -> list[list[str]]:
     """The only one, once it is there."""
-    return [[]] if any((RESULTS / "today").glob("*/[!.]*/method.json")) else []
+    return [[]] if recorded.series(RESULTS / "today") else []
 
 
 def page(folder: Path) -> Page | None:
@@ -81,7 +81,7 @@ def page(folder: Path) -> Page | None:
     if not methods:
         return None
     by = yardstick(methods, alone.timed(folder, methods))
-    figures: dict[str, Figure | None] = {"bytes.png": against_bytes(task, methods)}
+    figures: dict[str, Figure | None] = {"bytes.svg": against_bytes(task, methods)}
     for name, gbit in SHOWN_GBIT.items():
         figures[name] = against_seconds(task, methods, by, gbit)
     found = with_unrun(_judged(folder, methods), verdicts.claims_of(task))
@@ -102,7 +102,7 @@ def methods_of(folder: Path) -> list[Method]:
     UserError where runs have different lengths, but for other forms of dense training, or other settings than their
     labels stand for.
     """
-    notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
+    recorded.noted(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
     found = load(folder, own=OWN)
     rates.refuse_mixed(folder, found)
     # The text is the standard library's own: another Python's is another text.

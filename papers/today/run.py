@@ -38,8 +38,7 @@ from papers.today.tasks import GPT, OTHER_DENSE, QUICK, SETTINGS, TASKS, composi
 from papers.trainings import refuse_another
 from wirebench.compose.resolve import resolve
 from wirebench.errors import UserError
-from wirebench.record import schema
-from wirebench.record.notes import NOTE
+from wirebench.record import recorded, schema
 
 CIFAR10 = "cifar-10-batches-bin"
 TRAINED = {**TASKS, **RATES, **TIMES}
@@ -64,7 +63,8 @@ class Traced(Cell):
         """Whether it came to its end, or diverged; UserError for a run of other settings."""
         there = super().is_there(out)
         if there:
-            refuse_another(out / self.label / NOTE, {"settings": list(self.words)})
+            run = recorded.at(out / self.label)
+            refuse_another(out / self.label, {} if run is None else run.note, {"settings": list(self.words)})
         return there
 
     def noted(self, folder: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def document(
         "exchanges of an outer step the weights are the worker's own, so that the curve is not that of the model which "
         "is tested: that has the global parameters, which the outer optimizer moves.",
         "",
-        *(line for name in figures for line in (f"![{name.removesuffix('.png')}]({name})", "")),
+        *(line for name in figures for line in (f"![{name.removesuffix('.svg')}]({name})", "")),
     ]
     return "\n".join(lines)
 

@@ -384,8 +384,8 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     printed = capsys.readouterr()
     assert "topk values=fp16 dense_below=100" in printed.out
     assert printed.err == ""
-    figures = sorted(path.name for path in tmp_path.glob("*.png"))
-    assert figures == ["compressors-4000.png", "compressors-5000.png"]
+    figures = sorted(path.name for path in tmp_path.glob("*.svg"))
+    assert figures == ["compressors-4000.svg", "compressors-5000.svg"]
     drawn = (tmp_path / figures[0]).read_bytes()
     assert plot([str(file), "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again" / figures[0]).read_bytes() == drawn

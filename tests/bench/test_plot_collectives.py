@@ -90,9 +90,9 @@ def test_every_collective_looks_the_same_in_every_figure() -> None:
 def test_every_file_has_its_figures_and_all_share_one(files: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "new" / "figures"
     written = draw(files, out, None, "100mbit")
-    names = {f"{kind}-{file.stem}.png" for kind in ("latency", "busbw") for file in files}
+    names = {f"{kind}-{file.stem}.svg" for kind in ("latency", "busbw") for file in files}
     # 30 items are larger, but not every file has them.
-    assert {path.name for path in written} == {path.name for path in out.iterdir()} == names | {"learners-20.png"}
+    assert {path.name for path in written} == {path.name for path in out.iterdir()} == names | {"learners-20.svg"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
 
@@ -101,11 +101,11 @@ def test_a_size_can_be_asked_for_and_one_file_is_enough_for_the_rest(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert main([str(files[1]), str(files[2]), "--out", str(tmp_path / "two"), "--size", "120"]) == 0
-    assert (tmp_path / "two" / "learners-30.png").exists()
+    assert (tmp_path / "two" / "learners-30.svg").exists()
     capsys.readouterr()
     assert main([str(files[0]), "--out", str(tmp_path / "one")]) == 0
     assert capsys.readouterr().out.split() == [
-        str(tmp_path / "one" / name) for name in ("latency-4.png", "busbw-4.png")
+        str(tmp_path / "one" / name) for name in ("latency-4.svg", "busbw-4.svg")
     ]
 
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-import shutil
 import statistics
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,6 +21,7 @@ from wirebench.planner import ranges
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Standing
 from wirebench.planner.advice import Advice, place
 from wirebench.planner.schedules import words_of
+from wirebench.record import recorded
 from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 from wirebench.simulation.trace import SHIPPED, load
@@ -70,10 +71,19 @@ def test_a_schedule_is_what_differs_from_its_defaults():
     assert words_of("outer") == words_of("outer:every=30") == "outer"
 
 
+def unpack(run: Path, folder: Path) -> None:
+    """A committed run in a folder of its own, where a test can change it."""
+    found = recorded.at(run)
+    assert found is not None
+    folder.mkdir()
+    (folder / "record.json").write_text(json.dumps(found.record))
+    (folder / recorded.NOTE).write_text(json.dumps(found.note))
+
+
 def test_losses_are_those_of_the_records():
     known, folder = losses.load(), losses.FOLDER
     ended = {
-        name: [json.loads(path.read_text())["final"]["loss"] for path in folder.glob(f"{name}-[0-9]/record.json")]
+        name: [run.record["final"]["loss"] for run in recorded.directly_below(folder) if run.composition == name]
         for name in ("dense", "dense-quarter", "demo", "diloco", "local_sgd", "gs_sgd-momentum=0")
     }
     dense = statistics.mean(ended["dense"])
@@ -99,14 +109,13 @@ def test_losses_are_those_of_the_records():
 
 def test_losses_that_cannot_be_read_say_nothing(tmp_path):
     assert losses.load(tmp_path) == Accuracies("", {}, measure=LOSS)
-    (tmp_path / "dense-0").mkdir()
-    (tmp_path / "dense-0" / "method.json").write_text("{")
+    (tmp_path / recorded.RUNS).write_text("{\n")
     assert losses.load(tmp_path).setting.startswith("nothing, ") and not losses.load(tmp_path).known
 
 
 def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
     for name in ("dense-0", "demo-0"):
-        shutil.copytree(losses.FOLDER / name, tmp_path / name)
+        unpack(losses.FOLDER / name, tmp_path / name)
     known = losses.load(tmp_path)
     assert known.standing(composed("demo"), None) is Standing.COSTS
     assert (known.too_much, known.dense) == (math.inf, None)
@@ -161,8 +170,7 @@ def test_accuracies_are_those_of_the_records():
     known = accuracies.load()
     top1 = {
         name: [
-            json.loads(path.read_text())["final"]["top1"]
-            for path in accuracies.FOLDER.glob(f"{name}-[0-9]/record.json")
+            run.record["final"]["top1"] for run in recorded.directly_below(accuracies.FOLDER) if run.composition == name
         ]
         for name in ("dense", "topk", "dgc")
     }
@@ -184,7 +192,7 @@ def test_what_convergence_did_not_train_and_local_steps_are_the_other_studys():
     """Which trained the same network on the same images; a method is held against the dense runs of its own study."""
     first, (known, _) = accuracies.load(), top1.load()
     ended = {
-        name: [json.loads(path.read_text())["final"]["top1"] for path in top1.FOLDER.glob(f"{name}-[0-9]/record.json")]
+        name: [run.record["final"]["top1"] for run in recorded.directly_below(top1.FOLDER) if run.composition == name]
         for name in ("dense", "demo", "diloco", "local_sgd", "sparseloco")
     }
     after = {each.schedule: each for each in known.local["none"]}
@@ -208,18 +216,17 @@ def test_what_convergence_did_not_train_and_local_steps_are_the_other_studys():
 
 def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
     assert accuracies.load(tmp_path) == Accuracies("", {})
-    (tmp_path / "topk-0").mkdir()
-    (tmp_path / "topk-0" / "method.json").write_text("no")
+    (tmp_path / recorded.RUNS).write_text("no\n")
     damaged = accuracies.load(tmp_path)
-    assert damaged.setting.startswith(f"nothing, {tmp_path}/topk-0/method.json: ") and damaged.known == {}
-    assert top1.load(folder=tmp_path / "topk-0")[0] == accuracies.load(), "nothing is there"
+    assert damaged.setting.startswith(f"nothing, {tmp_path}/runs.jsonl:1: ") and damaged.known == {}
+    assert top1.load(folder=tmp_path.parent / "nowhere")[0] == accuracies.load(), "nothing is there"
     other, _ = top1.load(folder=tmp_path)
     assert other.known == accuracies.load().known and other.setting.endswith(f"seeds; {tmp_path}: {damaged.setting}")
 
 
 def test_a_run_that_was_interrupted_has_no_accuracy(tmp_path):
     for name in ("dense", "topk"):
-        shutil.copytree(accuracies.FOLDER / f"{name}-0", tmp_path / f"{name}-0")
+        unpack(accuracies.FOLDER / f"{name}-0", tmp_path / f"{name}-0")
     path = tmp_path / "topk-0" / "record.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "status": "interrupted", "final": {"loss": None, "top1": None}}))

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.verbs import ROOT, run
 from tests.record.gpus import RANK_0, all_ranks, device
 from wirebench.cli.results import show as script
-from wirebench.record import compare, schema
+from wirebench.record import compare, recorded
 from wirebench.telemetry.step_stats import PHASES
 
 RECORD: dict[str, Any] = {
@@ -178,11 +178,11 @@ def test_an_older_record_has_the_gpu_of_rank_0():
 
 
 def test_every_committed_record_of_a_gpu_shows_it():
-    found = sorted((ROOT / "results/h200/gpt_125m").glob("*/record.json"))
+    found = recorded.directly_below(ROOT / "results/h200/gpt_125m")
     assert len(found) >= 26
-    for path in found:
-        rows = compare.rows(schema.read(path))
-        assert rows["GPU"].startswith("1 x NVIDIA H200: ") and float(rows["joules/sample"]) > 0, path
+    for each in found:
+        rows = compare.rows(each.record)
+        assert rows["GPU"].startswith("1 x NVIDIA H200: ") and float(rows["joules/sample"]) > 0, each.folder
 
 
 def test_a_busy_machine_and_an_optimizer_that_is_not_plain_are_told() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.verbs import ROOT, run
 from tests.training.test_trainer import record_of
 from wirebench.formats import mllog
+from wirebench.record import recorded
 
 KINDS = {"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"}
 
@@ -121,7 +122,7 @@ def test_success_is_a_finished_run_that_is_as_good_as_expected(record, status, t
 
 
 def test_an_older_record_leaves_out_what_it_does_not_know(tmp_path):
-    record = json.loads((ROOT / "results/cpu-2core/smoke/record.json").read_text())
+    record = recorded.read(ROOT / "results/cpu-2core/smoke")
     younger = ("samples", "startup_seconds")
     record |= {"history": [{k: v for k, v in each.items() if k != "eval_seconds"} for each in record["history"]]}
     (tmp_path / "record.json").write_text(json.dumps({k: v for k, v in record.items() if k not in younger}))

@@ -1,5 +1,6 @@
 """Records that break no rule of trust, and how a test changes them."""
 
+import copy
 import datetime
 import json
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 from papers.repository import Repository
 from papers.runner import RESULTS
+from wirebench.record import recorded
 
 KNOWN = Repository(frozenset({"c" * 40}))
 Doctor = Callable[[dict[str, Any]], None]
@@ -17,7 +19,7 @@ Doctor = Callable[[dict[str, Any]], None]
 
 def sound() -> dict[str, Any]:
     """A committed run's record, as it would be made today, by a known commit on a machine with nothing else to do."""
-    record = json.loads((RESULTS / "gs-sgd/vgg16/gtopk-0/record.json").read_text())
+    record = copy.deepcopy(recorded.read(RESULTS / "gs-sgd/vgg16/gtopk-0"))
     record["environment"]["git"] = {"commit": "c" * 40, "dirty": False}
     record["environment"]["hosts"] = [{"ranks": [0, 1]}, {"ranks": [2, 3]}]
     machine = {"hostname": "a", "ranks": [0, 1, 2, 3], "cores": 2, "load_average": [0.5, 4.0]}

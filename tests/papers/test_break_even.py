@@ -20,7 +20,7 @@ from tests.papers import verb
 from tests.papers.test_methods_run import put, record
 from tests.papers.test_mg_wfbp_runs import rows
 from wirebench.figures import colours
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry import environment
 from wirebench.topology import presets, topology_file
@@ -108,7 +108,7 @@ def turned(folder: Path, each: Side, *turns: tuple[float, float]) -> None:
             made: dict[str, Any] = record("none", seconds)
             made["config"]["model"] = {"name": "replay", "trace": "made_up"}
             put(folder, each.folder(which, turn)[:-2], turn, made)
-            note = folder / each.folder(which, turn) / "method.json"
+            note = folder / each.folder(which, turn) / "note.json"
             note.write_text(json.dumps({**json.loads(note.read_text()), "link": each.link}))
 
 
@@ -127,13 +127,13 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
     ]  # fmt: skip
     # The margin falls from 0.04 at 1 Gbit/s to -0.04 at 4: it vanishes half way between their logarithms.
     assert rows(text, "compressor | pays below, by the planner")[-1] == ["topk", "2 Gbit/s", "2 Gbit/s", "1.00"]
-    assert (tmp_path / "break_even.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "break_even.svg").read_bytes().startswith(b"<svg")
 
 
 def test_the_figure_has_both_sides_with_the_spread_of_their_turns(tmp_path: Path) -> None:
     each = side(0.5)
     turned(tmp_path, each, (1.0, 0.95), (1.0, 0.97), (1.0, 1.01))
-    runs = notes.read(tmp_path, {"hosts": int, "link": str, "launch": str})
+    runs = recorded.noted(tmp_path, {"hosts": int, "link": str, "launch": str})
     drawn = figure(match([each, side(2.0)], runs), runs)
     charts.check(drawn)
     shown = charts.lines(drawn)

@@ -56,7 +56,7 @@ def test_the_papers_rows_lead_to_files_that_are_there() -> None:
 def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> None:
     committed_there, there = RESULTS / "cpu-2core/collectives", tmp_path / "cpu-2core/collectives"
     there.mkdir(parents=True)
-    names = ("2+3-predicted.jsonl", "busbw-2+3-predicted.png", "latency-2+3-predicted.png")
+    names = ("2+3-predicted.jsonl", "busbw-2+3-predicted.svg", "latency-2+3-predicted.svg")
     for name in names:
         shutil.copy(committed_there / name, there)
     assert committed.of_benchmarks(tmp_path) == []
@@ -71,18 +71,18 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("gathered")
 def test_documents_of_other_records_are_named(tmp_path: Path, sections: list[Section]) -> None:
-    verdicts, rows, guide = (tmp_path / name for name in ("results/verdicts.png", reproduce.FILE, readme.FILE))
+    verdicts, rows, guide = (tmp_path / name for name in ("results/verdicts.svg", reproduce.FILE, readme.FILE))
     for path in (verdicts, rows):
         path.parent.mkdir()
     guide.write_text((ROOT / readme.FILE).read_text().replace("| - |", "| 9 |", 1))
     rows.write_text(reproduce.text(sections, rows).replace("reproduced", "proved", 1))
-    verdicts.write_bytes((RESULTS / "verdicts.png").read_bytes())
+    verdicts.write_bytes((RESULTS / "verdicts.svg").read_bytes())
     found = committed.drifts(tmp_path, verdicts.parent)
     assert [line.partition(": ")[0] for line in found] == [str(guide), str(rows)]
-    verdicts.write_bytes((RESULTS / "gs-sgd/fig5.png").read_bytes())
+    verdicts.write_bytes((RESULTS / "gs-sgd/fig5.svg").read_bytes())
     assert committed.drifts(tmp_path, verdicts.parent)[0].startswith(f"{verdicts}: is not the figure of its records")
     # The documents are about the committed results alone, not about somebody's own.
     elsewhere = [line.partition(": ")[0] for line in committed.drifts(tmp_path, tmp_path / "other")]
-    assert elsewhere == [str(tmp_path / "other/verdicts.png")]
+    assert elsewhere == [str(tmp_path / "other/verdicts.svg")]
     rows.write_text(reproduce.text(sections, rows))
     assert not any(line.startswith(str(rows)) for line in committed.drifts(tmp_path, verdicts.parent))

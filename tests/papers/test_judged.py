@@ -30,7 +30,7 @@ def run(folder: Path, parameters: int = 10**6, began: str = "2026-05-02T00:00:00
     made = {**sound(), "parameters": parameters, "steps_done": 420}
     made["environment"]["utc"] = began
     (folder / "record.json").write_text(json.dumps(made))
-    (folder / "method.json").write_text(json.dumps(note))
+    (folder / "note.json").write_text(json.dumps(note))
     return folder
 
 

@@ -15,6 +15,7 @@ from tests.papers.records import sound
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
 FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
@@ -70,9 +71,9 @@ def test_runs_take_turns_are_not_made_twice_and_are_judged_by_their_configs(
     assert verb.run("gs_sgd")([*SPEED, *out], fake) == 0
     turns = [word for command in fake.commands for word in command if word.startswith("output.dir=")]
     assert len(turns) == 2 * 2 * 16 and all(turn.endswith(("-0", ".part")) for turn in turns)
-    names = [path.name for path in sorted((tmp_path / "speed").iterdir())]
-    assert "vgg16_gs_sgd_literal-1" in names and "resnet20_gtopk_density=0.001-0" in names
-    note = json.loads((tmp_path / "speed/vgg16_dense-0/method.json").read_text())
+    made = {run.folder.name: run for run in recorded.directly_below(tmp_path / "speed")}
+    assert {"vgg16_gs_sgd_literal-1", "resnet20_gtopk_density=0.001-0"} <= made.keys()
+    note = made["vgg16_dense-0"].note
     assert note["layout"] == "1+1+1+1" and note["launch"].startswith(f"env {FOUR} python train.py configs/")
     again = Cluster()
     assert verb.run("gs_sgd")([*SPEED, *out], again) == 0
@@ -104,8 +105,7 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     whole = Cluster()
     assert verb.run("gs_sgd")(words, whole) == 0
     assert whole.commands == broken.commands and not part.exists()
-    kept = {path.name for path in (tmp_path / "training/vgg16_dense-0").iterdir()}
-    assert kept == {"record.json", "config.toml", "method.json"}
+    assert recorded.at(tmp_path / "training/vgg16_dense-0")
     # Another launcher makes it no other run; another length does.
     assert verb.run("gs_sgd")(["--launch", "env -i", *words[2:]], verb.nothing) == 0
     assert verb.run("gs_sgd")([*words, "--set", "train.epochs=3"], verb.nothing) == 2
@@ -251,7 +251,7 @@ def test_times_are_judged_on_the_papers_machines_and_links(
             record = json.loads(path.read_text())
             path.write_text(json.dumps(record | {"load": record["load"][:machines]}))
             if link:
-                (path.parent / "method.json").write_text(json.dumps({"link": link}))
+                (path.parent / "note.json").write_text(json.dumps({"link": link}))
     found = {each.claim.id: each.verdict for each in report.of_cluster(tmp_path)}
     assert found["vgg16_over_gtopk"].state == state and found["vgg16_over_gtopk"].why.startswith(why)
     assert found["complexity"].state not in ("other setting", "not run here"), "bytes are those of any network"
@@ -278,7 +278,7 @@ def test_two_that_make_the_same_run_do_not_meet(tmp_path: Path, capsys: pytest.C
         return Cluster()(command)
 
     assert verb.run("gs_sgd")(words, first) == 0
-    assert [path.name for path in (tmp_path / "training").iterdir()] == ["vgg16_dense-0"]
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["vgg16_dense-0"]
 
 
 def test_ranks_on_other_machines_than_the_layouts_are_no_result(
@@ -287,7 +287,7 @@ def test_ranks_on_other_machines_than_the_layouts_are_no_result(
     words = ["--launch", "env", "--layouts", "2+2", "--parts", "speed", "--rows", "vgg16 dense", "--repeats", "1"]
     assert verb.run("gs_sgd")([*words, "--data", "/data", "--out", str(tmp_path)], Cluster()) == 1
     assert "vgg16 dense: ran on 1+1+1+1, not on 2+2" in capsys.readouterr().err
-    assert list(tmp_path.glob("speed/vgg16*")) == []
+    assert recorded.below(tmp_path) == []
 
 
 def test_a_launcher_that_leaves_nothing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_the_report_has_medians_over_turns(tmp_path: Path) -> None:
     assert [row[0].split()[0] for row in rows] == ["gtopk", "gs_sgd", "sketched_sgd", "dense"]
     assert rows[3][1:4] == ["1000 [720 - 1440]", "1.00", "-"]
     assert "Everything but the compressors is slowed down 10 times" in table
-    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "steps.svg").read_bytes().startswith(b"<svg")
     drawn = figure(load(tmp_path))
     charts.check(drawn)
     totals = {row["name"]: row["total"] for row in charts.of(drawn, "bar")}
@@ -157,8 +157,8 @@ def test_a_report_of_several_clusters_or_of_nothing_is_refused(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("method.json", "{", "method.json: not valid JSON"),
-        ("method.json", '{"label": "topk", "hosts": "4", "link": "", "launch": ""}', "hosts: needs a whole number"),
+        ("note.json", "{", "note.json: not valid JSON"),
+        ("note.json", '{"label": "topk", "hosts": "4", "link": "", "launch": ""}', "hosts: needs a whole number"),
         ("record.json", "{}", "record.json: not a run's record"),
     ],
 )

@@ -15,6 +15,7 @@ from wirebench import compressors
 from wirebench.cluster.signals import Interrupted
 from wirebench.compose.resolve import refuse_cut, resolve
 from wirebench.config import loader
+from wirebench.record import recorded
 
 CONFIGS = ("configs/tables/methods_vgg16.toml", "configs/tables/methods_resnet20.toml")
 
@@ -88,9 +89,10 @@ def test_methods_take_turns_and_only_what_is_needed_is_kept(tmp_path: Path) -> N
     for command in fake.commands:
         assert command[command.index("--link") + 1] == "200mbit"
         assert "train.seed=1" in command
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dense-0", "dense-1", "gs_sgd-0", "gs_sgd-1"]
-    assert sorted(path.name for path in (tmp_path / "gs_sgd-1").iterdir()) == ["method.json", "record.json"]
-    assert f"output.dir={tmp_path}/gs_sgd-1" in json.loads((tmp_path / "gs_sgd-1/method.json").read_text())["launch"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [recorded.SHARED, recorded.RUNS]
+    made = {run.folder.name: run for run in recorded.below(tmp_path)}
+    assert list(made) == ["dense-0", "dense-1", "gs_sgd-0", "gs_sgd-1"] and not made["dense-0"].files
+    assert f"output.dir={tmp_path}/gs_sgd-1" in made["gs_sgd-1"].note["launch"]
 
 
 def test_what_is_there_is_not_run_again_and_what_was_run_otherwise_is_refused(
@@ -110,16 +112,17 @@ def test_what_is_there_is_not_run_again_and_what_was_run_otherwise_is_refused(
 def test_a_method_that_fails_leaves_the_others_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run(tmp_path, "--methods", "dense", "gtopk", "topk", "--turns", "1", failing="gtopk")
     assert code == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dense-0", "topk-0"]
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["dense-0", "topk-0"]
     assert "failed: gtopk\n" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_costs_the_earlier_one_nothing(tmp_path: Path) -> None:
     old = put(tmp_path, "gtopk", 0, record("gtopk", 0.1))
     assert run(tmp_path, "--methods", "gtopk", "--turns", "1", "--again", failing="gtopk")[0] == 1
-    assert json.loads((old / "record.json").read_text())["step_seconds"]["median"] == 0.1
+    assert recorded.read(old)["step_seconds"]["median"] == 0.1
     assert run(tmp_path, "--methods", "gtopk", "--turns", "1", "--again")[0] == 0
-    assert json.loads((old / "record.json").read_text())["step_seconds"]["median"] == 0.5
+    [again] = recorded.below(tmp_path)
+    assert again.record["step_seconds"]["median"] == 0.5
 
 
 def test_a_stop_leaves_nothing_half_done(tmp_path: Path) -> None:
@@ -178,14 +181,14 @@ def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path
     place.mkdir(parents=True)
     (place / "record.json").write_text(json.dumps(made))
     note = {"label": label, "hosts": 4, "link": "1gbit", "launch": "python train.py", **more}
-    (place / "method.json").write_text(json.dumps(note))
+    (place / "note.json").write_text(json.dumps(note))
     return place
 
 
 def test_gs_sgds_runs_are_those_of_the_methods(tmp_path: Path) -> None:
     fake, arguments = Fake(), ["--out", str(tmp_path), "--models", "vgg16", "--turns", "1"]
     assert verb.run("gs_sgd")(arguments, fake) == 0
-    assert {path.name for path in (tmp_path / "vgg16").iterdir()} == {
+    assert {run.folder.name for run in recorded.directly_below(tmp_path / "vgg16")} == {
         "gtopk-0", "gs_sgd-0", "sketched_sgd-0", "gs_sgd_literal-0", "gs_sgd_literal_c=0.1k-0",
         "gs_sgd_literal_k=10000-0", "sketched_sgd_literal-0", "gtopk_16_bytes-0",
         *(f"{label}_density={share}-0" for label in ("gtopk", "gs_sgd_literal", "sketched_sgd_literal")

@@ -185,24 +185,24 @@ def on_a_cluster(folder: Path, steps: list[tuple[str, int, float]]) -> None:
 def test_a_clusters_runs_are_drawn_beside_the_authors(tmp_path: Path) -> None:
     on_a_cluster(tmp_path, [("wfbp", 1, 0.4), ("wfbp", 8, 0.8), ("mg_wfbp", 8, 0.5), (STAR, 8, 1.6)])
     drawn, missing = cluster_figures.draw(cluster.load(tmp_path), {})
-    assert list(drawn) == ["cluster_fig5b.png", "cluster_fig6.png", "cluster_fig8.png"]
-    assert missing == ["cluster_fig7.png: ResNet-50 needs runs of the network on one machine and on several"]
+    assert list(drawn) == ["cluster_fig5b.svg", "cluster_fig6.svg", "cluster_fig8.svg"]
+    assert missing == ["cluster_fig7.svg: ResNet-50 needs runs of the network on one machine and on several"]
     for each in drawn.values():
         charts.check(each)
-    lines = charts.lines(drawn["cluster_fig6.png"])
+    lines = charts.lines(drawn["cluster_fig6.svg"])
     assert points(lines["WFBP"]) == pytest.approx({1: 1, 8: 4})
     assert points(lines["MG-WFBP"]) == pytest.approx({1: 1, 8: 6.4})
     assert points(lines[LABELS[STAR]]) == pytest.approx({1: 1, 8: 2}), "a star is no ring"
     assert lines["MG-WFBP, the authors'"][1][-1] == pytest.approx(8 * 75.68 / 81.68)
-    bars = {(row["name"], row["part"]): row["length"] for row in charts.of(drawn["cluster_fig8.png"], "bar")}
+    bars = {(row["name"], row["part"]): row["length"] for row in charts.of(drawn["cluster_fig8.svg"], "bar")}
     assert bars["8 nodes, WFBP", figures.COMPUTATION] == pytest.approx(0.6)
     assert bars["8 nodes, WFBP", figures.EXPOSED] == pytest.approx(0.2)
     assert bars["8 nodes, WFBP on star", figures.EXPOSED] == pytest.approx(0.4)
-    assert {row["name"]: row["x"] for row in charts.of(drawn["cluster_fig8.png"], "tick")} == {
+    assert {row["name"]: row["x"] for row in charts.of(drawn["cluster_fig8.svg"], "tick")} == {
         "8 nodes, WFBP": GOOGLENET.seconds(8, "wfbp"),
         "8 nodes, MG-WFBP": GOOGLENET.seconds(8, "mg_wfbp"),
     }
-    timed = charts.lines(drawn["cluster_fig5b.png"])["8 nodes, measured"]
+    timed = charts.lines(drawn["cluster_fig5b.svg"])["8 nodes, measured"]
     assert points(timed) == pytest.approx({1000: 65, 100_000: 650}), "medians over both schedules' rings"
 
 
@@ -211,10 +211,10 @@ def test_the_report_says_what_a_cluster_lacks_for_a_figure(tmp_path: Path) -> No
     assert verb.report("mg_wfbp")(["--cluster", str(tmp_path / "runs"), "--dir", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert [line for line in text.splitlines() if line.startswith("- Not drawn: ")] == [
-        "- Not drawn: cluster_fig5b.png: no run on several machines has times of rings (`collective.name=ring`).",
-        "- Not drawn: cluster_fig6.png: GoogLeNet needs runs of the network on one machine and on several.",
-        "- Not drawn: cluster_fig7.png: ResNet-50 needs runs of the network on one machine and on several.",
-        "- Not drawn: cluster_fig8.png: no run on several machines has phases of its steps.",
+        "- Not drawn: cluster_fig5b.svg: no run on several machines has times of rings (`collective.name=ring`).",
+        "- Not drawn: cluster_fig6.svg: GoogLeNet needs runs of the network on one machine and on several.",
+        "- Not drawn: cluster_fig7.svg: ResNet-50 needs runs of the network on one machine and on several.",
+        "- Not drawn: cluster_fig8.svg: no run on several machines has phases of its steps.",
     ]
-    made = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert made == {f"fig{name}.png" for name in ("5a", "5b", "6", "7", "8", "9a", "9b")}
+    made = {path.name for path in (tmp_path / "out").glob("*.svg")}
+    assert made == {f"fig{name}.svg" for name in ("5a", "5b", "6", "7", "8", "9a", "9b")}

@@ -25,7 +25,7 @@ from tests.papers.test_methods_run import put, record
 from wirebench.errors import UserError
 from wirebench.planner import ranges
 from wirebench.planner.resimulated import Resimulated, fit, rates_of, replayed
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.topology.processor import Processor
 
@@ -84,7 +84,7 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert charts.axes(drawn, "x") | charts.axes(drawn, "y") == {f"{kind} time per step, ms" for kind in KINDS}
     assert "2 runs" in charts.note(drawn) and "10 % to 90 % of the measured steps" in charts.note(drawn)
     assert {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
-    assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "errors.svg").read_bytes().startswith(b"<svg")
 
 
 def test_another_time_is_that_of_the_same_settings_on_the_same_kind_of_machine(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytes
     put(tmp_path, "mine", 0, made(0.2, 0.21))
     assert main([str(tmp_path / "mine-0"), "--print"]) == 0
     printed = capsys.readouterr().out
-    assert list(table(printed + "\n")) == ["mine-0"] and "errors.png" not in printed
+    assert list(table(printed + "\n")) == ["mine-0"] and "errors.svg" not in printed
     assert not list(tmp_path.rglob("table.md"))
 
 
@@ -146,7 +146,7 @@ def simulated_runs(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path) -> None:
     simulated_runs(tmp_path)
-    runs = [Resimulated(run, Rates()) for run in notes.read(tmp_path, {"hosts": int, "link": str})]
+    runs = [Resimulated(run, Rates()) for run in recorded.noted(tmp_path, {"hosts": int, "link": str})]
     found = fit(runs[::2])
     assert found.cores == MACHINE.cores, "those of the records"
     assert max(abs(run.error(found)) for run in runs) < 0.05

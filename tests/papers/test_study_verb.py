@@ -55,7 +55,7 @@ def test_a_table_that_is_not_of_its_records_is_named(tmp_path: Path, capsys: pyt
     put(tmp_path, "dense", 0, record("none", 1.0))
     assert run("methods", "report", str(tmp_path)) == 0
     assert run("methods", "check", str(tmp_path)) == 0
-    table, figure = tmp_path / "table.md", tmp_path / "steps.png"
+    table, figure = tmp_path / "table.md", tmp_path / "steps.svg"
     table.write_text(table.read_text().replace("| 1000 [900", "| 999 [900"))
     figure.unlink()
     capsys.readouterr()
@@ -69,7 +69,7 @@ def test_a_report_can_be_printed_without_its_figures(tmp_path: Path, capsys: pyt
     put(tmp_path, "dense", 0, record("none", 1.0))
     assert run("methods", "report", str(tmp_path), "--print") == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("# Every method") and "steps.png" not in printed
+    assert printed.startswith("# Every method") and "steps.svg" not in printed
     assert not (tmp_path / "table.md").exists()
 
 
@@ -94,7 +94,7 @@ def test_drift_is_shown_where_it_is(tmp_path: Path) -> None:
         (["flexreduc", "check"], "no study 'flexreduc'; did you mean 'flexreduce'? there is: break_even"),
         (["methods", "chek"], "no 'chek' of a study; did you mean 'check'? there is: check, report, run"),
         (["mine.nothing", "run"], "no package 'mine.nothing' can be imported"),
-        (["methods", "report", "nowhere"], "nowhere: has no METHOD-TURN/method.json of a run; measure first"),
+        (["methods", "report", "nowhere"], "nowhere: has no runs METHOD-TURN; measure first"),
         (["gs_sgd", "report", "--runs", "nowhere"], "nowhere: has no MODEL/METHOD-TURN of gs_sgd and a rival"),
         (["mg_wfbp", "report", "x", "--dir", "y"], "--dir: the report of runs stands in their folder"),
         (["gs_sgd", "run", "--turns", "0"], "--turns: must be positive"),

@@ -1,10 +1,12 @@
 """The rules that committed records keep: planted faults are found, each with its rule and its file."""
 
+import copy
 import json
-import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from papers.site import committed as drifting
 from papers.study import Study
 from tests.papers.records import KNOWN, Doctor, doctor, put, sound
 from wirebench.errors import UserError
+from wirebench.record import recorded
 
 
 def test_a_sound_record_breaks_no_rule(results: Path) -> None:
@@ -57,7 +60,7 @@ def test_a_doctored_record_is_named_with_its_rule(rule: str, how: str, change: D
     path = results / "gs-sgd/vgg16/gtopk-3/record.json"
     doctor(path, change)
     assert any(
-        breach.words(results).startswith(f"gs-sgd/vgg16/gtopk-3/record.json: {rule}: {how}")
+        breach.rule == rule and "gs-sgd/vgg16/gtopk-3" in breach.words(results) and how in breach.how
         for breach in breaches(results, KNOWN)
     )
 
@@ -68,9 +71,7 @@ def test_turns_that_are_too_few_missing_or_copies_are_named(results: Path) -> No
     for change in (lambda _: None, lambda r: r["environment"].update(utc="2026-01-01T00:00:00Z")):
         doctor(runs / "gtopk-4/record.json", change)
         [copied] = breaches(results, KNOWN)
-        assert copied.words(results) == (
-            f"gs-sgd/vgg16/gtopk-4/record.json: turns: is a copy of {runs}/gtopk-1/record.json"
-        )
+        assert copied.words(results) == (f"gs-sgd/vgg16/gtopk-4: turns: is a copy of {runs}/gtopk-1")
     (runs / "gtopk-4/record.json").unlink()
     (runs / "gtopk-1/record.json").unlink()
     assert [breach.words(results) for breach in breaches(results, KNOWN)] == [
@@ -94,7 +95,7 @@ def test_every_run_says_its_seed(results: Path) -> None:
         doctor(path, lambda r: r["config"]["train"].pop("seed"))
         found = [breach.words(results) for breach in breaches(results, KNOWN)]
         path.write_text(whole)
-        assert found[0] == f"{run}/record.json: seeds: the run does not say its seed"
+        assert found[0] == f"{run}: seeds: the run does not say its seed"
 
 
 def test_a_study_that_claims_an_accuracy_says_which_records_have_its_seeds(tmp_path: Path) -> None:
@@ -140,23 +141,10 @@ def test_an_exception_of_the_load_says_how_far(results: Path) -> None:
     ]
 
 
-def test_a_config_that_is_not_the_runs_is_named(results: Path) -> None:
-    path = results / "gs-sgd/vgg16/gtopk-3/record.json"
-    own = (RESULTS / "gs-sgd/vgg16/gtopk-0/config.toml").read_text()
-    seeded = own.replace("seed = 0", "seed = 3")
-    path.with_name("config.toml").write_text(seeded)
-    assert seeded != own and breaches(results, KNOWN) == []
-    path.with_name("config.toml").write_text(seeded.replace("density = 0.01", "density = 0.5"))
-    [found] = breaches(results, KNOWN)
-    assert found.words(results) == (
-        "gs-sgd/vgg16/gtopk-3/record.json: config: config.toml beside it has another compressor.density"
-    )
-
-
 def test_what_is_no_json_is_named_and_nothing_else_is_said_of_rows(results: Path) -> None:
     (results / "gs-sgd/vgg16/gtopk-4/record.json").write_text("{")
     [damaged] = breaches(results, KNOWN)
-    assert damaged.words(results).startswith("gs-sgd/vgg16/gtopk-4/record.json: schema: not valid JSON")
+    assert damaged.words(results).startswith(f"schema: {results}/gs-sgd/vgg16/gtopk-4/record.json: not valid JSON")
 
 
 def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,45 +164,51 @@ def test_an_accuracy_does_not_depend_on_what_else_the_machine_does(results: Path
     assert breaches(results, KNOWN) == []
 
 
-def test_a_run_that_was_committed_with_another_content_is_named(results: Path) -> None:
-    """Whatever is edited, also where no other number depends on it, and also where the edit is committed."""
-
+def test_a_line_that_went_or_changed_since_a_commit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def git(*words: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", str(results), *who, *words], check=True, capture_output=True)
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
 
-    def edited() -> list[str]:
-        found = breaches(results, Repository(KNOWN.commits, history(results, results).versions))
-        return [each.words(results).partition(": a run")[0] for each in found]
-
-    path = results / "convergence/quick/dense-2/record.json"
-    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "runs"), ("commit", "-qm", "more", "--allow-empty")):
-        git(*words)
-    assert edited() == []
-    doctor(path, lambda r: r["load"][0].update(others_cores=0.5))
-    assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    git("init", "-q", "-b", "main")
+    results = tmp_path / "results"
+    for name in ("dense-0", "dense-1"):
+        path = put(tmp_path / "made", name)
+        recorded.append(results / "quick", name, {}, path.parent)
+    lines = results / "quick/runs.jsonl"
+    (results / "quick/table.md").write_text("a\n")
+    git("add", ".")
+    git("commit", "-qm", "runs")
+    put(tmp_path / "made", "dense-2")
+    recorded.append(results / "quick", "dense-2", {}, tmp_path / "made/dense-2")
+    (results / "quick/table.md").write_text("b\n")
+    git("add", ".")
+    git("commit", "-qm", "a run more")
+    assert repository.deleted_lines(tmp_path, "HEAD~1", results) == []
+    lines.write_text(lines.read_text().replace('"seconds_total":', '"seconds_total":1'))
     git("commit", "-qam", "an edit")
-    assert edited() == ["convergence/quick/dense-2/record.json: edited"]
-    begun = json.loads(path.read_text())["environment"]["utc"]
-    for other in (begun.replace("+00:00", "Z"), "2026-01-01T00:00:00+00:00"):
-        path.write_text(path.read_text().replace(begun, other))
-        begun = other
-        assert edited() == ["convergence/quick/dense-2/record.json: edited"]
-    doctor(path, lambda r: r.update(seconds_total=1.0, step_seconds=r["step_seconds"] | {"p90": 2.0}))
-    assert edited() == [], "a run of its own"
+    assert repository.deleted_lines(tmp_path, "HEAD~1", results) == [Path("results/quick/runs.jsonl")]
+    lines.unlink()
+    git("commit", "-qam", "all of it")
+    assert repository.deleted_lines(tmp_path, "HEAD~1", results) == [Path("results/quick/runs.jsonl")]
+    for name, value in (("ROOT", tmp_path), ("RESULTS", results), ("history", lambda *_: KNOWN)):
+        monkeypatch.setattr(study, name, value)
+    monkeypatch.setattr(drifting, "drifts", lambda *_: [])
+    assert study.main(["check", "--since", "HEAD~1"]) == 1
+    assert "results/quick/runs.jsonl: lost or changed a line since HEAD~1" in capsys.readouterr().out
+    with pytest.raises(UserError, match="nothing: is no commit"):
+        repository.deleted_lines(tmp_path, "nothing", results)
 
 
-def test_predictions_are_older_than_their_runs_and_are_not_changed(results: Path) -> None:
+def test_predictions_are_older_than_their_runs(results: Path) -> None:
     folder = results / "prediction-2"
     run = put(folder, "one-0")
     began = json.loads(run.read_text())["environment"]["utc"]
     told = {"commit": "c" * 40, "utc": "1970-01-01T00:00:00+00:00", "fitted_to": "x", "steps": {}}
     path = folder / "predicted.json"
     path.write_text(json.dumps(told))
-    known = Repository(KNOWN.commits, {path: (json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}).encode(),)})
-    assert breaches(results, KNOWN) == breaches(results, known) == [], "others were of other runs"
-    known = Repository(KNOWN.commits, {path: (json.dumps(told | {"steps": {"one-0": {"seconds": 1}}}).encode(),)})
-    assert [breach.rule for breach in breaches(results, known)] == ["edited"]
+    assert breaches(results, KNOWN) == []
     path.write_text(json.dumps(told | {"commit": "d" * 40}))
     assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
     path.write_text(json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}))
@@ -234,17 +228,24 @@ def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:
 
 @pytest.mark.slow
 def test_everything_that_is_committed_keeps_the_rules() -> None:
-    assert breaches(RESULTS, history(ROOT, RESULTS)) == []
+    assert breaches(RESULTS, history(ROOT)) == []
 
 
-@pytest.fixture(scope="module")
-def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
     """Some of what is committed, with its exceptions."""
-    root = tmp_path_factory.mktemp("results")
-    for name in ("gs-sgd/vgg16", "convergence/resnet20", "flexreduce/cells"):
-        shutil.copytree(RESULTS / name, root / name, copy_function=os.link)
-    shutil.copy(RESULTS / "exceptions.toml", root)
-    return root
+    for name in ("gs-sgd", "convergence"):
+        (tmp_path / name).mkdir()
+        for file in (recorded.RUNS, recorded.SHARED):
+            shutil.copy(RESULTS / name / file, tmp_path / name)
+    shutil.copy(RESULTS / "exceptions.toml", tmp_path)
+    return tmp_path
+
+
+def rewrite(file: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """The lines of a file of runs as `change` returns them, without those of which it returns None."""
+    lines = [change(json.loads(line)) for line in file.read_text().splitlines()]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line is not None))
 
 
 @pytest.mark.sampled(3)
@@ -263,33 +264,35 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_fault_that_is_planted_into_what_is_committed_is_found(
-    run: str, rule: str, change: Doctor, linked: Path
+    run: str, rule: str, change: Doctor, copied: Path
 ) -> None:
     """No exception is so wide that it hides it."""
-    path, known = linked / run / "record.json", history(ROOT)
+    known = history(ROOT)
     if rule == "commit" and known.commits is None and "dirty" not in change.__code__.co_names:
         pytest.skip("needs the commits before this one: a shallow clone or a copy has none")
-    before, original = set(breaches(linked, known)), path.read_bytes()
-    path.unlink()  # a link to the committed file
-    path.write_bytes(original)
-    doctor(path, change)
-    found = set(breaches(linked, known)) - before
-    path.write_bytes(original)
-    # A seed is in the config.toml beside the record, too.
-    assert {rule} <= {breach.rule for breach in found} <= {rule, "config"}
-    assert all(
-        run.startswith(breach.file.relative_to(linked).as_posix().removesuffix("/record.json")) for breach in found
-    )
+    before = set(breaches(copied, known))
+    series, _, name = run.partition("/")
+
+    def planted(line: dict[str, Any]) -> dict[str, Any]:
+        if line["run"] != name:
+            return line
+        record = copy.deepcopy(recorded.read(RESULTS / run))
+        change(record)
+        return {**line, "record": record}
+
+    rewrite(copied / series / recorded.RUNS, planted)
+    found = set(breaches(copied, known)) - before
+    assert {breach.rule for breach in found} == {rule}
+    assert all(run.startswith(breach.file.relative_to(copied).as_posix()) for breach in found)
 
 
-def test_a_turn_that_is_taken_away_or_doubled_is_found(linked: Path) -> None:
-    before, turn = set(breaches(linked, Repository(None))), linked / "gs-sgd/vgg16/gtopk-4"
-    gone = turn.rename(linked / "gtopk-4")
-    assert {breach.rule for breach in set(breaches(linked, Repository(None))) - before} == {"turns"}
-    shutil.copytree(linked / "gs-sgd/vgg16/gtopk-1", turn)
-    assert "is a copy of" in " ".join(breach.how for breach in breaches(linked, Repository(None)))
-    shutil.rmtree(turn)
-    gone.rename(turn)
+def test_a_turn_that_is_taken_away_or_doubled_is_found(copied: Path) -> None:
+    before, file = set(breaches(copied, Repository(None))), copied / "gs-sgd" / recorded.RUNS
+    rewrite(file, lambda line: None if line["run"] == "vgg16/gtopk-4" else line)
+    assert {breach.rule for breach in set(breaches(copied, Repository(None))) - before} == {"turns"}
+    [one] = [line for line in file.read_text().splitlines() if '"vgg16/gtopk-1"' in line]
+    file.write_text(f"{file.read_text()}{one.replace('vgg16/gtopk-1', 'vgg16/gtopk-4')}\n")
+    assert "is a copy of" in " ".join(breach.how for breach in breaches(copied, Repository(None)))
 
 
 def test_the_verb_names_what_is_wrong(
@@ -301,11 +304,11 @@ def test_the_verb_names_what_is_wrong(
     path = results / "gs-sgd/vgg16/gtopk-0/record.json"
     doctor(path, lambda r: r["environment"]["git"].update(dirty=True))
     assert study.main(["check"]) == 1
-    named = "gs-sgd/vgg16/gtopk-0/record.json: commit: cccccccccc with changes\n"
+    named = "gs-sgd/vgg16/gtopk-0: commit: cccccccccc with changes\n"
     assert capsys.readouterr().out == named + "table.md:1: is another\n"
     monkeypatch.setattr(drifting, "drifts", lambda *_: [])
     assert study.main(["check"]) == 1
-    assert capsys.readouterr().out == named + "all tables, the page and the documents are those of their records\n"
+    assert capsys.readouterr().out == named + "all tables and the documents are those of their records\n"
     monkeypatch.setattr(study, "history", lambda *_: Repository(None))
     assert study.main(["check"]) == 1
     first, *_ = capsys.readouterr().out.splitlines()
@@ -313,4 +316,4 @@ def test_the_verb_names_what_is_wrong(
     monkeypatch.setattr(study, "history", lambda *_: KNOWN)
     path.write_text("{")
     assert study.main(["check"]) == 1
-    assert capsys.readouterr().out.startswith("gs-sgd/vgg16/gtopk-0/record.json: schema: not valid JSON")
+    assert capsys.readouterr().out.startswith(f"schema: {path}: not valid JSON")

@@ -13,7 +13,7 @@ from tests.papers.test_methods_run import Fake, put
 from tests.papers.test_prediction import made, table
 from wirebench.errors import UserError
 from wirebench.planner import ranges
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.telemetry import environment
 
 LISTS = Path(listed.__file__).parent
@@ -112,7 +112,7 @@ def test_constants_of_another_machine_predict_no_run_of_this_one(tmp_path, machi
         put(folder, "run", 0, made(0.2, 0.2))
         (folder / "outside.json").write_text(MACHINE)
     words, fake = write(tmp_path, "2x1gbit wfbp none native"), Fake()
-    run, cpu = verb.run("prediction"), notes.read(own, {})[0].record["environment"]["cpu"]
+    run, cpu = verb.run("prediction"), recorded.noted(own, {})[0].record["environment"]["cpu"]
     monkeypatch.setattr(environment, "cpu", lambda: {**cpu, "cores": 64})
     assert run([*words, "--machine", str(other)], fake) == 2 and not fake.commands
     assert f"{other} has runs of " in capsys.readouterr().err

@@ -51,7 +51,7 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
         written += [save(figure, out / name) for name, figure in figures(stem, each, rate).items()]
     if compared:
         where = provenance(each.header["environment"] for each in measured.values() if "environment" in each.header)
-        written.append(save(latency_against_learners(compared, rate, where), out / f"learners-{compared[0].items}.png"))
+        written.append(save(latency_against_learners(compared, rate, where), out / f"learners-{compared[0].items}.svg"))
     return written
 
 
@@ -59,8 +59,8 @@ def figures(stem: str, measured: Measurement, bits_per_second: float | None = No
     """The figures of one measured file, by the names of their image files; `stem`: the measured file's name."""
     where = provenance([measured.header["environment"]] if "environment" in measured.header else [])
     return {
-        f"latency-{stem}.png": latency_against_size(measured.cells, bits_per_second, where),
-        f"busbw-{stem}.png": busbw_against_size(measured.cells, where),
+        f"latency-{stem}.svg": latency_against_size(measured.cells, bits_per_second, where),
+        f"busbw-{stem}.svg": busbw_against_size(measured.cells, where),
     }
 
 

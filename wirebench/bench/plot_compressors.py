@@ -62,7 +62,7 @@ def figures(cells: Sequence[CompressorResult], note: str, where: str = "") -> di
     """
     whole = [cell for cell in cells if not cell.error]
     of_size = {items: [cell for cell in whole if cell.items == items] for items in sorted({c.items for c in whole})}
-    return {f"compressors-{items}.png": figure_of(chosen, note, where) for items, chosen in of_size.items()}
+    return {f"compressors-{items}.svg": figure_of(chosen, note, where) for items, chosen in of_size.items()}
 
 
 def figure_of(cells: Sequence[CompressorResult], note: str = "", where: str = "") -> Figure:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-import struct
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,44 +25,38 @@ VEGA_LITE = "6.4"
 """The version whose charts Altair makes."""
 SHARP = 2
 """Pixels of a file for each of the figure's."""
-MADE_OF = b"wirebench:chart\0"
-"""Keyword of the PNG's text chunk. The chunk holds two SHA-256 digests: one of the chart's specification, which
-identifies the chart, and one of the file without the chunk, which detects a changed picture."""
-SIGNATURE_AND_HEAD = 8 + 25
-"""Bytes of a PNG before its first chunk that is free to choose."""
+MADE_OF = b"<!-- wirebench:chart %s %s -->\n"
+"""The last line of an SVG: SHA-256 digests of the chart's specification, which identifies the chart, and of the file
+without this line, which detects a changed picture."""
+
+
+MARKS_LABEL = re.compile(
+    r'(<(?:path|text|line|rect)\b[^>]*?) aria-label="[^"]*" role="[^"]*" aria-roledescription="[^"]*"'
+)
+"""Of a mark: what a screen reader would say of each of a thousand. Axes and titles keep theirs."""
 
 
 def _png(spec: str) -> bytes:
-    return _stamped(vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP), _digest(spec.encode()))
+    return vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP)
 
 
 def _stamped(drawn: bytes, made_of: bytes) -> bytes:
-    """The picture with the chunk that says what it shows."""
-    text = b"tEXt" + MADE_OF + made_of + b" " + _digest(drawn)
-    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
-    return drawn[:SIGNATURE_AND_HEAD] + chunk + drawn[SIGNATURE_AND_HEAD:]
+    return drawn.rstrip(b"\n") + b"\n" + MADE_OF % (made_of, _digest(drawn.rstrip(b"\n")))
 
 
 def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def intact(path: Path) -> bool:
-    """Whether the PNG file at `path` is one that `save` drew, to the byte."""
-    content = path.read_bytes()
-    made_of = content[SIGNATURE_AND_HEAD + 8 + len(MADE_OF) :][: len(_digest(b""))]
-    chunk = len(_stamped(b"", made_of))
-    return content == _stamped(content[:SIGNATURE_AND_HEAD] + content[SIGNATURE_AND_HEAD + chunk :], made_of)
-
-
 def shows(path: Path, figure: Figure) -> bool:
-    """Whether the PNG file at `path` was made of this figure, and is as it was drawn.
+    """Whether the SVG file at `path` was made of this figure, and is as it was drawn.
 
-    It is not drawn anew, which would take a second, and give other bytes with other fonts.
+    It is not drawn anew, which would take a second, and give another picture with other fonts.
     """
     if not path.is_file():
         return False
-    return MADE_OF + _digest(_specification(figure).encode()) in path.read_bytes() and intact(path)
+    drawn = b"\n".join(path.read_bytes().split(b"\n")[:-2])
+    return path.read_bytes() == _stamped(drawn, _digest(_specification(figure).encode()))
 
 
 def specification(figure: Figure) -> dict[str, Any]:
@@ -72,11 +65,20 @@ def specification(figure: Figure) -> dict[str, Any]:
 
 
 def _specification(figure: Figure) -> str:
-    return json.dumps(specification(figure))
+    return json.dumps(_finite(specification(figure)), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for numbers that JSON does not know, such as the end of an interval without one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _svg(spec: str) -> bytes:
-    return _drawn(spec).encode()
+    return _stamped(_drawn(spec).encode(), _digest(spec.encode()))
 
 
 def _pdf(spec: str) -> bytes:
@@ -86,6 +88,7 @@ def _pdf(spec: str) -> bytes:
 def _drawn(spec: str) -> str:
     """The SVG; Vega counts its clip paths from process start on, here they are counted from 0."""
     drawn = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+    drawn = MARKS_LABEL.sub(r"\1", drawn)
     numbers: dict[str, int] = {}
     return re.sub(r'(?<=["#])clip(\d+)', lambda found: f"clip{numbers.setdefault(found[1], len(numbers))}", drawn)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.errors import UserError
-from wirebench.record import compare, schema
+from wirebench.record import compare, recorded
+from wirebench.record.notes import NotedRun
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EMPTY = "No result is recorded yet."
@@ -38,31 +39,30 @@ def table(results: Path, base: Path) -> str:
     if not results.is_dir():
         raise UserError(f"--results: {results}: no such folder")
     told = {path.parent for path in results.glob("**/table.md")}
-    paths = sorted(
-        path
-        for path in results.glob("*/**/record.json")
-        if path.relative_to(results).parts[0] != "runs" and told.isdisjoint(path.parents)
-    )
-    return of_records(paths, base) if paths else EMPTY
+    runs = [
+        run
+        for run in recorded.below(results)
+        if run.folder.relative_to(results).parts[:1] not in ((), ("runs",)) and told.isdisjoint(run.folder.parents)
+    ]
+    return of_runs(runs, base) if runs else EMPTY
 
 
 def of_folders(folders: Sequence[Path], base: Path) -> str:
     """All records of these folders and below them; UserError for a folder that has none."""
-    paths: dict[Path, None] = {}
+    runs: dict[Path, NotedRun] = {}
     for folder in folders:
-        found = sorted(folder.rglob("record.json"))
+        found = recorded.below(folder)
         if not found:
             raise UserError(f"{folder}: has no record.json, nor has a folder below it")
-        paths.update(dict.fromkeys(found))
-    return of_records(list(paths), base)
+        runs.update({run.folder: run for run in found})
+    return of_runs(list(runs.values()), base)
 
 
-def of_records(paths: Sequence[Path], base: Path) -> str:
-    """The table of these records, in this order."""
-    records = {path: schema.read(path) for path in paths}
-    columns = COLUMNS | (GPU_COLUMNS if any(record["gpu"] for record in records.values()) else {})
+def of_runs(runs: Sequence[NotedRun], base: Path) -> str:
+    """The table of these runs, in this order."""
+    columns = COLUMNS | (GPU_COLUMNS if any(run.record["gpu"] for run in runs) else {})
     heads = ["run", "machine", *columns.values()]
-    lines = [heads, ["---"] * len(heads), *(_row(path, record, base, columns) for path, record in records.items())]
+    lines = [heads, ["---"] * len(heads), *(_row(run, base, columns) for run in runs)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -79,12 +79,14 @@ def machine(record: compare.Record) -> str:
     return device if len(hosts) < 2 else f"{len(hosts)} hosts, each {device}"
 
 
-def _row(path: Path, record: compare.Record, base: Path, columns: Mapping[str, str]) -> list[str]:
+def _row(run: NotedRun, base: Path, columns: Mapping[str, str]) -> list[str]:
+    record = run.record
     # What a config expects is for who runs it; here stands what was measured.
     rows = compare.rows({**record, "config": {**record["config"], "expected": {}}})
     status = "" if record["status"] == "finished" else f" ({record['status']})"
-    link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix().replace(" ", "%20")
-    name = f"[{_cell(str(record['config'].get('name', path.parent.name)))}]({link}){status}"
+    file = recorded.file_of(run.folder).resolve()
+    link = Path(os.path.relpath(file, base.resolve())).as_posix().replace(" ", "%20")
+    name = f"[{_cell(str(record['config'].get('name', run.folder.name)))}]({link}){status}"
     rows[IMAGES] = rows.get(IMAGES) or f"{rows[SAMPLES]} (samples)"
     if rows.get(BITS):
         rows["top1"] = f"{rows[BITS]} {BITS}"

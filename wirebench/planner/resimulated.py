@@ -24,7 +24,7 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.planner.compositions import compressing, decoding
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
@@ -162,7 +162,7 @@ class Exchange(NamedTuple):
 
 def replayed(folder: Path, option: str, rates: Rates) -> dict[str, Resimulated]:
     """The replayed runs of emulated clusters in `folder`, by name; UserError, naming `option`, for fewer than LEAST."""
-    noted = notes.read(folder, {"hosts": int, "link": str})
+    noted = recorded.noted(folder, {"hosts": int, "link": str})
     runs = {
         each.folder.name: Resimulated(each, rates)
         for each in noted

@@ -1,17 +1,14 @@
-"""method.json, what a study says of a run beside its record: written, read together with it, and compared."""
+"""A run of a study: its record, what the study says of it, and the settings in which runs of a table may not differ."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
-from wirebench.record import schema
-from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 
-NOTE = "method.json"
 IMAGENET = 1_200_000
 """Training images: of ImageNet's 1,281,167 some copies lack a few."""
 WIDEST = {
@@ -25,11 +22,15 @@ WIDEST = {
 
 
 class NotedRun(NamedTuple):
-    """A run of a study: its folder, the study's note, and its record."""
+    """A run: its path, the study's note, its record, and the files that were kept of its folder.
+
+    files  JSON values by file name; of a file of lines a list of them
+    """
 
     folder: Path
-    note: dict[str, Any]
+    note: Mapping[str, Any]
     record: dict[str, Any]
+    files: Mapping[str, Any] = MappingProxyType({})
 
     def has(self, *path: str) -> Any:
         """What stands at `path` of the record; None where there is nothing, as in a record of an older version."""
@@ -37,6 +38,16 @@ class NotedRun(NamedTuple):
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         return value
+
+    @property
+    def composition(self) -> str:
+        """Its name without the turn or the seed."""
+        return self.folder.name.rpartition("-")[0]
+
+    @property
+    def turn(self) -> str:
+        """The turn or the seed, with which its name ends."""
+        return self.folder.name.rpartition("-")[2]
 
     @property
     def machine(self) -> str:
@@ -70,12 +81,6 @@ def machine(cpu: Mapping[str, Any]) -> str:
     return f"{processor(cpu)} with {cpu.get('cores')} cores" if cpu.get("model") else "an unknown machine"
 
 
-def machine_of(folder: Path) -> str | None:
-    """The machine of the first run directly below `folder`; None if there is no run."""
-    path = next(iter(sorted(folder.glob("*/record.json"))), None)
-    return None if path is None else NotedRun(path.parent, {}, schema.read(path)).machine
-
-
 def processor(cpu: Mapping[str, Any]) -> str:
     """A record's CPU by its name, with its widest and newest instructions where they are known.
 
@@ -83,28 +88,6 @@ def processor(cpu: Mapping[str, Any]) -> str:
     """
     widest = next((name for flag, name in WIDEST.items() if flag in (cpu.get("flags") or ())), None)
     return str(cpu["model"]) + (f" ({widest})" if widest else "")
-
-
-def write(folder: Path, note: Mapping[str, Any]) -> None:
-    """Write the note beside the record: only now do reports see the run."""
-    write_atomically(folder / NOTE, json.dumps(note, indent=1) + "\n")
-
-
-def read(folder: Path, needs: Mapping[str, Any]) -> list[NotedRun]:
-    """All runs below `folder`, by name; UserError for a note or a record that is damaged.
-
-    needs  the keys that every note has, and their types
-    """
-    return [NotedRun(path.parent, note(path, needs), schema.read(path.parent)) for path in _notes(folder)]
-
-
-def finished(folder: Path) -> list[NotedRun]:
-    """All finished runs anywhere below `folder`, by their path; a run without a note file has an empty note."""
-    folders = (path.parent for path in sorted(folder.rglob("record.json")) if not path.parent.name.startswith("."))
-    found = (
-        NotedRun(each, note(each / NOTE, {}) if (each / NOTE).exists() else {}, schema.read(each)) for each in folders
-    )
-    return [run for run in found if run.record["status"] == "finished"]
 
 
 def commits(runs: Iterable[NotedRun]) -> str:
@@ -125,11 +108,6 @@ def refuse_mixed(folder: Path, settings: Mapping[str, Mapping[str, object]]) -> 
                 raise UserError(f"{folder}: mixes settings: {key} is {known!r} in {other} and {value!r} in {name}")
 
 
-def _notes(folder: Path) -> list[Path]:
-    # Where a run is made, its folder has a name with a dot until it is whole.
-    return [path for path in sorted(folder.glob(f"*/{NOTE}")) if not path.parent.name.startswith(".")]
-
-
 def note(path: Path, needs: Mapping[str, Any]) -> dict[str, Any]:
     """A table of JSON that has the keys `needs`; UserError for another, or for a file that cannot be read."""
     try:
@@ -140,6 +118,11 @@ def note(path: Path, needs: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(table, dict):
         raise UserError(f"{path}: needs a table, got {table!r}")
-    for key, expected in needs.items():
-        check_type(f"{path}: {key}", table.get(key), expected)
+    check(str(path), table, needs)
     return table
+
+
+def check(where: str, table: Mapping[str, Any], needs: Mapping[str, Any]) -> None:
+    """UserError where a key of `needs` lacks, or is of another type."""
+    for key, expected in needs.items():
+        check_type(f"{where}: {key}", table.get(key), expected)

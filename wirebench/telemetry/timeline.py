@@ -13,6 +13,8 @@ from wirebench.errors import UserError
 from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import json_of
 
+TRACE = "trace.json"
+"""Name of a run's saved trace."""
 ALL_GATHER = "all-gather"
 """What the name of a span ends with in which a split schedule runs the second part of a bucket's exchange."""
 FORMERLY_ALL_GATHER = "handed out"
@@ -22,12 +24,19 @@ FORMERLY_ALL_GATHER = "handed out"
 def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
     """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
     try:
-        events = json_of(readable(path).read_text(encoding="utf-8"))["traceEvents"]
-        drawn = [event for event in events if event["ph"] == "X"]
-        return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
+        return spans_of(json_of(readable(path).read_text(encoding="utf-8")), path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
+
+
+def spans_of(saved: Any, path: Path) -> list[tuple[str, float, float]]:
+    """The spans of what was read of a trace at `path`, none of None; UserError for what is no trace."""
+    try:
+        drawn = [event for event in ([] if saved is None else saved["traceEvents"]) if event["ph"] == "X"]
+        return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
+    except (KeyError, TypeError) as error:
         raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
 
 

@@ -15,9 +15,9 @@ from papers.rows import NEEDS, Row, by_label, size
 from papers.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
 from papers.today.tasks import DENSE
 from papers.today.verdicts import claims_of
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
-from wirebench.telemetry.timeline import timeline_spans
+from wirebench.telemetry.timeline import TRACE, spans_of
 from wirebench.utils.markdown import table
 
 HEAD = (
@@ -31,7 +31,7 @@ EXCHANGES = ("Sum", "Gather")
 
 def load(folder: Path) -> dict[str, Row]:
     """The rows by label, empty where there is no run; UserError where two that are compared have different settings."""
-    runs = notes.read(folder, NEEDS)
+    runs = recorded.noted(folder, NEEDS)
     for pair in PAIRS:
         notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs if run.note["label"] in pair})
     return {label: Row(label, those) for label, those in by_label(runs).items()}
@@ -150,23 +150,22 @@ def _limit(dense: Row) -> list[str]:
 
 def _drawn(row: Row) -> list[str]:
     """How much of its exchanges lies beside local steps, in the timeline of its first turn."""
-    path = row.runs[0].folder / "trace.json"
-    spans = timeline_spans(path) if path.is_file() else []
+    run = row.runs[0]
+    spans = spans_of(run.files.get(TRACE), run.folder / TRACE)
     exchanges = [(begin, end) for name, begin, end in spans if name in EXCHANGES]
     if not exchanges:
         return []
     waits = [(begin, end) for name, begin, end in spans if name == "exchange_exposed"]
     total = sum(end - begin for begin, end in exchanges)
-    link = f"{path.parent.name}/{path.name}"
     return [
-        f"`{row.label}`: in the steps that [{link}]({link}) shows (ui.perfetto.dev), "
+        f"`{row.label}`: in the steps that {run.folder.name}/{TRACE} shows (ui.perfetto.dev), "
         f"{ms(total - together(exchanges, waits))} of the {ms(total)} ms of its exchanges lie beside local steps.",
         "",
     ]
 
 
 def _turn(run: NotedRun) -> str:
-    return run.folder.name.rpartition("-")[2]
+    return run.turn
 
 
 def setting_of(run: NotedRun) -> dict[str, object]:

@@ -28,7 +28,7 @@ from papers.today.verdicts import claims_of
 from wirebench.errors import UserError
 from wirebench.planner.ranges import Between
 from wirebench.planner.resimulated import RATES
-from wirebench.record import notes
+from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun, commits
 from wirebench.simulation.compress_rates import Rates
 from wirebench.utils.markdown import table
@@ -63,7 +63,7 @@ def load(folder: Path) -> list[Placed]:
 
     UserError for runs of several settings or machines, and for what is in another order than rates, prediction, runs.
     """
-    runs, before = notes.read(folder, NEEDS), signed.load(folder)
+    runs, before = recorded.noted(folder, NEEDS), signed.load(folder)
     if not runs:
         return []
     if before is None:
@@ -175,7 +175,7 @@ def _asked(run: NotedRun) -> str:
     """When, by which commit, and of what."""
     before = signed.load(run.folder.parent)
     assert before is not None
-    rates, theirs = run.folder.parent / RATES, notes.machine_of((ROOT / before.fitted_to).parent)
+    rates, theirs = run.folder.parent / RATES, recorded.machine_of((ROOT / before.fitted_to).parent)
     timed = f"how long compressors work ([{RATES}]({RATES}))" if rates.is_file() else "the shipped rates"
     others = {theirs, notes.machine(Rates(rates).cpu) if rates.is_file() else run.machine} - {run.machine, None}
     elsewhere = (

@@ -14,6 +14,7 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.planner import ranges
 from wirebench.planner.resimulated import FromOutside, rates_of
+from wirebench.record import recorded
 from wirebench.telemetry import environment
 
 
@@ -39,7 +40,7 @@ class Predicted:
     def is_there(self, out: Path) -> bool:
         """Whether it was made; UserError where methods were run without it."""
         there = (out / signed.FILE).is_file()
-        if not there and any(out.glob("[!.]*/record.json")):
+        if not there and recorded.directly_below(out):
             raise UserError(f"{out}: has runs, and nothing was predicted before them; --out names another folder")
         return there
 

@@ -51,7 +51,7 @@ def put(folder: Path, label: str, seed: int, made: dict, task: str = "resnet20",
     place.mkdir(parents=True)
     (place / "record.json").write_text(json.dumps(made))
     note = {"label": label, "seed": seed, "launch": "python train.py", **more}
-    (place / "method.json").write_text(json.dumps(note))
+    (place / "note.json").write_text(json.dumps(note))
     return place
 
 
@@ -135,7 +135,7 @@ def test_the_order_is_that_of_rows_and_the_later_of_two_settings_counts(tmp_path
     )
     names = ["topk-0", "topk-1", "dense-0", "dense-1"]
     assert fake.started == [*names, *names]
-    note = json.loads((tmp_path / "quick" / "dense-1" / "method.json").read_text())
+    note = json.loads((tmp_path / "quick" / "dense-1" / "note.json").read_text())
     assert note["epochs"] == 2
     assert note["launch"].count("train.epochs=") == 1 and "train.max_steps=5" in note["launch"]
 
@@ -146,13 +146,13 @@ def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
     failing = Fake(code=1)
     assert run(arguments, failing) == 1
     assert failing.started == ["dense-1", "topk-0", "topk-1"]
-    assert not (tmp_path / "resnet20" / "topk-1" / "method.json").exists()
+    assert not (tmp_path / "resnet20" / "topk-1" / "note.json").exists()
     working = Fake()
     assert run(arguments, working) == 0
     assert working.started == ["dense-1", "topk-0", "topk-1"]
-    note = json.loads((tmp_path / "resnet20" / "topk-1" / "method.json").read_text())
+    note = json.loads((tmp_path / "resnet20" / "topk-1" / "note.json").read_text())
     assert (note["epochs"], note["density"], note["seed"]) == (10, 0.01, 1)
-    assert json.loads((tmp_path / "resnet20" / "dense-1" / "method.json").read_text())["density"] is None
+    assert json.loads((tmp_path / "resnet20" / "dense-1" / "note.json").read_text())["density"] is None
 
 
 @pytest.mark.parametrize("code", [3, 1])
@@ -175,7 +175,7 @@ def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tm
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
     fake = Fake(status, code)
     assert run(arguments, fake) == run(arguments, fake) == 1
-    assert fake.started == ["topk-0", "topk-0"]
+    assert fake.started == [".topk-0.part", ".topk-0.part"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     )
     few = "| gs_sgd | 1 | 60.00 | -30.0 | too few seeds | 60.0 | not reached | not reached | 150 MB | 2x |"
     assert gs_sgd.startswith(few)
-    for name in ("epochs.png", "bytes.png"):
+    for name in ("epochs.svg", "bytes.svg"):
         assert (tmp_path / "resnet20" / name).stat().st_size > 10_000
 
 
@@ -324,7 +324,7 @@ def test_runs_of_one_row_are_of_one_method_and_each_of_its_own_seed(
 
 def test_no_seed_counts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "iwp", 0, record(0.5, 0.9))
-    (put(tmp_path, "iwp", 1, record(0.5, 0.9)) / "method.json").write_text(
+    (put(tmp_path, "iwp", 1, record(0.5, 0.9)) / "note.json").write_text(
         json.dumps({"label": "iwp", "seed": 0, "launch": "python train.py"})
     )
     assert report(["--out", str(tmp_path)]) == 2
@@ -373,7 +373,7 @@ def test_a_table_of_several_numbers_of_workers_is_refused(tmp_path: Path, capsys
 def test_a_damaged_note_is_one_line(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = put(tmp_path, "topk", 0, record(0.5, 0.9)) / "method.json"
+    path = put(tmp_path, "topk", 0, record(0.5, 0.9)) / "note.json"
     path.write_text(content)
     assert report(["--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from papers.convergence.reference import flagged
 from papers.runner import RESULTS
 from wirebench.inspect.reference import Trained, last, reference_of, remarks
-from wirebench.record import schema
+from wirebench.record import recorded
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -19,7 +19,7 @@ DENSE = RESULTS / "convergence" / "resnet20" / "dense-0"
 
 
 def changed(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    record = copy.deepcopy(schema.read(DENSE))
+    record = copy.deepcopy(recorded.read(DENSE))
     change(record)
     return record
 
@@ -33,7 +33,7 @@ def add(points: float, epochs: slice) -> Callable[[dict[str, Any]], None]:
 
 
 def test_a_seed_like_the_others_is_not_flagged() -> None:
-    assert remarks(schema.read(DENSE)) == []
+    assert remarks(recorded.read(DENSE)) == []
     assert remarks(changed(add(0.5, slice(None)))) == []
 
 
@@ -58,8 +58,8 @@ def test_of_many_records_those_that_learn_otherwise_are_flagged(tmp_path: Path) 
     for name, change in changes.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(json.dumps(changed(change)))
-    [(path, said)] = flagged(sorted(tmp_path.glob("*/record.json")))
-    assert path == tmp_path / "slow/record.json" and said.startswith("converges slower than the 3 reference runs")
+    [(path, said)] = flagged(recorded.below(tmp_path))
+    assert path == tmp_path / "slow" and said.startswith("converges slower than the 3 reference runs")
 
 
 def test_what_no_reference_ran_has_none() -> None:

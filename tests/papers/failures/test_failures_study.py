@@ -12,7 +12,6 @@ from papers.claim import Verdict
 from papers.committed import breaches
 from papers.failures import faults, worlds
 from papers.failures.report import CLAIMS, Measured
-from papers.repository import Repository
 from papers.runner import Command
 from tests.papers import records, verb
 from tests.papers.records import KNOWN, put, sound
@@ -148,33 +147,6 @@ def test_doctored_trials_are_named(rule: str, change: Doctor, results: Path) -> 
     assert list(dict.fromkeys(each.rule for each in breaches(results, KNOWN))) == ([rule] if rule else [])
 
 
-def test_trials_that_were_committed_stay_and_more_may_follow(results: Path) -> None:
-    path = trials(results, 24)
-    earlier = b"".join(path.read_bytes().splitlines(keepends=True)[:13])
-    known = Repository(KNOWN.commits, {path: (earlier,)})
-    assert breaches(results, known) == []
-    trials(results, 24, lambda header, lines: header["calls"].append(call(12)))
-    assert breaches(results, known) == [], "another call went on"
-    edits: list[Doctor] = [
-        lambda header, lines: lines[3].update(pause_seconds=1.0),
-        lambda header, lines: lines[3].update(named_by=0),
-        lambda header, lines: header.update(timeout_seconds=60.0),
-        lambda header, lines: header["calls"][0]["environment"].update(utc="2026-01-01T00:00:00+00:00"),
-    ]
-    for edit in edits:
-        trials(results, 24, edit)
-        assert [each.rule for each in breaches(results, known)] == ["edited"]
-    other = call(environment={**call()["environment"], "utc": "2026-01-01T00:00:00+00:00"})
-
-    def anew(header: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-        header["calls"] = [other]
-        for line in lines:
-            line["seconds"] += 1.0
-
-    trials(results, 12, anew)
-    assert breaches(results, known) == [], "another campaign"
-
-
 def world(folder: Path, engine: str, broken: bool, seed: int, top1: float) -> None:
     changes = [
         {"step": 1000 * after, "workers_before": before, "workers": after, "steps_lost": 7, "lost_residual": 0.0}
@@ -266,7 +238,7 @@ def test_the_report_has_a_section_for_each_part(tmp_path: Path, capsys: pytest.C
     assert "trials 0 to 35 on " in table and "commit cccccccccc" in table
     assert "| compressor topk | " not in table and "compressor topk |" in table and "3.00 % [" in table
     assert "| sigkill | 3 | 0 |" in table and "Broken" not in table
-    assert (folder / "pauses.png").exists()
+    assert (folder / "pauses.svg").exists()
 
 
 def test_run_makes_what_is_missing_a_chunk_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

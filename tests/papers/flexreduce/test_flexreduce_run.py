@@ -7,14 +7,14 @@ import pytest
 
 from papers.flexreduce.measured import COLLECTIVES, LAYOUTS
 from papers.flexreduce.report import load
-from papers.flexreduce.run import CONFIG, TIMED, TRAINED, Turn
+from papers.flexreduce.run import CONFIG, TIMED, TRAINED
 from papers.runner import RESULTS, ROOT, shown
-from papers.trainings import Cluster
+from papers.trainings import Cluster, Training
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
 from tests.papers.verb import run as runs_of
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
-from wirebench.record import collective_results
+from wirebench.record import collective_results, recorded
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -86,7 +86,9 @@ def test_the_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
 
 
 def test_files_of_the_repository_are_named_from_its_root() -> None:
-    turn = Turn("end_to_end/2+3/ring-0", "ring", Cluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",))
+    turn = Training(
+        "end_to_end/2+3/ring-0", "ring", Cluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",)
+    )
     assert "output.dir=results/flexreduce/end_to_end/2+3/ring-0" in turn.command(RESULTS / "flexreduce")
 
 
@@ -112,10 +114,8 @@ def test_trainings_take_turns_and_keep_what_reports_need(tmp_path: Path) -> None
     names = [next(w for w in command if w.startswith("collective.name=")) for command in fake.commands]
     assert names == [f"collective.name={name}" for name in TRAINED] * 6
     assert fake.option("--layout") == ["2+3"] * 12 + ["4+4"] * 12
-    folders = [path for path in (tmp_path / "end_to_end" / "4+4").iterdir() if path.is_dir()]
-    assert {path.name for path in folders} == {f"{name}-{turn}" for name in TRAINED for turn in range(3)}
-    for folder in folders:
-        assert {path.name for path in folder.iterdir()} == {"record.json", "config.toml", "method.json"}
+    made = recorded.directly_below(tmp_path / "end_to_end" / "4+4")
+    assert {each.folder.name for each in made} == {f"{name}-{turn}" for name in TRAINED for turn in range(3)}
     results = load(tmp_path, None)
     assert len(results.runs) == 24
     assert results.notes["2+3"]["link"] == "100mbit"
@@ -143,7 +143,8 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path, capsys: pytest.Capt
         assert f"{count} of {count} runs are there already" in capsys.readouterr().err
         code, fake = run(tmp_path, *arguments, "--link", "1gbit")
         assert code == 2 and not fake.commands
-        assert "the links had 100mbit; --again measures anew" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "100mbit" in said and "--again" in said
     assert len(run(tmp_path, "--layouts", "2+3", "--sizes", "6000kf", "--full")[1].commands) == 1, "a size is missing"
 
 

@@ -32,8 +32,8 @@ def course(folder: Path, label: str, epochs: int = 3, seeds: int = 2) -> Method:
 def test_trainings_are_drawn_by_epochs_and_others_are_left_out(tmp_path: Path) -> None:
     methods = [course(tmp_path, label) for label in ("dense", "gs_sgd", "gs_sgd literal", "gtopk", "powersgd")]
     drawn = figures.of({}, [methods])
-    assert list(drawn.captions) == ["fig2.png"] and set(drawn.missing) == {f"fig{n}.png" for n in range(3, 8)}
-    figure = drawn.figures["fig2.png"]
+    assert list(drawn.captions) == ["fig2.svg"] and set(drawn.missing) == {f"fig{n}.svg" for n in range(3, 8)}
+    figure = drawn.figures["fig2.svg"]
     assert figure is not None
     charts.check(figure)
     assert charts.titles(figure) == ["Accuracy", "Loss"]
@@ -56,8 +56,8 @@ def test_the_papers_epochs_stand_in_trainings_that_are_as_long(tmp_path: Path) -
 
 def test_a_step_is_parted_as_in_the_paper_and_rates_stand_beside(tmp_path: Path) -> None:
     drawn = figures.of({"VGG-16": load(runs(tmp_path))}, [], "cluster_")
-    assert list(drawn.captions) == ["cluster_fig5.png"]
-    figure = drawn.figures["cluster_fig5.png"]
+    assert list(drawn.captions) == ["cluster_fig5.svg"]
+    figure = drawn.figures["cluster_fig5.svg"]
     assert figure is not None
     charts.check(figure)
     parts = {(row["name"], row["part"]): row["length"] for row in charts.of(figure, "bar")}
@@ -80,7 +80,7 @@ def test_sweeps_are_drawn_of_k_and_of_columns(tmp_path: Path) -> None:
     few, many = (course(tmp_path, swept("k", value)) for value in (10_000, 50_000))
     narrow = [course(tmp_path, swept("columns", value)) for value in (10_000, 20_000)]
     assert isinstance(figures.sweeps("ResNet-20", [[few, narrow[0]]]), str), "one of either is no sweep"
-    figure = figures.of({}, [[few, many, *narrow]]).figures["fig7.png"]
+    figure = figures.of({}, [[few, many, *narrow]]).figures["fig7.svg"]
     assert figure is not None
     charts.check(figure)
     lines = charts.lines(figure)

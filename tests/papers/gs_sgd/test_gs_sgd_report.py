@@ -98,7 +98,7 @@ def test_the_report_has_every_claim_and_a_figure_for_each_network(tmp_path: Path
     assert main(where) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert text.count("not run here") >= 10 and "## VGG-16" in text and "## ResNet-20" not in text
-    assert (tmp_path / "out/fig5.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out/fig5.svg").read_bytes().startswith(b"<svg")
 
 
 def curve(

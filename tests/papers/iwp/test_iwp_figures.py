@@ -16,6 +16,7 @@ from tests.flexreduce import run_record
 from tests.papers import verb
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.errors import UserError
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
 NAMES = ("fig2_3", "fig4", "fig5", "fig6", "fig7_8")
@@ -38,7 +39,9 @@ def run(folder: Path, compressor: str, top1: Sequence[float | None], lines: Sequ
     (folder / "record.json").write_text(json.dumps(made))
     if lines:
         (folder / steps.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return NotedRun(folder, {}, made)
+    found = recorded.at(folder)
+    assert found is not None
+    return found
 
 
 def step(number: int, epoch: int, seconds: float, sent: int, **readings: float) -> dict[str, Any]:
@@ -67,8 +70,8 @@ def test_imagenets_figures_have_the_numbers_of_records_and_steps(tmp_path: Path)
     ours = [run(tmp_path / f"iwp{seed}", "iwp", (0.3, 0.5 + seed / 10), told) for seed in (0, 1)]
     dense = run(tmp_path / "dense", "none", (0.4, None, 0.7), [step(n, n, 30.0, 3_000_000_000) for n in range(3)])
     drawn = of_imagenet({("resnet50", "layer-wise"): ours, ("resnet50", "baseline"): [dense]}, "")
-    assert list(drawn.captions) == [f"{name}.png" for name in NAMES] and not drawn.missing
-    figures = {name: figure for name in NAMES if (figure := drawn.figures[f"{name}.png"]) is not None}
+    assert list(drawn.captions) == [f"{name}.svg" for name in NAMES] and not drawn.missing
+    figures = {name: figure for name in NAMES if (figure := drawn.figures[f"{name}.svg"]) is not None}
     for figure in figures.values():
         charts.check(figure)
     lines = {name: charts.lines(figure) for name, figure in figures.items()}
@@ -101,21 +104,21 @@ def test_what_runs_have_no_data_for_is_named(tmp_path: Path, capsys: pytest.Capt
     put = tmp_path / "own/cifar/dense-0"
     put.mkdir(parents=True)
     (put / "record.json").write_text(json.dumps(run_record("2+2")))
-    (put / "method.json").write_text(json.dumps({"label": "cifar, dense", "launch": "python train.py"}))
+    (put / "note.json").write_text(json.dumps({"label": "cifar, dense", "launch": "python train.py"}))
     folders = {"--runs": "own", "--cluster": "runs", "--trainings": "none"}
     words = [word for flag, name in folders.items() for word in (flag, str(tmp_path / name))]
     assert verb.report("iwp")(words) == 0
     text = (tmp_path / "own/table.md").read_text()
     shown = [line for line in text.splitlines() if line.startswith("![")]
     assert shown == [
-        "![IWP's accuracy by epochs](imagenet_fig5.png)", "![IWP's training loss by epochs](imagenet_fig6.png)",
+        "![IWP's accuracy by epochs](imagenet_fig5.svg)", "![IWP's training loss by epochs](imagenet_fig6.svg)",
     ]  # fmt: skip
     missing = [line for line in text.splitlines() if line.startswith("- Not drawn: ")]
     assert sum("`wirebench study iwp report --cluster FOLDER` draws it" in line for line in missing) == 3
     assert "- Not drawn: Fig. 7 and 8, network I/O over time: no run kept its steps.jsonl." in missing
     assert any("no steps.jsonl has compressor/importance_share" in line for line in missing)
     assert any(f"has compressor/importance_var/{dispersion.LAYER}" in line for line in missing)
-    assert {path.name for path in (tmp_path / "own").glob("*.png")} == {"imagenet_fig5.png", "imagenet_fig6.png"}
+    assert {path.name for path in (tmp_path / "own").glob("*.svg")} == {"imagenet_fig5.svg", "imagenet_fig6.svg"}
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
@@ -133,8 +136,8 @@ def test_other_trainings_stand_in_for_imagenet(tmp_path: Path) -> None:
     slow = run(tmp_path / "slow", "none", (0.1,), [step(0, 0, 6.0, 6_000_000)])
     row = Row("network, dense", (slow._replace(note={"link": "10mbit"}),))
     drawn = of_trainings({"quick": methods, "other": [methods[0], methods[3]]}, [row])
-    assert list(drawn.captions) == ["fig5.png", "fig6.png", "fig7_8.png"]
-    accuracy, io = drawn.figures["fig5.png"], drawn.figures["fig7_8.png"]
+    assert list(drawn.captions) == ["fig5.svg", "fig6.svg", "fig7_8.svg"]
+    accuracy, io = drawn.figures["fig5.svg"], drawn.figures["fig7_8.svg"]
     assert accuracy is not None and io is not None
     assert charts.titles(accuracy) == ["quick"]
     lines = charts.lines(accuracy)
@@ -144,7 +147,7 @@ def test_other_trainings_stand_in_for_imagenet(tmp_path: Path) -> None:
     assert points(charts.lines(io)["dense"]) == pytest.approx({0.05: 1000})
     assert charts.lines(io)["the link, 0.01 Gbit/s"][1] == [1250, 1250]
     nothing = of_trainings({"other": methods[3:]})
-    assert nothing.missing["fig5.png"] == "IWP's accuracy by epochs: no training with iwp"
+    assert nothing.missing["fig5.svg"] == "IWP's accuracy by epochs: no training with iwp"
     assert set(nothing.figures.values()) == {None}
 
 

@@ -56,7 +56,7 @@ def put(out: Path, part: str, label: str, made: dict[str, Any], turn: int = 0, l
     if part == "network":
         note |= {"hosts": 4, "link": link}
     (folder / "record.json").write_text(json.dumps(made))
-    (folder / "method.json").write_text(json.dumps(note))
+    (folder / "note.json").write_text(json.dumps(note))
 
 
 def states(out: Path) -> dict[tuple[str, str], str]:

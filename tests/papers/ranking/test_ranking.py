@@ -25,7 +25,7 @@ from wirebench.planner import ranges
 from wirebench.planner.advice import WORTHWHILE
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.resimulated import FromOutside, rates_of
-from wirebench.record import notes
+from wirebench.record import recorded
 from wirebench.telemetry import environment
 
 pytestmark = pytest.mark.sampled(3)
@@ -52,7 +52,7 @@ def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path) -> None:
     for each, command in zip([*ranking.best, *ranking.best], launched, strict=True):
         assert f"scheduler.name={each.scheduler} compressor.name={each.compressor} " in command
         assert f"collective.name={each.collective} " in command and "--hosts 2 --link 100mbit" in command
-    names = {note.folder.name for note in notes.read(tmp_path / CLUSTER, {"label": str})}
+    names = {note.folder.name for note in recorded.noted(tmp_path / CLUSTER, {"label": str})}
     assert len(names) == 20 and {name[-2:] for name in names} == {"-0", "-1"}
     before = (tmp_path / CLUSTER / FILE).read_bytes()
     assert run(words, again := Fake()) == 0 and not again.commands

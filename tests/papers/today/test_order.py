@@ -81,7 +81,7 @@ def put(folder: Path, label: str, turns: Sequence[float]) -> None:
         place.mkdir(parents=True)
         (place / "record.json").write_text(json.dumps(made))
         note = {"label": label, "hosts": HOSTS, "link": NETWORKS[PART].setting.link, "launch": "python train.py"}
-        (place / "method.json").write_text(json.dumps(note))
+        (place / "note.json").write_text(json.dumps(note))
 
 
 def sign(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None
     sign(tmp_path)
     put(tmp_path, KNOWN[1], [1.0])
     assert not ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
-    note = json.loads((path := tmp_path / PART / "bf16-0" / "method.json").read_text())
+    note = json.loads((path := tmp_path / PART / "bf16-0" / "note.json").read_text())
     path.write_text(json.dumps({**note, "link": "200mbit"}))
     with pytest.raises(UserError, match="mixes settings: link is"):
         ordered.load(tmp_path / PART)

@@ -35,7 +35,7 @@ def put(folder: Path, label: str, turn: int, step: float, waiting: float) -> Pat
     place.mkdir(parents=True)
     (place / "record.json").write_text(json.dumps(made))
     note = {"label": label, "hosts": HOSTS, "link": setting.link, "launch": "python train.py"}
-    (place / "method.json").write_text(json.dumps(note))
+    (place / "note.json").write_text(json.dumps(note))
     return place
 
 
@@ -102,7 +102,7 @@ def test_slower_than_the_goal_is_not_reproduced_and_a_missing_rival_says_nothing
         put(tmp_path, DENSE, turn, 9.0, 8.7)
     [found] = measured.findings(measured.load(tmp_path / "speed"))
     assert found.verdict.words == "direction reproduced: 20.00x, not 50.00x" and "turns (2)" in found.rules
-    note = json.loads((path := tmp_path / "speed" / "dense-0" / "method.json").read_text())
+    note = json.loads((path := tmp_path / "speed" / "dense-0" / "note.json").read_text())
     path.write_text(json.dumps({**note, "link": "1gbit"}))
     with pytest.raises(UserError, match="mixes settings: link is"):
         measured.load(tmp_path / "speed")

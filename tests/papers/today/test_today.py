@@ -68,7 +68,7 @@ def put(folder: Path, label: str, seed: int, made: dict[str, Any], **more: objec
     curve = [[30, 5.0, sent / 2], [60, made["final"]["loss"], sent]]
     note = {"label": label, "seed": seed, "launch": "python train.py", "curve": curve, "last_bytes": sent / 60}
     note["rounds"] = 60
-    (place / "method.json").write_text(json.dumps({**note, **more}))
+    (place / "note.json").write_text(json.dumps({**note, **more}))
     return place
 
 
@@ -160,15 +160,15 @@ def test_runs_keep_their_curve_and_are_not_repeated(tmp_path: Path, capsys: pyte
 
     words = ["--task", "gpt", "--methods", "dense", "demo", "--seeds", "0", "--out", str(tmp_path), "--steps", "31"]
     assert run(words, launch) == 0 and started == ["dense-0", "demo-0"]
-    note = json.loads((tmp_path / "gpt" / "demo-0" / "method.json").read_text())
+    note = json.loads((tmp_path / "gpt" / "demo-0" / "note.json").read_text())
     # The first worker sent 310 bytes, the mean worker twice as many.
     assert [cell for point in note["curve"] for cell in point] == pytest.approx([30, 1.0, 600.0, 31, 1.0, 620.0])
     assert note["last_bytes"] == pytest.approx(20.0) and note["rounds"] == 0
     assert not (tmp_path / "gpt" / "demo-0" / "steps.jsonl").exists()
-    assert (tmp_path / "gpt" / "table.md").exists() and (tmp_path / "gpt" / "bytes.png").exists()
+    assert (tmp_path / "gpt" / "table.md").exists() and (tmp_path / "gpt" / "bytes.svg").exists()
     assert run(words, launch) == 0 and len(started) == 2
     assert run([*words[:-1], "32"], launch) == 2 and len(started) == 2
-    assert "dense-0/method.json: settings is" in capsys.readouterr().err
+    assert "dense-0/note.json: settings is" in capsys.readouterr().err
     assert run([*words[:-1], "32", "--again"], launch) == 0 and len(started) == 4
 
 
@@ -313,7 +313,7 @@ def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(["--out", str(tmp_path)]) == 2
-    assert "has no TASK/METHOD-SEED/method.json; train first" in capsys.readouterr().err
+    assert "has no runs TASK/METHOD-SEED; train first" in capsys.readouterr().err
 
 
 def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

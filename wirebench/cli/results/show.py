@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.formats import mllog
-from wirebench.record import compare, schema
+from wirebench.record import compare, recorded
 from wirebench.record.writer import RUNS
 from wirebench.utils.cli import parser_of
 from wirebench.utils.console import console
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("no run given: name run folders or record.json files, or say --latest")
     if options.mllog and len(paths) > 1:
         raise UserError("--mllog: a log of MLPerf's is one run's; name one")
-    records = [schema.read(path) for path in paths]
+    records = [recorded.read(path) for path in paths]
     if options.mllog:
         try:
             print(*mllog.lines(records[0]), sep="\n")
@@ -42,7 +42,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("show", __doc__)
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="a run's folder, or a record.json")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, its record.json, or its path in results",
+    )
     parser.add_argument("--latest", action="store_true", help=f"also the newest run of {RUNS}")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--all", action="store_true", help="every line: phases, counts of bytes, ratios, readings")
@@ -64,7 +70,7 @@ def _heads(records: list[compare.Record], paths: list[Path]) -> list[str]:
     names = [str(record["config"].get("name", compare.MISSING)) for record in records]
     if len(set(names)) == len(names):
         return names
-    return [(path if path.is_dir() else path.parent).resolve().name for path in paths]
+    return [(path.parent if path.is_file() else path).resolve().name for path in paths]
 
 
 def _print(records: list[compare.Record], paths: list[Path], everything: bool) -> None:

@@ -1,0 +1,63 @@
+"""results/index.csv: what was measured, a line a number, for other programs: `pandas.read_csv("results/index.csv")`.
+
+run      path of the run below results/; `wirebench show results/RUN` prints all of it
+study    the folder of results/ that it is in
+machine  the processor, with its cores; of a run on GPUs the GPUs
+commit   the code's, ten digits
+seed     of the run
+metric   METRICS
+value    in the metric's unit
+flags    rules of trust that the run breaks by itself, divided by a space
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from papers import trust
+from papers.committed import runs_of
+from papers.repository import Repository
+from papers.runner import RESULTS
+from wirebench.inspect.results_table import machine
+from wirebench.record.notes import NotedRun
+
+FILE = RESULTS / "index.csv"
+HEAD = ("run", "study", "machine", "commit", "seed", "metric", "value", "flags")
+UNKNOWN = Repository(None)
+
+
+def _at(*path: str) -> Callable[[NotedRun], Any]:
+    return lambda run: run.has(*path)
+
+
+METRICS: Mapping[str, Callable[[NotedRun], Any]] = {
+    "step_seconds": _at("step_seconds", "median"),
+    "exposed_seconds": _at("phases", "exchange_exposed"),
+    "wire_bytes_per_step": _at("bytes_per_step", "wire_mean"),
+    "predicted_step_seconds": _at("prediction", "step_seconds"),
+    "top1": lambda run: run.has("final", "top1") if run.is_whole else None,
+    "test_loss": lambda run: run.has("final", "loss") if run.is_whole else None,
+}
+"""Numbers of a record by their names: seconds and bytes of a step are medians and means over its counted steps."""
+
+
+def text(results: Path = RESULTS) -> str:
+    """The whole file."""
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(HEAD)
+    for run in runs_of(results):
+        lines.writerows(_lines(run, results))
+    return written.getvalue()
+
+
+def _lines(run: NotedRun, results: Path) -> Iterator[tuple[Any, ...]]:
+    path = run.folder.relative_to(results)
+    flags = " ".join(dict.fromkeys(each.rule.replace(" ", "_") for each in trust.broken(run.record, UNKNOWN)))
+    about = path.as_posix(), path.parts[0], machine(run.record), run.commit, run.has("config", "train", "seed")
+    for metric, of in METRICS.items():
+        value = of(run)
+        if value is not None:
+            yield (*about, metric, f"{value:.6g}", flags)

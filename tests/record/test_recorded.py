@@ -1,0 +1,141 @@
+"""Runs as lines: what is appended is read as it was, once a name, and a line that is damaged or torn is told."""
+
+import copy
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from papers.runner import RESULTS
+from wirebench.errors import UserError
+from wirebench.record import recorded, schema
+
+RUN = RESULTS / "gs-sgd/vgg16/gtopk-0"
+KEYS = st.text("abc", min_size=1, max_size=3)
+LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | KEYS
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4))
+
+
+def made(folder: Path, **changes: Any) -> Path:
+    """The folder of a run that has just ended."""
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps({**recorded.read(RUN), **changes}))
+    return folder
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
+
+
+@given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES)
+def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any) -> None:
+    """But for digits beyond the tenth; a config and an environment keep all of theirs."""
+    config = {"name": "x", "output": {"dir": "here"}, "train": {"seed": 3, "lr": 0.1 + 0.2}, "more": other}
+    environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
+    record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}
+    run = {"run": "a-0", "note": {"label": "a"}, "record": record, "files": {"steps.jsonl": tables}}
+    before, shared = copy.deepcopy(run), {}
+    line = recorded.encode(run, shared)
+    assert run == before
+    read = recorded.decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
+    assert read == {**rounded(run), "record": {**rounded(record), "config": config, "environment": environment},
+                    "files": rounded(run["files"])}  # fmt: skip
+
+
+def test_runs_are_lines_of_one_file_and_the_last_of_a_name_counts(tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / recorded.RUNS).touch()
+    for turn in (0, 1, 0):
+        folder = made(tmp_path / f"made-{len(list(tmp_path.iterdir()))}", seconds_total=100.0 + turn)
+        (folder / "steps.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+        (folder / "tb").mkdir()
+        recorded.append(
+            tmp_path / "study/part", f"dense-{turn}", {"label": "dense"}, folder, ("steps.jsonl", "none.json")
+        )
+    assert sorted(path.name for path in (tmp_path / "study").rglob("*")) == [recorded.SHARED, recorded.RUNS]
+    lines = (tmp_path / "study" / recorded.RUNS).read_text().splitlines()
+    assert [json.loads(line)["run"] for line in lines] == ["part/dense-0", "part/dense-1", "part/dense-0"]
+    shared = (tmp_path / "study" / recorded.SHARED).read_text().splitlines()
+    assert len(shared) == len(set(shared)) and sum(map(len, lines)) < 3 * len(json.dumps(recorded.read(RUN))) / 2
+    first, second = recorded.directly_below(tmp_path / "study/part")
+    assert (first.folder, first.composition, first.turn) == (tmp_path / "study/part/dense-0", "dense", "0")
+    assert first.files == {"steps.jsonl": [{"step": 1}, {"step": 2}]} and second.record["seconds_total"] == 101.0
+    assert recorded.below(tmp_path / "study") == recorded.below(tmp_path / "study/part") == [first, second]
+    assert recorded.at(first.folder) == first and recorded.at(tmp_path / "study/part/dense") is None
+    assert recorded.below(first.folder) == [first]
+    assert recorded.file_of(first.folder) == tmp_path / "study" / recorded.RUNS
+    assert recorded.read(first.folder) == first.record
+    with pytest.raises(UserError, match="dense-7: no such file"):
+        recorded.read(tmp_path / "study/part/dense-7")
+
+
+def test_a_folder_without_a_file_of_runs_gets_one_and_folders_of_runs_are_runs_too(tmp_path: Path) -> None:
+    folder = made(tmp_path / ".dense-1.part")
+    recorded.append(tmp_path, "dense-1", {"label": "dense"}, folder)
+    made(tmp_path / "mine/smoke")
+    (tmp_path / "mine/smoke" / recorded.NOTE).write_text('{"label": "smoke"}')
+    found = recorded.below(tmp_path)
+    assert [run.folder.relative_to(tmp_path).as_posix() for run in found] == ["dense-1", "mine/smoke"]
+    assert [run.note["label"] for run in found] == ["dense", "smoke"]
+    assert recorded.noted(tmp_path, {"label": str}) == found[:1]
+    with pytest.raises(UserError, match="note: hosts: needs a whole number"):
+        recorded.noted(tmp_path, {"hosts": int})
+
+
+def test_what_was_being_written_when_the_machine_stopped_is_no_line(tmp_path: Path) -> None:
+    folder, file = made(tmp_path / ".made"), tmp_path / recorded.RUNS
+    recorded.append(tmp_path, "a-0", {}, folder)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[: len(whole) // 2])
+    assert len(recorded.below(tmp_path)) == 1
+    recorded.append(tmp_path, "a-1", {}, folder)
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["a-0", "a-1"]
+    assert file.read_bytes().startswith(whole)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "runs.jsonl:2: not valid JSON"),
+        ("[]", "runs.jsonl:2: no line of a run"),
+        ('{"run": "b-0", "note": {}}', "runs.jsonl:2: no line of a run: KeyError('record')"),
+        ('{"run": "b-0", "note": {}, "record": {"@": "gone"}}', "runs.jsonl:2: no line of a run: KeyError('gone')"),
+        ('{"run": "b-0", "note": {}, "record": {"schema": 1}}', "runs.jsonl:2: b-0: not a run's record: "),
+    ],
+)
+def test_a_damaged_line_is_named(line: str, said: str, tmp_path: Path) -> None:
+    recorded.append(tmp_path, "a-0", {}, made(tmp_path / ".made"))
+    with (tmp_path / recorded.RUNS).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(UserError) as raised:
+        recorded.below(tmp_path)
+    assert said in str(raised.value)
+
+
+def test_a_damaged_record_is_not_appended(tmp_path: Path) -> None:
+    folder = made(tmp_path / ".made")
+    (folder / "record.json").write_text("{}")
+    with pytest.raises(UserError):
+        recorded.append(tmp_path, "a-0", {}, folder)
+    assert not (tmp_path / recorded.RUNS).exists()
+
+
+def test_several_may_append_at_once(tmp_path: Path) -> None:
+    folder = made(tmp_path / ".made")
+    threads = [
+        threading.Thread(target=recorded.append, args=(tmp_path, f"a-{number}", {}, folder)) for number in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(run.turn for run in recorded.below(tmp_path)) == [str(number) for number in range(8)]
+    assert all(schema.problems(run.record) == [] for run in recorded.below(tmp_path))
