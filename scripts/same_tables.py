@@ -1,0 +1,49 @@
+"""Which numbers of results' tables differ between two commits: python scripts/same_tables.py BEFORE [AFTER]
+
+Rows are compared cell by cell, without where their links lead; a table that is in one of both alone is named, too. The
+exit code is 1 where anything differs.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def tables(commit: str) -> dict[str, str]:
+    """The tables of a commit by their paths."""
+    paths = _git("ls-tree", "-r", "--name-only", commit, "results").splitlines()
+    return {path: _git("show", f"{commit}:{path}") for path in paths if path.endswith("/table.md")}
+
+
+def numbers(table: str) -> list[list[str]]:
+    """The numbers of each row of a Markdown table."""
+    return [NUMBER.findall(LINK.sub(r"\1", line)) for line in table.splitlines() if line.startswith("|")]
+
+
+def differences(before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
+    """A line for each row whose numbers differ, and for each table that only one has."""
+    for path in sorted(before.keys() ^ after.keys()):
+        yield f"{path}: is only {'before' if path in before else 'after'}"
+    for path in sorted(before.keys() & after.keys()):
+        was, now = numbers(before[path]), numbers(after[path])
+        if len(was) != len(now):
+            yield f"{path}: had {len(was)} rows, has {len(now)}"
+        yield from (f"{path}: {a} is {b}" for a, b in zip(was, now, strict=False) if a != b)
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", "-C", ROOT, *words], check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(f"usage: {' '.join(__doc__.splitlines()[0].split(': ')[1:])}")
+    found = list(differences(*map(tables, (sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "HEAD"))))
+    print("\n".join(found) or "all numbers of all tables are the same")
+    sys.exit(1 if found else 0)
