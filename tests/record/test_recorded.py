@@ -42,7 +42,8 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any) -> 
     environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
     record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}
     run = {"run": "a-0", "note": {"label": "a"}, "record": record, "files": {"steps.jsonl": tables}}
-    before, shared = copy.deepcopy(run), {}
+    before = copy.deepcopy(run)
+    shared: dict[str, Any] = {}
     line = recorded.encode(run, shared)
     assert run == before
     read = recorded.decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
