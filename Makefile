@@ -1,7 +1,16 @@
 # Every target does the set-up that it needs; after the first time that takes well under a second.
 #   make run NP=2 CONFIG=configs/other.toml ARGS="train.max_steps=5"
+#   make run ENGINE=torch         # torchrun starts the ranks; a set-up for this needs no compiler
+#   make setup HOROVOD=0          # an environment without Horovod; HOROVOD=1 builds it again
 
 VENV := .venv/bin
+ENGINE ?= horovod
+ifeq ($(filter horovod torch,$(ENGINE)),)
+$(error ENGINE is $(ENGINE); it can be horovod or torch)
+endif
+ifeq ($(ENGINE),torch)
+export HOROVOD ?= 0
+endif
 NP ?= 4
 CONFIG ?= configs/smoke.toml
 ARGS ?=
@@ -10,15 +19,20 @@ ARGS ?=
 # loopback interface, nothing is kept in the home folder, and ranks that share cores get time to start.
 horovodrun = $(VENV)/horovodrun -np $(1) -H 127.0.0.1:$(1) --gloo --network-interface lo --disable-cache \
 	--gloo-timeout-seconds 120
+torchrun = $(VENV)/torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node $(1)
+
+# $(call launch,NP): the words before a script's name, chosen when a recipe begins, which is after the set-up.
+launch = $(if $(and $(filter horovod,$(ENGINE)),$(shell test -x $(VENV)/horovodrun && echo yes)),$\
+	$(call horovodrun,$(1)) $(VENV)/python,$(call torchrun,$(1)))
 
 # Children of horovodrun find the environment's programs first. One thread a rank, as torchrun does: ranks share the
 # cores. The last one says the same to torch.distributed as --network-interface to Horovod.
 RUN_ENV := PATH="$(CURDIR)/$(VENV):$$PATH" OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
 	GLOO_SOCKET_IFNAME=$${GLOO_SOCKET_IFNAME:-lo}
 
-# horovodrun puts "[rank]<stdout>:" before every line, and ends with a traceback of its own where a rank failed: of that
-# only the last line is kept.
-PLAIN := sed -u -e '/^Traceback (most recent call last):$$/{N;/bin\/horovodrun", line/{:more;N;/\nRuntimeError: [^\n]*$$/!b more;s/.*\nRuntimeError: //}}' \
+# horovodrun puts "[rank]<stdout>:" before every line, and ends with a traceback of its own where a rank failed, or where
+# it was built without Gloo: of that only the last line is kept.
+PLAIN := sed -u -E -e '/^Traceback \(most recent call last\):$$/{N;/bin\/horovodrun", line/{:more;N;/\n(Runtime|Value)Error: [^\n]*$$/!b more;s/.*\n(Runtime|Value)Error: //}}' \
 	-e 's/^\[[0-9]*\]<std[a-z]*>://'
 
 # A pipe fails where its first command does.
@@ -39,15 +53,15 @@ help: ## show this list
 	@echo
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
 	@echo
-	@echo 'make run takes NP (processes, $(NP)), CONFIG ($(CONFIG)) and ARGS (section.key=value ...).'
+	@echo 'make run takes NP (processes, $(NP)), CONFIG ($(CONFIG)), ENGINE ($(ENGINE)) and ARGS (section.key=value ...).'
 
-setup: ## make .venv with pinned packages and Horovod
+setup: ## make .venv with pinned packages and Horovod; HOROVOD=0: without it
 	@bash scripts/setup.sh
 
-run: setup ## train CONFIG on NP Horovod processes, then show the record
-	@test -x $(VENV)/horovodrun || \
-		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
-	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py "$(CONFIG)" $(ARGS) 2>&1 | $(PLAIN)
+run: setup ## train CONFIG on NP processes of horovodrun, then show the record; ENGINE=torch: of torchrun
+	@test $(ENGINE) = torch -o -x $(VENV)/horovodrun || \
+		echo 'make run: Horovod is not built here, so torchrun starts the ranks; make setup HOROVOD=1 builds it' >&2
+	@$(RUN_ENV) $(call launch,$(NP)) train.py "$(CONFIG)" $(ARGS) 2>&1 | $(PLAIN)
 
 # Only these files are collected for the tests that look at the clock: looking through all takes longer than most do.
 CLOCK = $(shell grep -rl --include='test_*.py' 'mark\.clock' tests)
@@ -118,12 +132,12 @@ bench-input: setup ## images per second of the CIFAR-10 input pipeline, compared
 	@$(VENV)/wirebench bench input
 
 bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
-	@for name in dense topk; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
+	@for name in dense topk; do $(RUN_ENV) $(call launch,2) train.py \
 		configs/cifar10_resnet20_$$name.toml data.root="$(CIFAR)" output.dir=$(RESULTS)/cifar10_resnet20_$$name \
 		2>&1 | $(PLAIN); done
 
 bench-synthetic: setup ## a few steps of every model on random images, 2 workers (about 15 min)
-	@for config in configs/synthetic/*.toml; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
+	@for config in configs/synthetic/*.toml; do $(RUN_ENV) $(call launch,2) train.py \
 		$$config data.batch_size=4 train.max_steps=6 train.warmup_steps=2 train.eval_every=0 \
 		output.dir=$(RESULTS)/$$(basename $$config .toml) 2>&1 | $(PLAIN); done
 

@@ -9,13 +9,14 @@ readonly root venv="$root/.venv"
 readonly stamp="$venv/.setup-done" unfinished="$venv/.setup-unfinished"
 readonly log="$venv/setup.log" # what pip and the others say; this script shows a line for each phase
 readonly needed_gb=12
+readonly without='no horovod' # the beginning of the stamp of an environment without it
 
 usage() {
     cat <<'TEXT'
 usage: scripts/setup.sh [--force]
 
-Makes .venv (Python, PyTorch and the rest from requirements.lock, Horovod). 6 to 8 minutes and 6 GB the first time;
-at once when nothing has changed.
+Makes .venv (Python, PyTorch and the rest from requirements.lock, Horovod). 3 to 5 minutes and 6 GB the first time;
+at once when nothing has changed. A Horovod that cannot be built costs a line; torchrun does its work.
 
   --force   check and install again, even if nothing has changed
 
@@ -24,7 +25,9 @@ Shows a line for each phase, and every 30 seconds how far it is. What pip says g
 Environment:
   PYTHON                 the Python to make .venv with, 3.11 or later. Default: the first of python3.11, python3.12
                          and python3 that is
-  WIREBENCH_NO_HOROVOD   1: leave Horovod out (torch.distributed and the local engine work; make run does not)
+  HOROVOD                0: leave Horovod out, which needs no compiler (make run then starts torchrun); 1: build it,
+                         also where an earlier set-up left it out or could not build it. Default: as the earlier one;
+                         the first one builds it
   GPU_OPS, CC_LIST, MPI, CXX, JOBS   see scripts/build_horovod.sh --help
 TEXT
 }
@@ -33,11 +36,21 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 2; }
 done_in() { say "$1 (${SECONDS} s so far)"; }
 
+# Sets with_horovod to 1, or to 0.
+choose_horovod() {
+    with_horovod=${HOROVOD:-1}
+    case $with_horovod in
+        0 | 1) ;;
+        *) die "HOROVOD is $HOROVOD; it can be 0 or 1" ;;
+    esac
+    if [ -z "${HOROVOD:-}" ] && [[ $(head -n 1 "$stamp" 2>/dev/null) = "$without "* ]]; then with_horovod=0; fi
+}
+
 # What an environment was made from; another answer means another set-up. The path is in it since a moved .venv is
 # broken; of pyproject.toml, what is installed.
-fingerprint() {
+fingerprint() { # WITH_HOROVOD
     local horovod="horovod ${GPU_OPS:-} ${CC_LIST:-} ${MPI:-}"
-    if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then horovod='no horovod'; fi
+    if [ "$1" = 0 ]; then horovod=$without; fi
     echo "$horovod at $root"
     cd "$root" && sha256sum requirements.lock scripts/build_horovod.sh
     awk '/^\[/ { wanted = /^\[(build-system|project|tool\.setuptools)/ } wanted' pyproject.toml | sha256sum
@@ -46,7 +59,7 @@ fingerprint() {
 is_current() {
     [ -f "$stamp" ] && [ ! -e "$unfinished" ] && [ -x "$venv/bin/python" ] || return 1
     # Who can do without Horovod is not harmed by it.
-    [ "$(<"$stamp")" = "$(fingerprint)" ] || [ "$(<"$stamp")" = "$(WIREBENCH_NO_HOROVOD=0 fingerprint)" ]
+    [ "$(<"$stamp")" = "$(fingerprint "$with_horovod")" ] || [ "$(<"$stamp")" = "$(fingerprint 1)" ]
 }
 
 # --- The tools of this machine: one line for each that is missing.
@@ -73,7 +86,7 @@ check_python() {
     fi
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     "$python" -c 'import venv, ensurepip' 2>/dev/null || lacks "the venv module of $python" "python$version-venv"
-    if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then return; fi
+    if [ "$with_horovod" = 0 ]; then return; fi
     "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
         lacks "the header files of $python (Python.h)" "python$version-dev"
 }
@@ -89,7 +102,7 @@ check_compiler() {
 check_tools() {
     check_python
     command -v git >/dev/null || lacks 'git, which stamps results with their commit' git
-    if [ "${WIREBENCH_NO_HOROVOD:-0}" != 1 ]; then
+    if [ "$with_horovod" = 1 ]; then
         check_compiler
         command -v make >/dev/null || lacks 'make' make
     fi
@@ -180,30 +193,35 @@ install_packages() {
 
 # --- Horovod
 
+# The builder says in one line why there is no wheel.
 try_horovod() {
     local wheel
     wheel=$(bash "$root/scripts/build_horovod.sh" "$venv/bin/python" 9<&- | tail -n 1) || return 1
     [ -f "$wheel" ] || return 1
-    pip_install --quiet --no-deps --force-reinstall "$wheel" || return 1
-    # The interface is named so that the machine's own name needs no address.
+    pip_install --quiet --no-deps --force-reinstall "$wheel" && horovod_loads && return
+    if [ "${GPU_OPS:-}" = none ]; then
+        say "Horovod does not load here (log: $log)"
+        return 1
+    fi
+    say 'Horovod does not load here; trying a build for CPU tensors only'
+    GPU_OPS=none try_horovod
+}
+
+# The interface is named so that the machine's own name needs no address.
+horovod_loads() {
     HOROVOD_GLOO_IFACE=lo "$venv/bin/python" -c 'import horovod.torch as hvd; hvd.init(); assert hvd.size() == 1' \
         >>"$log" 2>&1
 }
 
+# Sets with_horovod to 0 where it cannot be built, and leaves none that does not load.
 install_horovod() {
-    if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then
-        say 'leaving Horovod out, as WIREBENCH_NO_HOROVOD=1 says; make run needs it'
-        return
+    if try_horovod; then
+        done_in 'Horovod is installed'
+    else
+        with_horovod=0
+        "$venv/bin/python" -m pip --quiet uninstall --yes horovod >>"$log" 2>&1 || true
     fi
-    if ! try_horovod; then
-        [ "${GPU_OPS:-}" != none ] || die "$horovod_failed"
-        say 'Horovod does not work here; trying a build for CPU tensors only'
-        GPU_OPS=none try_horovod || die "$horovod_failed"
-    fi
-    done_in 'Horovod is installed'
 }
-readonly horovod_failed="Horovod could not be built: see above and $log. To go on without it: \
-WIREBENCH_NO_HOROVOD=1 make setup"
 
 check_imports() {
     "$venv/bin/python" -c 'import torch, torchvision' >>"$log" 2>&1 ||
@@ -217,6 +235,7 @@ main() {
         --force) force=1 ;;
         ?*) usage >&2; exit 2 ;;
     esac
+    choose_horovod
     if [ -z "$force" ] && is_current; then return; fi
     # In an activated .venv, its own Python would be the first that is found, and .venv may have to be made anew.
     PATH=:$PATH:
@@ -232,10 +251,14 @@ main() {
     rm -f "$stamp"
     : >"$log"
     install_packages
-    install_horovod
+    if [ "$with_horovod" = 1 ]; then install_horovod; fi
     check_imports
-    fingerprint >"$stamp"
-    done_in 'done'
+    fingerprint "$with_horovod" >"$stamp"
+    if [ "$with_horovod" = 1 ]; then
+        done_in 'done'
+    else
+        done_in 'done, without Horovod: make run starts torchrun; make setup HOROVOD=1 builds Horovod'
+    fi
 }
 
 main "$@"; exit # on one line: an edit of this file while it runs does no harm

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the scripts may count on everywhere: Debian calls these packages essential. The others are what set-up looks for.
-ESSENTIAL = """awk basename bash cat cp cut df dirname env flock grep head mkdir mktemp mv nproc readlink realpath rm
+ESSENTIAL = """awk basename bash cat chmod cp cut df dirname env flock grep head mkdir mktemp mv nproc readlink realpath rm
     sed sh sha256sum sleep sort tail tr uname""".split()  # noqa: SIM905
 TOOLS = ("git", "g++", "make")
 OLD_PYTHON = "#!/bin/sh\nexit 1\n"
@@ -110,7 +110,7 @@ def test_setup_refuses_an_old_compiler(tree, programs):
 def test_setup_needs_no_compiler_without_horovod(tree, programs):
     for tool in TOOLS:
         (programs / tool).unlink()
-    (line,) = setup_complaints(tree, programs, WIREBENCH_NO_HOROVOD="1")
+    (line,) = setup_complaints(tree, programs, HOROVOD="0")
     assert "git" in line
 
 
@@ -137,7 +137,7 @@ def pretend_installed(tree: Path, programs: Path) -> None:
     assert result.returncode == 0, result
 
 
-def install(tree: Path, programs: Path, python: str) -> subprocess.CompletedProcess[str]:
+def install(tree: Path, programs: Path, python: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A set-up in which `python` is the program of .venv that installs, and Horovod's wheel is there."""
     folder = tree / ".venv/bin"
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def install(tree: Path, programs: Path, python: str) -> subprocess.CompletedProc
     wheel.touch()
     write_program(tree / "scripts/build_horovod.sh", f"echo '{wheel}'\n")
     write_program(folder / "python", python)
-    return run_script(tree / "scripts/setup.sh", path=programs)
+    return run_script(tree / "scripts/setup.sh", path=programs, **variables)
 
 
 def pip_that(says: str) -> str:
@@ -232,7 +232,26 @@ def test_setup_runs_again_when_an_input_changed(tree, programs, changed, more, a
 
 def test_setup_with_horovod_serves_those_who_leave_it_out(tree, programs):
     pretend_installed(tree, programs)
-    assert run_script(tree / "scripts/setup.sh", path=programs, WIREBENCH_NO_HOROVOD="1").stderr == ""
+    assert run_script(tree / "scripts/setup.sh", path=programs, HOROVOD="0").stderr == ""
+
+
+def test_what_was_left_out_stays_out_until_it_is_asked_for(tree, programs):
+    left_out = install(tree, programs, "#!/bin/sh\nexit 0\n", HOROVOD="0")
+    assert left_out.returncode == 0
+    assert "Horovod is installed" not in left_out.stderr
+    setup = tree / "scripts/setup.sh"
+    assert run_script(setup, path=programs).stderr == ""
+    (tree / "requirements.lock").write_text("# another\n")
+    again = run_script(setup, path=programs).stderr
+    assert "installing the packages" in again
+    assert "Horovod is installed" not in again
+    assert "Horovod is installed" in run_script(setup, path=programs, HOROVOD="1").stderr
+    assert run_script(setup, path=programs).stderr == ""
+
+
+def test_setup_refuses_another_word_than_0_or_1(tree, programs):
+    (line,) = setup_complaints(tree, programs, HOROVOD="no")
+    assert "HOROVOD is no" in line
 
 
 def test_setup_makes_an_interrupted_environment_anew(tree, programs):
@@ -254,12 +273,83 @@ def test_setup_in_an_activated_environment_looks_beyond_it(tree, programs):
     assert "Python 3.11 or later" in line
 
 
-def test_setup_fails_clearly_when_horovod_cannot_be_built(tree, programs):
+FAILS = "echo 'horovod: the build failed' >&2; exit 1\n"
+UNLOADABLE = '#!/bin/sh\necho "$@" >>"$0.asked"\ncase "$*" in *horovod.torch*) exit 1 ;; esac\nexit 0\n'
+
+
+def test_a_horovod_that_cannot_be_built_costs_a_line(tree, programs):
     pretend_installed(tree, programs)
-    write_program(tree / "scripts/build_horovod.sh", "exit 1\n")
+    before = len(run_script(tree / "scripts/setup.sh", "--force", path=programs).stderr.splitlines())
+    builder = tree / "scripts/build_horovod.sh"
+    works = builder.read_text()
+    write_program(builder, FAILS)
     result = run_script(tree / "scripts/setup.sh", path=programs)
-    assert result.returncode == 2
-    assert "WIREBENCH_NO_HOROVOD=1 make setup" in result.stderr.splitlines()[-1]
+    assert result.returncode == 0
+    # In place of the line that says that Horovod is installed.
+    assert len(result.stderr.splitlines()) == before
+    assert "without Horovod" in result.stderr.splitlines()[-1]
+    assert run_script(tree / "scripts/setup.sh", path=programs).stderr == "", "it is not built at every make"
+    write_program(builder, works)
+    assert "Horovod is installed" in run_script(tree / "scripts/setup.sh", path=programs, HOROVOD="1").stderr
+
+
+def test_a_horovod_that_does_not_load_is_built_for_the_cpu_and_taken_away_again(tree, programs):
+    result = install(tree, programs, UNLOADABLE)
+    assert result.returncode == 0
+    assert "CPU" in result.stderr
+    assert "without Horovod" in result.stderr.splitlines()[-1]
+    asked = (tree / ".venv/bin/python.asked").read_text()
+    assert asked.count("horovod.torch") == 2
+    assert "uninstall --yes horovod" in asked
+
+
+@pytest.fixture
+def checkout(tree):
+    """A tree with the Makefile, whose set-up does nothing and whose launchers say how they are called."""
+    shutil.copy(ROOT / "Makefile", tree / "Makefile")
+    write_program(tree / "scripts/setup.sh", 'echo "HOROVOD=${HOROVOD:-}"\n')
+    (tree / ".venv/bin").mkdir(parents=True)
+    for launcher in ("horovodrun", "torchrun"):
+        write_program(tree / f".venv/bin/{launcher}", f'#!/bin/sh\necho {launcher} "$@"\n')
+    return tree
+
+
+def make(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"]}
+    return subprocess.run(["make", *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "setup", "launcher"),
+    [
+        (("run",), "", "horovodrun -np 4 "),
+        (("run", "ENGINE=torch", "NP=3"), "0", "torchrun "),
+        (("run", "ENGINE=torch", "HOROVOD=1"), "1", "torchrun "),
+    ],
+)
+def test_make_run_starts_the_launcher_that_engine_names(checkout, words, setup, launcher):
+    done = make(checkout, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    said, launched = done.stdout.splitlines()
+    assert said == f"HOROVOD={setup}"
+    assert launched.startswith(launcher)
+    assert launched.endswith("train.py configs/smoke.toml")
+    assert ("--nproc-per-node 3 " in launched) == ("NP=3" in words)
+
+
+def test_make_run_without_horovod_starts_torchrun_and_says_so(checkout):
+    (checkout / ".venv/bin/horovodrun").unlink()
+    done = make(checkout, "run")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith("torchrun ")
+    (line,) = done.stderr.splitlines()
+    assert "torchrun" in line and "make setup HOROVOD=1" in line
+
+
+def test_make_refuses_an_engine_that_has_no_launcher(checkout):
+    done = make(checkout, "run", "ENGINE=nccl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ENGINE is nccl" in done.stderr
 
 
 @pytest.fixture
@@ -293,6 +383,20 @@ def test_build_horovod_explains_itself():
         assert word in result.stdout
 
 
+def test_a_failed_build_is_one_line_with_the_compilers_first_error(fake_torch, programs, tmp_path):
+    python = fake_torch()
+    write_program(tmp_path / "cmake", "#!/bin/sh\necho cmake version 4.0\n")
+    log = "echo 'a.cc:1:1: error: no such type'; echo 'b.cc: error: another'; exit 1"
+    write_program(python, python.read_text().replace("\n", f'\ncase "$*" in *wheel*) {log} ;; esac\n', 1))
+    result = run_script(
+        ROOT / "scripts/build_horovod.sh", str(python), path=programs, GPU_OPS="none", CMAKE=str(tmp_path / "cmake"),
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert result.returncode == 1
+    started, line = result.stderr.splitlines()
+    assert "a.cc:1:1: error: no such type" in line and ".log" in line and "another" not in line
+
+
 def test_cache_key_holds_all_that_a_wheel_depends_on(fake_torch, programs):
     key = cache_key(fake_torch(), programs, GPU_OPS="none")
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -300,6 +404,7 @@ def test_cache_key_holds_all_that_a_wheel_depends_on(fake_torch, programs):
     assert re.fullmatch(rf"horovod-0\.28\.1-r\d+-{python}-torch2\.15\.0\+cu132-cpu-{machine}-glibc[\d.]+", key)
     assert cache_key(fake_torch(version="2.14.0"), programs, GPU_OPS="none") == key.replace("2.15.0+cu132", "2.14.0")
     assert cache_key(fake_torch(), programs, GPU_OPS="none", MPI="1") == key.replace("-cpu-", "-cpu-mpi-")
+    assert cache_key(fake_torch(), programs, GPU_OPS="none", MPI="only") == key.replace("-cpu-", "-cpu-mpi-only-")
 
 
 def fake_toolkit(folder: Path, version: str) -> str:
@@ -342,7 +447,7 @@ def test_build_horovod_takes_a_wheel_from_the_cache(fake_torch, programs, tmp_pa
 
 @pytest.mark.parametrize(
     ("variables", "complaint"),
-    [({"GPU_OPS": "magic"}, "GPU_OPS is magic"), ({"CMAKE": "/no/cmake", "GPU_OPS": "none"}, "cmake is missing")],
+    [({"GPU_OPS": "magic"}, "GPU_OPS is magic"), ({"MPI": "all"}, "MPI is all"), ({"CMAKE": "/no/cmake", "GPU_OPS": "none"}, "cmake is missing")],
 )
 def test_build_horovod_names_what_is_wrong(fake_torch, programs, tmp_path, variables, complaint):
     variables["XDG_CACHE_HOME"] = str(tmp_path)

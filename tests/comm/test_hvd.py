@@ -12,7 +12,7 @@ from tests.distributed.forked import fork
 REFUSED = {"sums_of_bfloat16": 'engine.rounds: Horovod cannot sum bfloat16; set engine.rounds = "p2p"'}
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="Horovod is not built here (WIREBENCH_NO_HOROVOD)"
+    importlib.util.find_spec("horovod") is None, reason="Horovod is not built here (HOROVOD=0)"
 )
 
 

@@ -58,7 +58,7 @@ def across_two_hosts(
 @pytest.mark.slow
 def test_two_hosts_train_as_one(ssh: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not built here (WIREBENCH_NO_HOROVOD)")
+        pytest.skip("Horovod is not built here (HOROVOD=0)")
     across_two_hosts(tmp_path, ["launch/horovodrun-hosts.sh", "h0:2,h1:2", *CONFIG, f"output.dir={tmp_path / 'two'}"])
     one = launch("horovod", 4, [*CONFIG, f"output.dir={tmp_path / 'one'}"], tmp_path)
     assert one.code == 0, one.said
@@ -155,7 +155,7 @@ def test_the_papers_experiments_run_across_two_hosts_and_are_judged(
 ) -> None:
     """All four, at toy size, as somebody with a cluster types them; nothing of the records is made by hand."""
     if importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not built here (WIREBENCH_NO_HOROVOD)")
+        pytest.skip("Horovod is not built here (HOROVOD=0)")
     write_cifar10(tmp_path / "data/cifar/cifar-10-batches-bin")
     write_images(tmp_path / "data/images", train=8, val=2)
     path = f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin"
