@@ -173,15 +173,16 @@ Traceback (most recent call last):
     sys.exit(run_commandline())
   File "/v/horovod/runner/gloo_run.py", line 284, in launch_gloo
     raise RuntimeError('Horovod detected that one or more processes exited with non-zero '
-RuntimeError: Horovod detected that a process failed
+{kind}: Horovod detected that a process failed
 Process name: 0
 """
 
 
-def test_make_run_leaves_the_launchers_traceback_out():
+@pytest.mark.parametrize("kind", ["RuntimeError", "ValueError"])
+def test_make_run_leaves_the_launchers_traceback_out(kind):
     """A rank's own stays."""
     command = ["make", "-s", "--eval", "plain: ; @$(PLAIN)", "plain"]
-    done = subprocess.run(command, cwd=ROOT, input=SAID, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, input=SAID.format(kind=kind), capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "smoke: horovod x 2",
         "Traceback (most recent call last):",

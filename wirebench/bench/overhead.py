@@ -30,7 +30,7 @@ import wirebench
 from wirebench import compressors, models, schedulers
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import launched
+from wirebench.comm.launch import launched, needs_gloo
 from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.config.loader import EngineConfig
@@ -73,6 +73,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def launch(tool: str, options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run `wirebench bench TOOL` under the launcher of the engine, with as many processes, as `options` say."""
+    if options.engine == "horovod":
+        needs_gloo("--engine horovod")
     bin_folder = Path(sys.executable).parent
     # Ranks would come by the host's own name, which leads nowhere on some machines.
     where = ["--standalone", "--local-addr", "127.0.0.1"]

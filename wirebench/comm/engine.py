@@ -30,6 +30,7 @@ from wirebench.comm.launch import (
     has_agent,
     launched,
     meeting_point,
+    script,
 )
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered, save_counts
@@ -220,6 +221,11 @@ def _start_horovod(section: EngineConfig, launch: Launch, device: torch.device, 
         ) from error
     if launch.launcher != "horovodrun" and launch.size != 1 and not hvd.mpi_built():
         raise cannot_join(launch, "horovod was built without MPI")
+    if launch.launcher == "horovodrun" and not hvd.gloo_built():
+        raise UserError(
+            f"engine: horovodrun started these ranks to meet by Gloo, which horovod was built without here; start "
+            f"{COMMANDS['horovod'].format(size=launch.size).replace('horovodrun', 'horovodrun --mpi')} {script()}"
+        )
     hvd.init()
     if hvd.size() != launch.size:
         raise cannot_join(launch, f"Horovod's MPI found {hvd.size()} of them")

@@ -86,7 +86,7 @@ def engine_of(name: str, workers: int, launch: Launch, environment: Environment 
 
 def cannot_join(launch: Launch, why: str) -> UserError:
     """The error where several processes were started and no engine joins them; `why`: what Horovod lacks."""
-    ways = [f"{command.format(size=launch.size or 'N')} {_script()}" for command in COMMANDS.values()]
+    ways = [f"{command.format(size=launch.size or 'N')} {script()}" for command in COMMANDS.values()]
     told = [each for each in (why, "torch needs MASTER_ADDR and MASTER_PORT") if each]
     return UserError(
         f"engine: {_started(launch)}, and no engine can join them ({'; '.join(told)}); start {' or '.join(ways)}"
@@ -96,14 +96,14 @@ def cannot_join(launch: Launch, why: str) -> UserError:
 def _needs_its_launcher(name: str, workers: int) -> str:
     ranks = f"with {workers} workers " if workers else ""
     command = COMMANDS[name].format(size=workers or VIRTUAL_WORKERS)
-    return f"{ranks}needs its launcher: {command} {_script()}; engine.name=local trains virtual workers in this process"
+    return f"{ranks}needs its launcher: {command} {script()}; engine.name=local trains virtual workers in this process"
 
 
 def _started(launch: Launch) -> str:
     return f"{launch.size or 'an unknown number of'} processes were started by {launch.launcher}"
 
 
-def _script() -> str:
+def script() -> str:
     """This command, as a launcher is to start it."""
     program = Path(sys.argv[0]).name
     if program in ("wirebench", "__main__.py"):
@@ -113,6 +113,16 @@ def _script() -> str:
 
 def _has_horovod() -> bool:
     return importlib.util.find_spec("horovod") is not None
+
+
+def needs_gloo(what: str) -> None:
+    """UserError where horovodrun cannot start ranks by Gloo, as `what` has it do: conda-forge's Horovod has MPI alone."""
+    if not _has_horovod():
+        raise UserError(f"{what}: horovod is not installed; `make setup` in a clone builds it")
+    from horovod.common.util import gloo_built
+
+    if not gloo_built():
+        raise UserError(f"{what}: needs Gloo, which horovod was built without here")
 
 
 def let_rank_0_tell() -> None:
