@@ -30,8 +30,10 @@ RUN apt-get update \
     && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock cmake wheel
 COPY scripts/build_horovod.sh scripts/
 
+# MPI=only leaves Gloo out, as conda-forge's Horovod does: the image then trains by mpirun alone.
 FROM compilers AS wheel-cpu
-RUN mkdir /wheel && cp "$(GPU_OPS=none MPI=1 bash scripts/build_horovod.sh /opt/venv/bin/python)" /wheel
+ARG MPI=1
+RUN mkdir /wheel && cp "$(GPU_OPS=none MPI=$MPI bash scripts/build_horovod.sh /opt/venv/bin/python)" /wheel
 
 # The project's user, who may write results and nothing else, and ssh between the hosts of one job.
 FROM environment AS application

@@ -447,7 +447,11 @@ def test_build_horovod_takes_a_wheel_from_the_cache(fake_torch, programs, tmp_pa
 
 @pytest.mark.parametrize(
     ("variables", "complaint"),
-    [({"GPU_OPS": "magic"}, "GPU_OPS is magic"), ({"MPI": "all"}, "MPI is all"), ({"CMAKE": "/no/cmake", "GPU_OPS": "none"}, "cmake is missing")],
+    [
+        ({"GPU_OPS": "magic"}, "GPU_OPS is magic"),
+        ({"MPI": "all"}, "MPI is all"),
+        ({"CMAKE": "/no/cmake", "GPU_OPS": "none"}, "cmake is missing"),
+    ],
 )
 def test_build_horovod_names_what_is_wrong(fake_torch, programs, tmp_path, variables, complaint):
     variables["XDG_CACHE_HOME"] = str(tmp_path)

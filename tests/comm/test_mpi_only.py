@@ -37,7 +37,12 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Any:
     util.gloo_built = made.gloo_built  # type: ignore[attr-defined]
     parent = ModuleType("horovod")
     parent.torch = made  # type: ignore[attr-defined]
-    for name, module in {"": parent, ".torch": made, ".common": ModuleType("horovod.common"), ".common.util": util}.items():
+    for name, module in {
+        "": parent,
+        ".torch": made,
+        ".common": ModuleType("horovod.common"),
+        ".common.util": util,
+    }.items():
         monkeypatch.setitem(sys.modules, f"horovod{name}", module)
     monkeypatch.setattr(launching, "_has_horovod", lambda: True)
     return SimpleNamespace(begun=begun)
