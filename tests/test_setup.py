@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the scripts may count on everywhere: Debian calls these packages essential. The others are what set-up looks for.
-ESSENTIAL = """awk basename bash cat chmod cp cut df dirname env flock grep head mkdir mktemp mv nproc readlink realpath rm
-    sed sh sha256sum sleep sort tail tr uname""".split()  # noqa: SIM905
+ESSENTIAL = """awk basename bash cat chmod cp cut df dirname env flock grep head mkdir mktemp mv nproc readlink realpath
+    rm sed sh sha256sum sleep sort tail tr uname""".split()  # noqa: SIM905
 TOOLS = ("git", "g++", "make")
 OLD_PYTHON = "#!/bin/sh\nexit 1\n"
 
@@ -393,7 +393,7 @@ def test_a_failed_build_is_one_line_with_the_compilers_first_error(fake_torch, p
         XDG_CACHE_HOME=str(tmp_path / "cache"),
     )  # fmt: skip
     assert result.returncode == 1
-    started, line = result.stderr.splitlines()
+    _, line = result.stderr.splitlines()
     assert "a.cc:1:1: error: no such type" in line and ".log" in line and "another" not in line
 
 

@@ -14,8 +14,8 @@ OF_CONDA = {"torch": "pytorch"}
 def asked() -> dict[str, str]:
     """The versions that environment.yml allows, by package."""
     listed = yaml.safe_load((TOP / "environment.yml").read_text())["dependencies"]
-    words = [(entry.split(maxsplit=1) + [""])[:2] for entry in listed if isinstance(entry, str)]
-    return {name: version for name, version in words}
+    split = (entry.partition(" ") for entry in listed if isinstance(entry, str))
+    return {name: version for name, _, version in split}
 
 
 def test_it_has_all_that_the_package_needs():

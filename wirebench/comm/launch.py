@@ -116,7 +116,10 @@ def _has_horovod() -> bool:
 
 
 def needs_gloo(what: str) -> None:
-    """UserError where horovodrun cannot start ranks by Gloo, as `what` has it do: conda-forge's Horovod has MPI alone."""
+    """UserError where horovodrun cannot start ranks by Gloo, as `what` has it do.
+
+    conda-forge's Horovod has MPI alone.
+    """
     if not _has_horovod():
         raise UserError(f"{what}: horovod is not installed; `make setup` in a clone builds it")
     from horovod.common.util import gloo_built
