@@ -5,17 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from papers import trust
 from papers.failures.rules import faults
 from papers.repository import Repository
-from papers.trust import TURNS, Broken
 from wirebench.chaos import trials_file
 from wirebench.errors import UserError
 from wirebench.record import collective_results, compressor_results, overhead_results
+from wirebench.record.rules import DAMAGED, NEAR, TURNS, Broken, broken_header, machines
 from wirebench.utils.parsing import json_of
 
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What reading a file raises that has other keys and values than its writer's."""
 Lines = Sequence[Mapping[str, Any]]
 """The objects of a file: the header, then the results; one alone where all is one object."""
 
@@ -24,7 +21,7 @@ def broken(path: Path, repository: Repository) -> list[Broken]:
     """The rules that the file breaks; ValueError, KeyError, TypeError or AttributeError for no file of a benchmark."""
     lines = _lines(path)
     of_kind = RULES[lines[0].get("kind", overhead_results.KIND)]  # older files of overhead do not say it
-    of_calls = (mistake for call in calls(lines[0]) for mistake in trust.broken_header(call, repository))
+    of_calls = (mistake for call in calls(lines[0]) for mistake in broken_header(call, repository.knows))
     return [*of_calls, *of_kind(lines)]
 
 
@@ -55,7 +52,7 @@ def _lines(path: Path) -> Lines:
 def _all_reduces(lines: Lines) -> Iterator[Broken]:
     """Rules for `wirebench bench collectives`: a line for each collective at each size."""
     header, cells = lines[0], lines[1:]
-    yield from trust.machines(header, cells[0]["ranks"])
+    yield from machines(header, cells[0]["ranks"])
     yield from _turns([len(cell["seconds"]) for cell in cells])
     for cell in cells:
         if not cell["identical"] or cell["max_error"] > collective_results.MAX_ERROR:
@@ -70,7 +67,7 @@ def _compressors(lines: Lines) -> Iterator[Broken]:
 def _two_sides(lines: Lines) -> Iterator[Broken]:
     """Rules for `wirebench bench overhead` and `checkpoint`: one object."""
     result = lines[0]
-    yield from trust.machines(result, result["processes"])
+    yield from machines(result, result["processes"])
     turns = result.get("turns")
     if turns is None:
         yield Broken("turns unknown", "the file has medians alone")
@@ -80,7 +77,7 @@ def _two_sides(lines: Lines) -> Iterator[Broken]:
         yield from _stalls(result)
     for name, expected in overhead_results.summary(turns).items():
         for key, value in expected.items():
-            if not math.isclose(result[name][key], value, rel_tol=trust.NEAR):
+            if not math.isclose(result[name][key], value, rel_tol=NEAR):
                 yield Broken("numbers", f"{name}.{key} is {result[name][key]:.4g}, and the turns say {value:.4g}")
 
 
@@ -88,7 +85,7 @@ def _stalls(result: Mapping[str, Any]) -> Iterator[Broken]:
     """Rules for `wirebench bench checkpoint`: numbers that follow from how long each turn stood still."""
     expected = overhead_results.stalls(result["stalls"], result["every"], result["not saving"]["median"])
     for key, value in expected.items():
-        if not math.isclose(result[key], value, rel_tol=trust.NEAR):
+        if not math.isclose(result[key], value, rel_tol=NEAR):
             yield Broken("numbers", f"{key} is {result[key]:.4g}, and the stalls say {value:.4g}")
 
 

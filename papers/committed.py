@@ -1,4 +1,4 @@
-"""Check everything that is committed under results/ against the rules of trust.py and against its records.
+"""Check everything that is committed under results/ against the rules of wirebench/record/rules.py and against its records.
 
 results/exceptions.toml lists accepted violations: `files`, patterns of paths below results/, `rules`, and `why`. For
 the rule "load" it also has `share`, of a machine's cores, up to which others may have used them. A pattern that
@@ -11,8 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers import benchmarks, trust
-from papers.benchmarks import DAMAGED
+from papers import benchmarks
 from papers.prediction import signed
 from papers.repository import Repository
 from papers.study import Study, available
@@ -21,6 +20,7 @@ from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.record.recorded import NOTE, RUNS, SHARED
+from wirebench.record.rules import DAMAGED, ENOUGH, UNTIMED, Broken, broken, copies, moment
 from wirebench.utils.parsing import json_of, toml_of
 
 EXCEPTIONS = "exceptions.toml"
@@ -82,7 +82,7 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
         runs, judged = runs_of(root), _judged(root)
     except UserError as error:
         return [Breach(root, "schema", str(error))]
-    untimed = [folder for folder, what in judged if what in trust.UNTIMED]
+    untimed = [folder for folder, what in judged if what in UNTIMED]
     single = [
         *_of_runs(runs, repository, untimed), *_of_benchmarks(root, repository), *_of_predictions(root, repository),
     ]  # fmt: skip
@@ -102,14 +102,11 @@ def runs_of(root: Path) -> list[NotedRun]:
 
 def _of_runs(runs: Sequence[NotedRun], repository: Repository, untimed: Sequence[Path]) -> Iterator[Breach]:
     for run in runs:
-        try:
-            mistakes = trust.broken(run.record, repository)
-        except DAMAGED as error:
-            mistakes = [trust.Broken("schema", f"is no record of a run: {error!r}")]
+        mistakes = broken(run.record, repository.knows)
         is_untimed = any(folder in run.folder.parents for folder in untimed)
         counted = [each for each in mistakes if not (is_untimed and each.rule.startswith("load"))]
         yield from (Breach(run.folder, *each) for each in counted)
-    yield from (Breach(path, *each) for path, each in trust.copies((run.folder, run.record) for run in runs))
+    yield from (Breach(path, *each) for path, each in copies((run.folder, run.record) for run in runs))
 
 
 def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
@@ -119,7 +116,7 @@ def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
         try:
             mistakes = benchmarks.broken(path, repository)
         except DAMAGED as error:
-            mistakes = [trust.Broken("schema", f"is no file of a benchmark: {error!r}")]
+            mistakes = [Broken("schema", f"is no file of a benchmark: {error!r}")]
         yield from (Breach(path, *each) for each in mistakes)
 
 
@@ -129,21 +126,21 @@ def _of_predictions(root: Path, repository: Repository) -> Iterator[Breach]:
         try:
             found = _predicted(path, repository)
         except (*DAMAGED, UserError) as error:
-            found = [trust.Broken("schema", f"cannot be held against its runs: {error}")]
+            found = [Broken("schema", f"cannot be held against its runs: {error}")]
         yield from (Breach(path, *each) for each in found)
 
 
-def _predicted(path: Path, repository: Repository) -> list[trust.Broken]:
+def _predicted(path: Path, repository: Repository) -> list[Broken]:
     told = json_of(path.read_text(encoding="utf-8"))
     if told.get(signed.KEY) is None:  # another study's, which does not sign
         return []
-    moments = (trust.moment(run.has("environment", "utc")) for run in recorded.directly_below(path.parent))
+    moments = (moment(run.has("environment", "utc")) for run in recorded.directly_below(path.parent))
     began = min((at for at in moments if at), default=None)
-    at, found = trust.moment(told.get("utc")), []
+    at, found = moment(told.get("utc")), []
     if not repository.knows(str(told.get("commit"))):
-        found.append(trust.Broken("commit", f"{str(told.get('commit'))[:10]} is not in this repository's history"))
+        found.append(Broken("commit", f"{str(told.get('commit'))[:10]} is not in this repository's history"))
     if at is None or (began is not None and at > began):
-        found.append(trust.Broken("predicted", f"at {told.get('utc')}, and the first of the runs began at {began}"))
+        found.append(Broken("predicted", f"at {told.get('utc')}, and the first of the runs began at {began}"))
     return found
 
 
@@ -165,7 +162,7 @@ def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:
     for run in recorded.directly_below(folder):
         rows.setdefault(run.composition, []).append(run)
     for label, runs in rows.items():
-        yield from (Breach(folder / label, *each) for each in trust.ENOUGH[repeats](runs))
+        yield from (Breach(folder / label, *each) for each in ENOUGH[repeats](runs))
 
 
 def excuses(path: Path) -> list[Excuse]:

@@ -20,7 +20,7 @@ class Finding:
     about    which of the claim's settings, models or variants this is of; "" if there is only one
     figure   what is claimed of this one, where that is not the claim's own figure
     records  that it rests on: files, or folders of runs; none where it is computed
-    rules    of trust.py that the records break
+    rules    of wirebench/record/rules.py that the records break
     command  that makes the records, where that is not the study's own `run` without flags
     """
 

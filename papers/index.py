@@ -16,16 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from papers import trust
 from papers.committed import runs_of
-from papers.repository import Repository
 from papers.runner import RESULTS
 from wirebench.inspect.results_table import machine
 from wirebench.record.notes import NotedRun
+from wirebench.record.rules import broken
 
 FILE = RESULTS / "index.csv"
 HEAD = ("run", "study", "machine", "commit", "seed", "metric", "value", "flags")
-UNKNOWN = Repository(None)
 
 
 def _at(*path: str) -> Callable[[NotedRun], Any]:
@@ -55,7 +53,7 @@ def text(results: Path = RESULTS) -> str:
 
 def _lines(run: NotedRun, results: Path) -> Iterator[tuple[Any, ...]]:
     path = run.folder.relative_to(results)
-    flags = " ".join(dict.fromkeys(each.rule.replace(" ", "_") for each in trust.broken(run.record, UNKNOWN)))
+    flags = " ".join(dict.fromkeys(each.rule.replace(" ", "_") for each in broken(run.record)))
     about = path.as_posix(), path.parts[0], machine(run.record), run.commit, run.has("config", "train", "seed")
     for metric, of in METRICS.items():
         value = of(run)

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers import benchmarks, repository, trust
+from papers import benchmarks, repository
 from papers.claim import SCALES, Claim, Verdict
 from papers.published import FILE
 from wirebench.errors import UserError
 from wirebench.record import recorded
+from wirebench.record.rules import Broken, moment
 from wirebench.utils.parsing import toml_of
 
 FIGURE = ("number", "holds", "tolerance")
@@ -46,7 +47,7 @@ def counts(folders: Sequence[Path]) -> dict[str, float]:
     return found
 
 
-def faults(claim: Claim, text: str, records: Sequence[Path], table: str) -> Iterator[trust.Broken]:
+def faults(claim: Claim, text: str, records: Sequence[Path], table: str) -> Iterator[Broken]:
     """The rule that a table's line breaks by the setting in which it was found, whatever made the line.
 
     text   the claim as a line begins with it
@@ -55,10 +56,10 @@ def faults(claim: Claim, text: str, records: Sequence[Path], table: str) -> Iter
     beyond = claim.outside(counts(records)) if claim.least and records else ""
     for line in table.splitlines() if beyond else ():
         if line.startswith(f"| {text} | ") and "| other setting" not in line and "| not run here" not in line:
-            yield trust.Broken("setting", f"{claim.id}: is judged, and its runs have {beyond}")
+            yield Broken("setting", f"{claim.id}: is judged, and its runs have {beyond}")
 
 
-def changed(claim: Claim, records: Sequence[Path], versions: Sequence[Version]) -> Iterator[trust.Broken]:
+def changed(claim: Claim, records: Sequence[Path], versions: Sequence[Version]) -> Iterator[Broken]:
     """The rule that a claim's figure breaks if it was changed after there was a result, without a mark.
 
     A claim that is younger than its runs has the figure that it came with; what is computed has a result at once. The
@@ -73,7 +74,7 @@ def changed(claim: Claim, records: Sequence[Path], versions: Sequence[Version]) 
     now = {"number": claim.number, "holds": claim.holds, "tolerance": claim.tolerance}
     for key in FIGURE:
         if was[key] != now[key] and not (claim.retold and f"{_shown(was[key])} until " in claim.retold):
-            yield trust.Broken(
+            yield Broken(
                 "tolerance", f"{claim.id}: {key} was {_shown(was[key])} and is {_shown(now[key])}, with results at hand"
             )
 
@@ -93,7 +94,7 @@ def _first_result(records: Sequence[Path]) -> datetime.datetime | None:
     for path in records:
         run = recorded.at(path)
         made = benchmarks.header(path) if run is None else run.record
-        at = trust.moment(made.get("environment", {}).get("utc"))
+        at = moment(made.get("environment", {}).get("utc"))
         if at is not None:
             label = path.name if run is None else run.composition
             began[label] = min(at, began.get(label, at))

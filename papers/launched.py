@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
 from papers.trainings import RESUMING, TRAIN, Training, part_of
-from papers.trust import TURNS
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record.notes import NotedRun
+from wirebench.record.rules import TURNS
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.names import suggest

@@ -18,7 +18,6 @@ import torch
 from papers.break_even.sides import FILE, Predicted, Side, load, save, sides
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from papers.trainings import Cluster, Training
-from papers.trust import TURNS
 from wirebench import compressors
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -26,6 +25,7 @@ from wirebench.planner import ranges
 from wirebench.planner.compositions import check_density, check_names, check_positive, density_of
 from wirebench.planner.networks import error_of, gbit_of
 from wirebench.planner.rank import Adviser
+from wirebench.record.rules import TURNS
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.telemetry import environment

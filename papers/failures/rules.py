@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from papers import trust
-from papers.trust import Broken
 from wirebench.chaos import campaign
 from wirebench.chaos.calls import with_loads
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS, due_to_name
+from wirebench.record.rules import NEAR, Broken, machines
 
 SLACK_SECONDS = 1.0
 """A pause begins with the last step before its trial."""
@@ -30,7 +29,7 @@ def faults(lines: Sequence[Mapping[str, Any]]) -> Iterator[Broken]:
 def _calls(calls: Sequence[dict[str, Any]], trials: Sequence[Mapping[str, Any]], hosts: int) -> Iterator[Broken]:
     """The calls follow each other, their machine is described, and each has the load of its trials."""
     for call in calls:
-        yield from trust.machines(call, hosts)
+        yield from machines(call, hosts)
         _ = [call["environment"][part] for part in ("cpu", "versions", "gpus")], call["environment"]["cpu"]["model"]
     firsts = [call["first"] for call in calls]
     if firsts[:1] != [0] or firsts != sorted(set(firsts)) or firsts[-1] >= len(trials):
@@ -38,7 +37,7 @@ def _calls(calls: Sequence[dict[str, Any]], trials: Sequence[Mapping[str, Any]],
         return
     for call, counted in zip(calls, with_loads(calls, trials), strict=True):
         told, known = (each["load"] and each["load"][0]["others_cores"] for each in (call, counted))
-        if told != known and not math.isclose(told or 0.0, known or 0.0, rel_tol=trust.NEAR):
+        if told != known and not math.isclose(told or 0.0, known or 0.0, rel_tol=NEAR):
             yield Broken("numbers", f"calls[{call['first']}].load says {told}, and its trials {known}")
 
 

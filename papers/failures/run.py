@@ -23,12 +23,12 @@ from filelock import FileLock, Timeout
 from papers.failures import checkpoints, worlds
 from papers.failures.faults import BESIDE, EACH, ELASTIC, PLAIN
 from papers.runner import RESULTS, WIREBENCH, Command, Launch, Part, measure
-from papers.trust import SEEDS
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
 from wirebench.chaos.job import Setting
 from wirebench.errors import UserError
 from wirebench.record import recorded
+from wirebench.record.rules import SEEDS
 
 PARTS = ("elastic", "plain", "worlds", "checkpoints")
 CHUNK = 3 * len(FAULTS)

@@ -16,8 +16,8 @@ from papers.launched import FEW, Timed, Trained
 from papers.runner import RESULTS, Launch, Part, measure
 from papers.timings import Timing
 from papers.trainings import Cluster, Training
-from papers.trust import TURNS
 from wirebench.errors import UserError
+from wirebench.record.rules import TURNS
 
 CONFIG = Path("configs/tables/flexreduce_resnet18.toml")
 TIMED = ("ring", "flexreduce", "blueconnect", "native")

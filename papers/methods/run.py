@@ -17,11 +17,11 @@ from pathlib import Path
 from papers.gs_sgd.variants import variants
 from papers.runner import RESULTS, ROOT, Launch, Part, measure
 from papers.trainings import Cluster, Training
-from papers.trust import TURNS
 from wirebench import compressors
 from wirebench.compose.resolve import optimizer_for
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.record.rules import TURNS
 
 CONFIGS = [Path(f"configs/tables/methods_{model}.toml") for model in ("vgg16", "resnet20")]
 LINK, LINKS = "1gbit", ("100mbit", "300mbit", "1gbit", "3gbit")

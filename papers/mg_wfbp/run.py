@@ -16,9 +16,9 @@ from typing import NamedTuple
 from papers.launched import FEW, Timed, Trained
 from papers.runner import RESULTS, Launch, Part, measure
 from papers.trainings import Cluster, Training
-from papers.trust import TURNS
 from wirebench import schedulers
 from wirebench.errors import UserError
+from wirebench.record.rules import TURNS
 from wirebench.telemetry.timeline import TRACE
 from wirebench.utils.names import suggest
 

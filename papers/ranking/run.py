@@ -18,10 +18,10 @@ from papers.ranking import ranked
 from papers.ranking.ranked import FILE, Clustered, Ranked, Ranking
 from papers.runner import RESULTS, Launch, Part, measure, within
 from papers.trainings import Training
-from papers.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.planner import ranges
 from wirebench.record import recorded
+from wirebench.record.rules import TURNS
 from wirebench.utils.cli import check_outputs
 from wirebench.utils.names import suggest
 

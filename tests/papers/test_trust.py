@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from papers import cli as study
-from papers import published, repository, trust
+from papers import published, repository
 from papers.committed import breaches
 from papers.repository import Repository, history
 from papers.runner import RESULTS, ROOT
@@ -20,10 +20,11 @@ from papers.study import Study
 from tests.papers.records import KNOWN, Doctor, doctor, put, sound
 from wirebench.errors import UserError
 from wirebench.record import recorded
+from wirebench.record.rules import broken
 
 
 def test_a_sound_record_breaks_no_rule(results: Path) -> None:
-    assert trust.broken(sound(), KNOWN) == []
+    assert broken(sound(), KNOWN.knows) == []
     assert breaches(results, KNOWN) == []
 
 
@@ -156,7 +157,7 @@ def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) ->
     answers = {"--is-shallow-repository": "false", "HEAD": "c" * 40}
     monkeypatch.setattr(repository, "_git", lambda root, *words: answers[words[-1]])
     assert history(ROOT).commits is None, "a copy without its history"
-    assert trust.broken(sound() | {}, Repository(None)) == []
+    assert broken(sound() | {}, Repository(None).knows) == []
 
 
 def test_an_accuracy_does_not_depend_on_what_else_the_machine_does(results: Path) -> None:

@@ -31,6 +31,7 @@ from wirebench.errors import UserError
 from wirebench.formats import nccl_tests
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
+from wirebench.record.rules import TURNS
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
@@ -42,8 +43,6 @@ from wirebench.utils.console import console
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "kf": 4_000, "mf": 4_000_000, "ki": 1024, "mi": 1024**2}
 ITEM_BYTES = 4
-LEAST = 5
-"""Turns that a claim about speed needs (papers/trust.py)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -214,7 +213,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", default=SIZES.split(), help=f"default: {SIZES}")
     parser.add_argument("--topology", default="", help="file with link speeds, for the prediction (wirebench fit)")
     parser.add_argument("--repeats", type=int, default=20, help="turns of each collective at most")
-    parser.add_argument("--least-repeats", type=int, help=f"turns of each collective at least ({LEAST}, or --repeats)")
+    parser.add_argument("--least-repeats", type=int, help=f"turns of each collective at least ({TURNS}, or --repeats)")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for a size, as far as the least turns allow")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which a rank counts as lost")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -223,7 +222,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args(arguments)
     if options.least_repeats is None:
-        options.least_repeats = min(LEAST, options.repeats)
+        options.least_repeats = min(TURNS, options.repeats)
     if options.repeats < 1 or options.least_repeats < 1 or options.seconds <= 0:
         parser.error("--repeats, --least-repeats and --seconds are positive")
     if options.least_repeats > options.repeats:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from papers.today.emulated.speed import CONFIG, Setting, latest
 from papers.today.tasks import DENSE, RESNET, SETTINGS
 from papers.trainings import Cluster, Training
-from papers.trust import TURNS
 from wirebench.errors import UserError
+from wirebench.record.rules import TURNS
 
 HOSTS = 4
 WARMUP, COUNTED = 3, 6

@@ -30,6 +30,7 @@ from wirebench.planner.ranges import Between
 from wirebench.planner.resimulated import RATES
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun, commits
+from wirebench.record.rules import moment
 from wirebench.simulation.compress_rates import Rates
 from wirebench.utils.markdown import table
 
@@ -77,9 +78,9 @@ def load(folder: Path) -> list[Placed]:
 
 def _check_times(folder: Path, before: Signed, runs: Sequence[NotedRun]) -> None:
     """UserError for rates that are younger than the predictions, or a run that is older."""
-    signed_at, rates = trust.moment(before.utc), folder / RATES
-    measured = trust.moment(Rates(rates).utc) if rates.is_file() else None
-    began = min((at for run in runs if (at := trust.moment(run.has("environment", "utc")))), default=None)
+    signed_at, rates = moment(before.utc), folder / RATES
+    measured = moment(Rates(rates).utc) if rates.is_file() else None
+    began = min((at for run in runs if (at := moment(run.has("environment", "utc")))), default=None)
     if signed_at and measured and measured > signed_at:
         raise UserError(f"{rates}: is of {measured}, and {signed.FILE}, which was made of it, of {signed_at}")
     if signed_at and began and began < signed_at:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from papers.today.tasks import DENSE, SPARSE, STREAMING
 from papers.trainings import Cluster, Training
-from papers.trust import TURNS
 from wirebench.errors import UserError
+from wirebench.record.rules import TURNS
 
 SPEED = "speed"
 CONFIG = Path("configs/tables/today_speed.toml")
