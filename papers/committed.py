@@ -1,4 +1,4 @@
-"""Check everything that is committed under results/ against the rules of wirebench/record/rules.py and against its records.
+"""Check everything that is committed under results/ against wirebench/record/rules.py and against its records.
 
 results/exceptions.toml lists accepted violations: `files`, patterns of paths below results/, `rules`, and `why`. For
 the rule "load" it also has `share`, of a machine's cores, up to which others may have used them. A pattern that
