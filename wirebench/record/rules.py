@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wirebench.record import schema
+from wirebench.record import edition, schema
 from wirebench.record.compare import BUSY
 from wirebench.record.notes import NotedRun
 
@@ -49,7 +49,7 @@ def broken(record: Mapping[str, Any], knows: Knows | None = None) -> list[Broken
         mistakes = [Broken("schema", problem) for problem in schema.problems(record)]
         return mistakes or [
             *_commit(record, knows), *_began(record), *machines(record, record["world_size"]), *_load(record),
-            *_seed(record), *_numbers(record),
+            *_seed(record), *_numbers(record), *_edition(record),
         ]  # fmt: skip
     except DAMAGED as error:
         return [Broken("schema", f"is no record of a run: {error!r}")]
@@ -114,6 +114,17 @@ def _seed(record: Mapping[str, Any]) -> Iterator[Broken]:
     """The run can be made again, and told from those with other seeds."""
     if record["config"].get("train", {}).get("seed") is None:
         yield Broken("seeds", "the run does not say its seed")
+
+
+def _edition(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """A run that names an edition has what is frozen there."""
+    try:
+        task = edition.named(record)
+    except KeyError:
+        yield Broken("edition", f"{record['edition']} is no task of an edition")
+        return
+    if task is not None:
+        yield from (Broken("edition", how) for how in task.differences(record))
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:

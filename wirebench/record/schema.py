@@ -39,6 +39,7 @@ _SHAPE: dict[str, Any] = {
 }
 _YOUNGER: dict[str, Any] = {
     "checkpoints": {"saved": int, "stall_seconds": _NUMBER},
+    "edition": {"name": str, "task": str},
     "worlds": [{"step": int, "workers_before": int, "workers": int, "steps_lost": int, "lost_residual": _NUMBER}],
 }
 """Fields that older records lack; a record that has one has it like this."""

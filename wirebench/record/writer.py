@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from wirebench.config import loader as configuration
 from wirebench.errors import Unwritable, UserError
+from wirebench.record import edition
 from wirebench.record.archive import set_damaged_aside
 from wirebench.record.folder_lock import FolderLock
 from wirebench.record.scalars import NoScalars, Scalars
@@ -165,6 +166,8 @@ class RunRecord:
         assert status in STATUSES, status
         record = {"schema": SCHEMA, "status": status, **self._known, "history": self._history, **fields}
         record = _finite(record)
+        if named := edition.kept(record):
+            record["edition"] = named
         with self._keeping("record.json"):
             write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         self.close()
