@@ -21,6 +21,7 @@ from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.record.recorded import NOTE, RUNS, SHARED
 from wirebench.record.rules import DAMAGED, ENOUGH, UNTIMED, Broken, broken, copies, moment
+from wirebench.record.submission import CLAIMS
 from wirebench.utils.parsing import json_of, toml_of
 
 EXCEPTIONS = "exceptions.toml"
@@ -79,7 +80,8 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
     """All of the records below `root` that nothing excuses; UserError for a file that cannot be read."""
     listed = excuses(root / EXCEPTIONS)
     try:
-        runs, judged = runs_of(root), _judged(root)
+        runs = runs_of(root)
+        judged = [*_judged(root), *_claimed(runs)]
     except UserError as error:
         return [Breach(root, "schema", str(error))]
     untimed = [folder for folder, what in judged if what in UNTIMED]
@@ -154,6 +156,12 @@ def _judged(root: Path) -> list[tuple[Path, str]]:
     folders = recorded.series(root)
     found = [(folder, what) for pattern, what in patterns for folder in folders if folder.match(str(root / pattern))]
     return list(dict.fromkeys(found))
+
+
+def _claimed(runs: Sequence[NotedRun]) -> list[tuple[Path, str]]:
+    """The folders of runs that came with a claim of their own (wirebench submit)."""
+    noted = ((run.folder.parent, run.note["claim"]) for run in runs if run.note.get("claim") in CLAIMS)
+    return list(dict.fromkeys((folder, CLAIMS[claim]) for folder, claim in noted))
 
 
 def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:

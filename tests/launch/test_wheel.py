@@ -118,6 +118,10 @@ def test_it_trains_and_shows_by_a_bare_name(run: Run, there: Path) -> None:
     assert said.endswith("No such file or directory; did you mean smoke, which is shipped?\n")
 
 
+def test_it_has_the_editions(run: Run) -> None:
+    assert "resnet20" in run("python", "-c", "from wirebench.record import edition; print(edition.tasks())")
+
+
 def test_it_plans_without_results(run: Run) -> None:
     assert "free" in run("wirebench", "advise", "--trace", "resnet20_k80", "--workers", "4", "--compressors", "fp16")
     assert "wfbp" in run("wirebench", "simulate", "--trace", "resnet20_k80", "--workers", "4")

@@ -15,6 +15,7 @@ VERBS = {
     "jobs.train": "train a composition of model, compressor, scheduler and collective, and record it",
     "results.show": "print runs side by side",
     "results.table": "the results of a folder as a Markdown table",
+    "results.submit": "check runs of yours by the rules of records, and pack them for the results here",
     "jobs.diagnose": "why a run is not faster: where its step goes, and what would help",
     "jobs.doctor": "before a run on several hosts: are they alike, do they reach each other, how fast",
     "jobs.torchrun": "torchrun, with ranks that are soon back after a restart: for train.elastic",

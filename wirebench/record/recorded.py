@@ -8,6 +8,8 @@ A run's environment and config are shared but for what is the run's own: {"@": i
 line {"id": ..., "value": ...} of environments.jsonl with the own keys in it. A list of tables that have the same keys
 is {"#": its length, key: [a value of each] or [the one value of all]}, of which long ones without a measured number are
 shared too. Numbers have DIGITS digits: a clock's nanoseconds, and all of a 32-bit float.
+
+A file that travels alone has the lines of its environments.jsonl before its own.
 """
 
 import copy
@@ -16,7 +18,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,25 +111,48 @@ def append(folder: Path, name: str, note: Mapping[str, Any], made: Path, keeps: 
 
     keeps  further files of `made` that stay with the run
     """
-    record = schema.read(made)
     files = {name: _file(made / name) for name in keeps if (made / name).is_file()}
-    path = folder.resolve() / name
+    add(folder, NotedRun(Path(name), note, schema.read(made), files))
+
+
+def add(folder: Path, run: NotedRun) -> None:
+    """Add a run, whose path is seen from `folder`, as `append` does."""
+    path = folder.resolve() / run.folder
     parent = next((file.parent for file in _above(folder.resolve() / RUNS)), folder.resolve())
-    run = {"run": path.relative_to(parent).as_posix(), "note": dict(note), "record": record, "files": files}
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / RUNS).open("a+", encoding="utf-8") as lines:
         fcntl.flock(lines, fcntl.LOCK_EX)
         _cut(parent / RUNS)
         known = _shared(parent)
         shared: Values = {}
-        line = encode(run, shared)
+        line = encode(_whole(run, path.relative_to(parent)), shared)
         with (parent / SHARED).open("a", encoding="utf-8") as others:
-            others.writelines(
-                f"{_text({'id': key, 'value': value})}\n" for key, value in shared.items() if key not in known
-            )
+            others.writelines(_shared_lines({key: value for key, value in shared.items() if key not in known}))
         lines.write(f"{_text(line)}\n")
         lines.flush()
         os.fsync(lines.fileno())
+
+
+def packed(runs: Iterable[NotedRun]) -> str:
+    """A file that has runs and, before them, what they share, as it is sent from one checkout to another."""
+    shared: Values = {}
+    lines = [f"{_text(encode(_whole(run, run.folder), shared))}\n" for run in runs]
+    return "".join([*_shared_lines(shared), *lines])
+
+
+def unpacked(file: Path) -> list[NotedRun]:
+    """The runs of such a file, whose paths are seen from the file's folder; UserError for another file."""
+    return [
+        run._replace(folder=path.relative_to(file.resolve().parent)) for path, run in _lines(file.resolve()).items()
+    ]
+
+
+def _whole(run: NotedRun, name: Path) -> Values:
+    return {"run": name.as_posix(), "note": dict(run.note), "record": run.record, "files": dict(run.files)}
+
+
+def _shared_lines(shared: Values) -> Iterator[str]:
+    return (f"{_text({'id': key, 'value': value})}\n" for key, value in shared.items())
 
 
 def encode(run: Mapping[str, Any], shared: Values) -> Values:
@@ -269,9 +294,12 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
     found: dict[Path, NotedRun] = {}
     for number, line in _whole_lines(file):
         try:
+            if line.keys() == {"id", "value"}:
+                shared[line["id"]] = line["value"]
+                continue
             run = decode(line, shared)
             name, note, record, files = run["run"], run["note"], run["record"], run.get("files", {})
-        except (KeyError, TypeError, IndexError) as error:
+        except (AttributeError, KeyError, TypeError, IndexError) as error:
             raise UserError(f"{file}:{number}: no line of a run: {error!r}") from error
         try:
             schema.validate(record)

@@ -1,0 +1,115 @@
+"""wirebench submit: what it names runs, what it refuses, and that a file of runs comes into results as they were."""
+
+from pathlib import Path
+
+import pytest
+
+from papers.committed import breaches
+from tests.papers.records import KNOWN, Doctor, doctor, put
+from wirebench.cli.results import submit
+from wirebench.errors import UserError
+from wirebench.record import recorded
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> list[Path]:
+    """The folders of three seeds of one composition."""
+    return [put(tmp_path / "made", f"a-{seed}").parent for seed in (3, 1, 2)]
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> list[Path]:
+    """The folders of five turns, which have one seed."""
+    files = [put(tmp_path / "made", f"turn-{turn}") for turn in range(5)]
+    for file in files:
+        doctor(file, lambda r: r["config"]["train"].update(seed=0))
+    return [file.parent for file in files]
+
+
+def packed(tmp_path: Path, *words: object) -> Path:
+    file = tmp_path / "sent" / "some.jsonl"
+    assert submit.main([*map(str, words), "--out", str(file), "--series", "mine"]) == 0
+    return file
+
+
+def test_seeds_are_an_accuracy_and_turns_a_speed(seeds, turns, tmp_path, capsys):
+    def names(file: Path) -> dict[str, str]:
+        return {str(run.folder): run.note["claim"] for run in recorded.unpacked(file)}
+
+    label = "gtopk_sync_easgd_tree"
+    assert names(packed(tmp_path, *seeds)) == {f"mine/{label}-{seed}": "accuracy" for seed in (1, 2, 3)}
+    assert names(packed(tmp_path, *turns)) == {f"mine/{label}-{turn}": "speed" for turn in range(5)}
+    verdict, _, heads, _, *rows = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("3 runs of 1 composition keep all rules")
+    assert "edition" in heads and all("none" in row for row in rows[:3])
+
+
+def test_two_compositions_have_two_names(seeds, tmp_path):
+    other = [put(tmp_path / "made", f"b-{seed}") for seed in (0, 1, 2)]
+    for file in other:
+        doctor(file, lambda r: r["config"]["compressor"].update(density=0.5))
+    file = packed(tmp_path, *seeds, *(each.parent for each in other))
+    assert len({run.composition for run in recorded.unpacked(file)}) == 2
+
+
+def test_a_sent_file_comes_into_results_as_the_records_were(seeds, tmp_path):
+    file = packed(tmp_path, *seeds)
+    results = tmp_path / "results"
+    assert submit.main([str(file), "--into", str(results / "contributed")]) == 0
+    runs = recorded.below(results)
+    assert [run.folder.name.rpartition("-")[2] for run in runs] == ["1", "2", "3"]
+    for run, source in zip(runs, (seeds[1], seeds[2], seeds[0]), strict=True):
+        made = recorded.read(source)
+        assert run.record.keys() == made.keys()
+        assert all(run.record[key] == made[key] for key in ("config", "environment", "history", "final", "load"))
+    assert breaches(results, KNOWN) == []
+    with pytest.raises(UserError, match="is there already; --series"):
+        submit.main([str(file), "--into", str(results / "contributed")])
+
+
+def test_a_claim_that_came_with_runs_is_held_to_its_rules(seeds, tmp_path):
+    results = tmp_path / "results"
+    submit.main([*map(str, seeds), "--into", str(results / "contributed")])
+    lines = results / "contributed" / recorded.RUNS
+    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:2]))
+    assert {breach.rule for breach in breaches(results, KNOWN)} == {"seeds"}
+
+
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        ("a-1: commit: none", lambda r: r["environment"].update(git=None)),
+        ("a-1: commit: cccccccccc with changes", lambda r: r["environment"]["git"].update(dirty=True)),
+        ("final.top1: is missing", lambda r: r["final"].pop("top1")),
+        ("a-1: numbers: final.top1", lambda r: r["final"].update(top1=0.5)),
+        ("a-1: edition: ", lambda r: r.update(edition={"name": "2026.12", "task": "resnet20"})),
+        ("seeds: 2 used twice", lambda r: r["config"]["train"].update(seed=2)),
+        ("a-1: the run was interrupted", lambda r: r.update(status="interrupted")),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_in_a_line(said: str, change: Doctor, seeds, tmp_path):
+    doctor(seeds[1] / "record.json", change)
+    with pytest.raises(UserError) as refused:
+        packed(tmp_path, *seeds)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "sent" / "some.jsonl").exists()
+
+
+def test_turns_that_are_too_few_copied_or_beside_other_work_are_refused(turns, tmp_path):
+    with pytest.raises(UserError, match="turns: 4, and a claim about speed needs 5"):
+        packed(tmp_path, *turns[:4])
+    with pytest.raises(UserError, match="turns: is a copy of"):
+        packed(tmp_path, *turns[:4], turns[0])
+    doctor(turns[0] / "record.json", lambda r: r["load"][0].update(others_cores=1.9))
+    with pytest.raises(UserError, match=r"load: 1\.90 of"):
+        packed(tmp_path, *turns)
+    assert len(recorded.unpacked(packed(tmp_path, turns[0], "--claim", "counts"))) == 1, (
+        "bytes need one run, at any load"
+    )
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    (tmp_path / "other.jsonl").write_text('{"step": 1}\n')
+    for path in (tmp_path / "other.jsonl", tmp_path / "none", tmp_path):
+        with pytest.raises(UserError):
+            packed(tmp_path, path)

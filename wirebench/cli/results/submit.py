@@ -1,0 +1,86 @@
+"""Check runs of yours by the rules of records, show what a maintainer sees, and pack them for results/.
+
+wirebench submit runs/dense-0 runs/dense-1 runs/dense-2 --claim accuracy
+wirebench submit submission.jsonl --into results/contributed
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from wirebench.errors import UserError
+from wirebench.record import compare, recorded, submission
+from wirebench.record.notes import NotedRun
+from wirebench.record.submission import CLAIMS, Submitted
+from wirebench.utils.cli import check_outputs, parser_of
+from wirebench.utils.files import write_atomically
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check, print, and write the file or add the runs."""
+    options = _parser().parse_args(arguments)
+    if options.into is None:
+        check_outputs(reads=options.runs, out=options.out)
+    runs = submission.gathered(options.runs, options.claim, options.series)
+    if broken := submission.breaches(runs):
+        (name, mistake), *others = broken
+        more = f"; and {len(others)} more" if others else ""
+        raise UserError(f"{name}: {mistake.rule}: {mistake.how}{more} (docs/studies.md#rules-of-trust)")
+    print(_verdict(runs), "", *_table(runs), "", sep="\n")
+    if options.into is None:
+        write_atomically(options.out, recorded.packed(run for _, run in runs))
+        print(f"{options.out}: in a clone, wirebench submit {options.out} --into results/contributed adds it")
+    else:
+        _add(options.into, runs)
+        print(f"{options.into / recorded.RUNS}: {len(runs)} more")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("submit", __doc__)
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or a file that submit wrote")
+    add("--claim", choices=CLAIMS, help="what the runs are to show, which says how many it takes: 5 turns for a speed, "
+        "3 seeds for an accuracy, 1 run for counts of bytes (accuracy where seeds differ, else speed)")  # fmt: skip
+    add("--series", default="", metavar="NAME", help="folder of these runs in results (config and time of the first)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, default=Path("submission.jsonl"), metavar="FILE", help="(%(default)s)")
+    where.add_argument("--into", type=Path, metavar="FOLDER", help="add the runs to this folder of results instead")
+    return parser
+
+
+def _verdict(runs: Sequence[Submitted]) -> str:
+    compositions = {(run.folder.parent, run.composition) for _, run in runs}
+    claims = sorted({run.note["claim"] for _, run in runs})
+    count = f"{len(runs)} run{'s' * (len(runs) > 1)} of {len(compositions)} composition{'s' * (len(compositions) > 1)}"
+    verb = "keeps" if len(runs) == 1 else "keep"
+    return f"{count} {verb} all rules that can be asked of them, for a claim about {' and '.join(claims)}"
+
+
+def _table(runs: Sequence[Submitted]) -> list[str]:
+    """What a maintainer sees of each run."""
+    rows = [_row(run) for _, run in runs]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _row(run: NotedRun) -> dict[str, str]:
+    told, named = compare.rows(run.record), run.record.get("edition")
+    return {
+        "run": str(run.folder),
+        "edition": f"{named['name']} {named['task']}" if named else "none",
+        "machine": run.machine,
+        "commit": run.commit,
+        "seed": str(run.has("config", "train", "seed")),
+        "step ms": told.get("step ms [p10 - p90]", compare.MISSING),
+        "ratio": told.get("ratio wire", compare.MISSING),
+        "top1": told.get("top1", compare.MISSING),
+    }
+
+
+def _add(folder: Path, runs: Sequence[Submitted]) -> None:
+    for _, run in runs:
+        if recorded.at(folder / run.folder) is not None:
+            raise UserError(f"--into: {folder / run.folder} is there already; --series gives these runs another folder")
+    for _, run in runs:
+        recorded.add(folder, run)
