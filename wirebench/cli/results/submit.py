@@ -1,6 +1,6 @@
 """Check runs of yours by the rules of records, show what a maintainer sees, and pack them for results/.
 
-wirebench submit runs/dense-0 runs/dense-1 runs/dense-2 --claim accuracy
+wirebench submit results/runs/dense-0 results/runs/dense-1 results/runs/dense-2 --claim accuracy
 wirebench submit submission.jsonl --into results/contributed
 """
 
