@@ -114,6 +114,7 @@ def test_it_trains_and_shows_by_a_bare_name(run: Run, there: Path) -> None:
     assert json.loads((there / "run" / "record.json").read_text())["steps_done"] == 6
     assert "smoke" in run("wirebench", "show", "run") and "smoke" in run("wirebench", "table", "run")
     run("wirebench", "diagnose", "run")
+    assert "commit: none: it was not made in a checkout" in run("wirebench", "submit", "run", code=2)
     said = run("wirebench", "train", "configs/smoke.toml", code=2)
     assert said.endswith("No such file or directory; did you mean smoke, which is shipped?\n")
 

@@ -1,7 +1,8 @@
 """Runs that somebody made elsewhere, as they come into results/: named, noted with a claim, and held to the rules."""
 
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,17 +104,10 @@ def _label(run: NotedRun, taken: set[str]) -> str:
     """A name of the composition that no other one has."""
     parts = [run.has("config", section, "name") for section in ("compressor", "scheduler", "collective")]
     name = "_".join(str(part) for part in parts if part not in (None, "", "native")).replace("/", "_")
-    label = next(each for each in _numbered(name) if each not in taken)
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+    label = next(each for each in names if each not in taken)
     taken.add(label)
     return label
-
-
-def _numbered(name: str) -> Iterable[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}.{number}"
-        number += 1
 
 
 def _series(run: NotedRun) -> str:
