@@ -16,7 +16,7 @@ usage() {
 usage: scripts/setup.sh [--force]
 
 Makes .venv (Python, PyTorch and the rest from requirements.lock, Horovod). 3 to 5 minutes and 6 GB the first time;
-at once when nothing has changed. A Horovod that cannot be built costs a line; torchrun does its work.
+at once when nothing has changed. A Horovod that cannot be built costs a line, and make run starts torchrun.
 
   --force   check and install again, even if nothing has changed
 
@@ -25,9 +25,9 @@ Shows a line for each phase, and every 30 seconds how far it is. What pip says g
 Environment:
   PYTHON                 the Python to make .venv with, 3.11 or later. Default: the first of python3.11, python3.12
                          and python3 that is
-  HOROVOD                0: leave Horovod out, which needs no compiler (make run then starts torchrun); 1: build it,
-                         also where an earlier set-up left it out or could not build it. Default: as the earlier one;
-                         the first one builds it
+  HOROVOD                0: leave Horovod out, which needs no compiler (make run then starts torchrun); 1: insist on it,
+                         also where an earlier set-up left it out: exit code 2 where it cannot be built. Default: as
+                         the earlier one; the first one builds it if it can
   GPU_OPS, CC_LIST, MPI, CXX, JOBS   see scripts/build_horovod.sh --help
 TEXT
 }
@@ -86,7 +86,12 @@ check_python() {
     fi
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     "$python" -c 'import venv, ensurepip' 2>/dev/null || lacks "the venv module of $python" "python$version-venv"
-    if [ "$with_horovod" = 0 ]; then return; fi
+}
+
+check_headers() {
+    local version
+    [ -n "$python" ] || return 0
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
         lacks "the header files of $python (Python.h)" "python$version-dev"
 }
@@ -98,15 +103,21 @@ check_compiler() {
         lacks "a C++20 compiler ($compiler is too old; g++ 10 or later)" g++
 }
 
-# CMake is not among them: requirements.lock brings it.
+# CMake is not among them: requirements.lock brings it. Without what only Horovod's build needs, Horovod is left out,
+# unless HOROVOD=1 insists.
 check_tools() {
+    local needed
     check_python
     command -v git >/dev/null || lacks 'git, which stamps results with their commit' git
+    needed=$missing
     if [ "$with_horovod" = 1 ]; then
+        check_headers
         check_compiler
         command -v make >/dev/null || lacks 'make' make
     fi
-    [ "$missing" = 0 ] || exit 2
+    if [ "$missing" = 0 ]; then return; fi
+    if [ "$needed" = 1 ] || [ "${HOROVOD:-}" = 1 ]; then exit 2; fi
+    with_horovod=0
 }
 
 check_disk() {
@@ -213,14 +224,15 @@ horovod_loads() {
         >>"$log" 2>&1
 }
 
-# Sets with_horovod to 0 where it cannot be built, and leaves none that does not load.
+# Sets with_horovod to 0 where it cannot be built, and leaves none that does not load. HOROVOD=1 insists on it.
 install_horovod() {
     if try_horovod; then
         done_in 'Horovod is installed'
-    else
-        with_horovod=0
-        "$venv/bin/python" -m pip --quiet uninstall --yes horovod >>"$log" 2>&1 || true
+        return
     fi
+    with_horovod=0
+    "$venv/bin/python" -m pip --quiet uninstall --yes horovod >>"$log" 2>&1 || true
+    [ "${HOROVOD:-}" != 1 ] || exit 2
 }
 
 check_imports() {

@@ -68,7 +68,7 @@ def setup_complaints(tree: Path, path: Path | str, **variables: str) -> list[str
 @pytest.mark.parametrize("tool", TOOLS)
 def test_setup_names_the_missing_tool(tree, programs, tool):
     (programs / tool).unlink()
-    (line,) = setup_complaints(tree, programs)
+    (line,) = setup_complaints(tree, programs, HOROVOD="1")
     assert line.startswith(f"setup: missing: {tool}")
     assert line.endswith(f"apt-get install {tool}")
 
@@ -103,7 +103,7 @@ def test_setup_names_the_python_it_was_told_to_use(tree, programs):
 def test_setup_refuses_an_old_compiler(tree, programs):
     (programs / "g++").unlink()
     write_program(programs / "g++", "#!/bin/sh\nexit 1\n")
-    (line,) = setup_complaints(tree, programs)
+    (line,) = setup_complaints(tree, programs, HOROVOD="1")
     assert "g++ is too old" in line
 
 
@@ -112,6 +112,15 @@ def test_setup_needs_no_compiler_without_horovod(tree, programs):
         (programs / tool).unlink()
     (line,) = setup_complaints(tree, programs, HOROVOD="0")
     assert "git" in line
+
+
+def test_what_only_horovod_needs_is_a_line_and_horovod_is_left_out(tree, programs):
+    (programs / "g++").unlink()
+    result = install(tree, programs, "#!/bin/sh\nexit 0\n")
+    assert result.returncode == 0
+    missing, *_, done = result.stderr.splitlines()
+    assert missing.startswith("setup: missing: g++") and "without Horovod" in done
+    assert "Horovod is installed" not in result.stderr
 
 
 def fill_disk(programs: Path) -> None:
@@ -289,6 +298,8 @@ def test_a_horovod_that_cannot_be_built_costs_a_line(tree, programs):
     assert len(result.stderr.splitlines()) == before
     assert "without Horovod" in result.stderr.splitlines()[-1]
     assert run_script(tree / "scripts/setup.sh", path=programs).stderr == "", "it is not built at every make"
+    insisted = run_script(tree / "scripts/setup.sh", path=programs, HOROVOD="1")
+    assert (insisted.returncode, insisted.stderr.splitlines()[-1]) == (2, "horovod: the build failed")
     write_program(builder, works)
     assert "Horovod is installed" in run_script(tree / "scripts/setup.sh", path=programs, HOROVOD="1").stderr
 
