@@ -269,7 +269,7 @@ build_variant() {
 
 report_failure() {
     local why
-    why=$(grep -E ' error: |^ *(CMake Error|ERROR: )' "$1" | head -n 1 | sed 's/^ *//') || true
+    why=$({ grep ' error: ' "$1" || grep -E '^ *(CMake Error|ERROR: )' "$1"; } | head -n 1 | sed 's/^ *//') || true
     say "the build failed${why:+: $why}; its log is $1"
 }
 
