@@ -45,7 +45,7 @@ STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean tables site bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
+	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-accuracy bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even bench-iwp bench-today bench-ranking
 
 help: ## show this list
@@ -182,11 +182,11 @@ bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR
 	$(STUDY) iwp run --data "$(CIFAR)" $(if $(IMAGES),--images "$(IMAGES)") || failed=yes; \
 	$(STUDY) iwp report && test -z "$$failed"
 
-bench-today: setup ## a GPT and a ResNet with the methods of 2022 to 2026, loss by bytes and by time; emulated hosts; CIFAR=FOLDER (about 24 h)
-	@$(STUDY) today run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
+bench-accuracy: setup ## trainings over seeds: every compressor on CIFAR-10, the methods of 2022 to 2026; CIFAR=FOLDER (about 36 h)
+	@$(STUDY) accuracy run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
 
-bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two tasks; CIFAR=FOLDER (about 12 h)
-	@$(STUDY) convergence run --data "$(CIFAR)"
+bench-today: setup ## the methods of today on emulated hosts: steps per second, and the planner's order (about 2 h)
+	@$(STUDY) today run
 
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(STUDY) mg_wfbp report

@@ -42,10 +42,16 @@ def machines(run: NotedRun) -> int:
 
 
 def refuse_twice(label: str, runs: Sequence[NotedRun]) -> None:
-    """UserError where two runs of a row are of the same seed, or of the same turn by their folders' names."""
+    """UserError where two runs of a row are of the same seed, or of the same turn by their folders' names.
+
+    The seed is that of the note, which has to be the record's, or that of a whole training.
+    """
     seen: dict[object, NotedRun] = {}
     for run in runs:
-        seed = run.has("config", "train", "seed") if run.is_whole else None
+        known = run.has("config", "train", "seed")
+        seed = run.note.get("seed", known if run.is_whole else None)
+        if seed is not None and known not in (seed, None):
+            raise UserError(f"{run.folder}: its note says seed {seed}, its record {known}")
         key = run.turn if seed is None else seed
         if key in seen:
             what = "turn" if seed is None else "seed"

@@ -74,7 +74,7 @@ class Claim:
     @property
     def own(self) -> bool:
         """Whether it is this suite's, although it stands beside a paper's."""
-        return self.where.startswith("this suite's")
+        return self.where.startswith(("this suite's", "docs/"))
 
     def judge(
         self, measured: Estimate | float | None, expected: float | None = None, level: float = LEVEL

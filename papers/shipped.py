@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from papers.convergence.reference import references
+from papers.accuracy import known as trained
+from papers.accuracy.reference import references
 from papers.runner import RESULTS, ROOT
-from papers.today.known import losses, top1
 from wirebench.errors import UserError
 from wirebench.inspect import reference
 from wirebench.planner import known, ranges
@@ -115,8 +115,8 @@ def _method(cell: dict[str, Any]) -> str:
 
 
 def _accuracies() -> Lines:
-    images = [known.table(each) for each in top1.load()]
-    return [{known.IMAGES: images, known.LANGUAGE: [known.table(losses.load())]}]
+    images = [known.table(each) for each in trained.images()]
+    return [{known.IMAGES: images, known.LANGUAGE: [known.table(trained.language())]}]
 
 
 def _name(path: Path) -> str:

@@ -1,22 +1,21 @@
 """Trainings that a study makes, on an emulated cluster or on this machine, each kept with a note of what it was."""
 
-import contextlib
-import fcntl
 import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, shown, within
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
-from wirebench.config.plugins import BEFORE
+from wirebench.config.plugins import current
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded, schema
+from wirebench.record.folder_lock import FolderLock
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.files import write_atomically
 
@@ -91,6 +90,7 @@ class Training:
     keeps        files beside the record that stay with it
     may_diverge  whether a run that diverged is a result
     resumes      whether an interrupted one continues from its last epoch
+    about        what else its note says; reads: what its note has of the files in its folder
     """
 
     folder: str
@@ -101,6 +101,8 @@ class Training:
     keeps: tuple[str, ...] = ()
     may_diverge: bool = True
     resumes: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+    reads: Callable[[Path], Mapping[str, Any]] | None = None
 
     def check(self) -> None:
         """UserError for what would fail."""
@@ -112,51 +114,46 @@ class Training:
             raise UserError(f"{self.label}: {error}") from error
 
     def is_there(self, out: Path) -> bool:
-        """Whether it left a result; UserError for a result of another cluster or composition."""
-        run = recorded.at(out / self.folder)
-        if run is None:
-            return False
-        refuse_another(run.folder, run.note, self._whole_note(out))
-        return True
+        """Whether it left a result; UserError for a result, or a part, of another cluster or composition."""
+        run, made = recorded.at(out / self.folder), part_of(out / self.folder)
+        if run is not None:
+            refuse_another(run.folder, run.note, self._identity(out))
+        elif self.resumes and (made / recorded.NOTE).exists():
+            refuse_another(made, notes.note(made / recorded.NOTE, {}), self._identity(out))
+        return run is not None
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Train; whether that left a result. UserError where a part of another composition waits to be gone on with."""
-        folder = out / self.folder
-        made = part_of(folder)
-        with held(folder) as mine:
-            return mine and self._make(out, folder, made, launch)
-
-    def _make(self, out: Path, folder: Path, made: Path, launch: Launch) -> bool:
-        over = not self.resumes
-        if over:
+        """Train; whether that left a result."""
+        made = part_of(out / self.folder)
+        if not _is_free(made):
+            return False
+        if not self.resumes or not (made / recorded.NOTE).exists():  # without its note nobody knows what it is
             shutil.rmtree(made, ignore_errors=True)
-        elif (made / recorded.NOTE).exists():
-            refuse_another(made, notes.note(made / recorded.NOTE, {}), self._whole_note(out))
-        else:
-            shutil.rmtree(made, ignore_errors=True)  # of an older version: nobody knows what it is
-            made.mkdir(parents=True)
-            write_atomically(made / recorded.NOTE, json.dumps(self._whole_note(out), indent=1) + "\n")
+        if self.resumes:
+            made.mkdir(parents=True, exist_ok=True)
+            write_atomically(made / recorded.NOTE, json.dumps(self._identity(out), indent=1) + "\n")
+        over = not self.resumes
         try:
             if not attempt(self._in(made), made, launch):
                 return False
             over = True
-            if not self.may_diverge and schema.read(made)["status"] == "diverged":
+            record = schema.read(made)
+            if not self.may_diverge and record["status"] == "diverged":
                 return False
-            if self.place is not None and (wrong := self.place.otherwise(schema.read(made))):
+            if self.place is not None and (wrong := self.place.otherwise(record)):
                 print(f"{self.label}: {wrong}", file=sys.stderr)
                 return False
-            recorded.append(out, self.folder, self.noted(made, out), made, self.keeps)
+            note = {**self._identity(out), **self.about, **(self.reads(made) if self.reads else {})}
+            recorded.append(out, self.folder, note, made, self.keeps)
             return True
         finally:
             if over:
                 shutil.rmtree(made, ignore_errors=True)
 
-    def noted(self, made: Path, out: Path) -> dict[str, Any]:
-        """The note of the run that was made in the folder `made`."""
-        return self._whole_note(out)
-
-    def _whole_note(self, out: Path) -> dict[str, Any]:
-        return {**self.note, "launch": shown(self.command(out))}
+    def _identity(self, out: Path) -> dict[str, Any]:
+        """What its note says, and another composition's or place's would not."""
+        place = {} if self.place is None else self.place.note
+        return {"label": self.label, **place, "launch": shown(self.command(out))}
 
     def command(self, out: Path) -> Command:
         """Return the command that makes it below `out`."""
@@ -167,43 +164,33 @@ class Training:
         tool = [TRAIN, str(self.config), *self.overrides, f"output.dir={within(folder)}", *resuming]
         return [sys.executable, *tool] if self.place is None else self.place.on(tool)
 
-    @property
-    def note(self) -> dict[str, Any]:
-        """What its note says beside the launch."""
-        return {"label": self.label, **({} if self.place is None else self.place.note)}
-
 
 def part_of(path: Path) -> Path:
     """The folder in which the run of this path is made."""
     return path.with_name(f".{path.name}.part")
 
 
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[bool]:
-    """Whether this process alone makes `folder`; False, with a line on stderr, if another one does."""
-    lock = folder.with_name(f".{folder.name}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print(f"{folder}: another process makes it", file=sys.stderr)
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.unlink(missing_ok=True)
+def _is_free(made: Path) -> bool:
+    """Whether no other process trains in this folder; one that does is named on stderr."""
+    try:
+        FolderLock(made).release()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
 
 
 def refuse_another(path: Path, note: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """UserError if the note of the run at `path` is another's than the wanted one's; of its launch, train.py's
-    arguments count.
+    """UserError if the note of the run at `path` is another's than the wanted one's; of its launch, the settings
+    count.
     """
     for key, value in wanted.items():
         known = note.get(key)
         if key == "launch":
-            known, value = (_told(str(launch)) for launch in (known, value))
+            had, asked = settings(str(known)), settings(str(value))
+            known, value = (
+                " ".join(each for each in those if each not in other) for those, other in ((had, asked), (asked, had))
+            )
         if known != value:
             raise UserError(
                 f"{path}: {key} is {known!r}, and {value!r} is asked for; --again makes the run anew, --out names "
@@ -211,7 +198,7 @@ def refuse_another(path: Path, note: Mapping[str, Any], wanted: Mapping[str, Any
             )
 
 
-def _told(launch: str) -> str:
-    """The words after train.py; where the run was put, and how the cluster was made, make it no other run."""
-    words = shlex.split(launch.partition(f"{TRAIN} ")[2].replace(f"={BEFORE}", "=papers."))
-    return shlex.join(word for word in words if not word.startswith("output.dir=") and word not in RESUMING)
+def settings(launch: str) -> list[str]:
+    """The config and the words laid over it; where the run and its data lie, and how the cluster was made, are none."""
+    told = (word.partition("=") for word in shlex.split(launch.partition(f"{TRAIN} ")[2]) if word not in RESUMING)
+    return [f"{key}{sign}{current(value)}" for key, sign, value in told if key not in ("output.dir", "data.root")]

@@ -23,7 +23,7 @@ SIDES = {False: "unbroken", True: "broken"}
 CHANGES = {False: [], True: [(4, 3), (3, 4)]}
 """Changes of the number of workers, by whether the run is broken."""
 MARGIN = 0.5
-"""Points that do not matter, as in the study convergence."""
+"""Points that do not matter, as in the study accuracy."""
 HEAD = ("engine", "hosts", "seeds", "top-1 % of each", "mean", "seconds a run", "steps done again", "residual lost")
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from papers import estimate, trust
+from papers.accuracy.rows import Method
+from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim
-from papers.convergence.rows import Method
-from papers.convergence.verdicts import judge_points
 from papers.estimate import Estimate
 from papers.findings import Finding
 from papers.gs_sgd.claims import AS_PRINTED, most_sent
@@ -16,7 +16,7 @@ from papers.rows import Row, size, times_faster
 from wirebench.record.notes import NotedRun
 
 MODELS = tuple(PUBLISHED.tables["images_per_second"].keys() - {"where", "unit"})
-TRAININGS = "wirebench study convergence run --data FOLDER"
+TRAININGS = "wirebench study accuracy run --task quick resnet20 --data FOLDER"
 
 
 def of_runs(models: Mapping[str, Sequence[Row]]) -> list[Finding]:

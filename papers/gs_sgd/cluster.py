@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers import launched
+from papers.accuracy.rows import Method
 from papers.alike import alike, machines, refuse_twice
 from papers.claim import Verdict
-from papers.convergence.rows import Method
 from papers.findings import Finding
 from papers.gs_sgd.claims import model_of
 from papers.gs_sgd.run import ON_CLUSTER

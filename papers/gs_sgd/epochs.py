@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from papers import estimate, trust
+from papers.accuracy.rows import Method, history
 from papers.claim import Verdict
-from papers.convergence.rows import Method, history
 from papers.findings import Finding
 from papers.gs_sgd.claims import AS_PRINTED, model_of
 from papers.gs_sgd.paper import PUBLISHED

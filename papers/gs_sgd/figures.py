@@ -7,10 +7,10 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from papers.accuracy import course
+from papers.accuracy.course import LOSS, TOP1, Measure
+from papers.accuracy.rows import Method
 from papers.claim import Claim
-from papers.convergence import course
-from papers.convergence.course import LOSS, TOP1, Measure
-from papers.convergence.rows import Method
 from papers.drawn import Drawn
 from papers.gs_sgd.claims import AS_PRINTED, METHODS, model_of, of_method
 from papers.gs_sgd.paper import PUBLISHED

@@ -8,7 +8,7 @@ wirebench study gs_sgd report --cluster FOLDER        also what `run --launch` m
 import argparse
 from pathlib import Path
 
-from papers.convergence import rows as convergence
+from papers.accuracy import rows as convergence
 from papers.findings import Finding, claims_table, instead, with_unrun
 from papers.gs_sgd import cluster, figures, throughput
 from papers.gs_sgd.beyond import of_runs, of_sweeps, of_trainings

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from papers import trust
-from papers.convergence.network import exchange_seconds
+from papers.accuracy.network import exchange_seconds
 from papers.energy import with_energy
 from papers.gs_sgd.claims import BASES, METHODS, most_sent, of_method
 from papers.gs_sgd.paper import PUBLISHED

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from papers import trust
+from papers.accuracy.rows import Method
+from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim, Verdict
-from papers.convergence.rows import Method
-from papers.convergence.verdicts import judge_points
 from papers.findings import Finding
 from papers.iwp.measured import Counted
 from papers.iwp.variants import kind
@@ -101,7 +101,7 @@ def united(share: float, nodes: int) -> float:
 
 
 def of_trainings(methods: Sequence[Method], task: str) -> Iterator[Finding]:
-    """Accuracies of the study `convergence`: IWP, in every setting that was trained, against dense."""
+    """Accuracies of the study `accuracy`: IWP, in every setting that was trained, against dense."""
     known = {method.label: method for method in methods}
     for claim in CLAIMED.values():
         rival = known.get(claim.about.get("points_below", ""))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers import trust
+from papers.accuracy.rows import Method
 from papers.alike import alike, refuse_twice
 from papers.claim import Claim, Verdict
-from papers.convergence.rows import Method
 from papers.estimate import difference, mean
 from papers.findings import Finding
 from papers.iwp.claims import CLAIMED, MODELS
@@ -91,7 +91,7 @@ def counted(measured: Measured) -> dict[str, list[Counted]]:
 
 
 def methods(trained: Trained, model: str) -> list[Method]:
-    """A model's trainings as methods of the study convergence: dense, and every variant of IWP."""
+    """A model's trainings as methods of the study accuracy: dense, and every variant of IWP."""
     mine = {label: tuple(runs) for (name, label), runs in trained.items() if name == model}
     return [
         Method(label if label == DENSE else f"iwp {label}", runs)

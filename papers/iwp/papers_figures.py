@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from papers.convergence import course
-from papers.convergence.course import LOSS, TOP1, Measure
-from papers.convergence.rows import Method
+from papers.accuracy import course
+from papers.accuracy.course import LOSS, TOP1, Measure
+from papers.accuracy.rows import Method
 from papers.drawn import Drawn
 from papers.iwp import dispersion, steps
 from papers.iwp.claims import CLAIMED
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 
 def of_trainings(trainings: Mapping[str, Sequence[Method]], network: Sequence[Row] = ()) -> Drawn:
-    """Fig. 5 and 6 of the study convergence, whose tasks stand in for ImageNet: dense and all of IWP's rows.
+    """Fig. 5 and 6 of the study accuracy, whose tasks stand in for ImageNet: dense and all of IWP's rows.
 
     trainings  methods by their task
     network    rows of the part network: Fig. 7 and 8, where these runs kept their steps.jsonl

@@ -8,7 +8,7 @@ wirebench study iwp report --cluster FOLDER        also what `run --launch` made
 import argparse
 from pathlib import Path
 
-from papers.convergence import rows as convergence
+from papers.accuracy import rows as convergence
 from papers.findings import Finding, claims_table, instead, with_unrun
 from papers.iwp import dispersion, figures, imagenet, measured, network, papers_figures
 from papers.iwp.claims import (

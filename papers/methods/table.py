@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from papers import trust
-from papers.convergence.accuracies import load as load_accuracies
+from papers.accuracy.known import of_classics
 from papers.energy import with_energy
 from papers.rows import DDP, DENSE, Row, fastest, size
 from wirebench.planner.accuracy import Accuracies
@@ -23,7 +23,7 @@ def document(rows: Sequence[Row]) -> str:
     """The whole file."""
     first = rows[0].runs[0]
     config, note = first.record["config"], first.note
-    baselines, accuracies = [fastest(rows, DENSE), fastest(rows, [DDP])], load_accuracies()
+    baselines, accuracies = [fastest(rows, DENSE), fastest(rows, [DDP])], of_classics()
     commits = ", ".join(sorted({run.commit for row in rows for run in row.runs}))
     lines = [
         f"# Every method on {config['model'].get('trace', config['model'].get('name', '?'))}",

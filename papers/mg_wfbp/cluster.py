@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers import trust
+from papers.accuracy.rows import Method
+from papers.accuracy.verdicts import judge_points
 from papers.alike import alike, machines, refuse_twice
 from papers.claim import Claim, Verdict, together
-from papers.convergence.rows import Method
-from papers.convergence.verdicts import judge_points
 from papers.findings import Finding, claims_table
 from papers.mg_wfbp.all_reduces import RING, Times
 from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from papers.accuracy import known as trained
 from papers.break_even.run import memory
-from papers.convergence import accuracies
 from papers.prediction.listed import DENSITY, Composition
 from papers.runner import ROOT, within
 from wirebench import compressors
@@ -93,7 +93,7 @@ def rank(cluster: Clustered, machine: Path) -> Ranking:
     bytes_per_second, told_by = memory(rates)
     adviser = Adviser(model, lambda _: topology, rates, bytes_per_second, ranges.load(machine), DENSITY)
     advices, _ = adviser.all(compressors.available(), named=False)
-    known = accuracies.load()
+    known = trained.of_classics()
 
     def untrained(each: Advice) -> bool:
         ended = known.of(each)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from papers import benchmarks
+from papers.accuracy import reference
 from papers.claim import STATES, Claim, State, Verdict, together
-from papers.convergence import reference
 from papers.findings import Finding, with_unrun
 from papers.page import Page
 from papers.published import Published
@@ -16,9 +16,6 @@ from papers.study import Study, available
 from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun, processor
-
-OURS = "Wirebench"
-"""The author of claims that are the suite's own."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,8 @@ class Section:
 
     @property
     def is_paper(self) -> bool:
-        """Whether the claims are a paper's, and not the suite's own."""
-        return self.published.source["authors"] != OURS
+        """Whether a claim is a paper's, and not the suite's own."""
+        return not all(claim.own for claim in self._claims)
 
     @property
     def title(self) -> str:
@@ -132,7 +129,7 @@ def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[Sta
     of: dict[State, list[Judged]] = {state: [] for state in STATES}
     for section in sections:
         for judged in section.claims:
-            if papers in (None, section.is_paper and not judged.claim.own):
+            if papers in (None, not judged.claim.own):
                 of[judged.state].append(judged)
     return {
         state: Count(len(those), sum(bool(judged.rules) for judged in those)) for state, those in of.items() if those

@@ -50,7 +50,7 @@ def _claim_row(section: Section, judged: Judged) -> list[str]:
     limits += [f"marked by: {', '.join(judged.rules)}" if judged.rules else ""]
     cells = [
         f"[{section.name}]({study_page(section)})",
-        "a paper" if section.is_paper and not claim.own else "Wirebench",
+        "Wirebench" if claim.own else "a paper",
         claim.text + _small(claim.where),
         claim.figure() + _small(tolerance, claim.setting),
         _here(judged) + _small(*limits),

@@ -9,12 +9,13 @@ from typing import cast
 
 import pytest
 
-from papers.convergence import accuracies
-from papers.convergence import rows as convergence
-from papers.today import alone, outcome, times
-from papers.today.known import losses, top1
-from papers.today.known.sources import sources
-from papers.today.tasks import GPT, OWN
+from papers.accuracy import alone, times
+from papers.accuracy import known as trained
+from papers.accuracy import rows as accuracy
+from papers.accuracy.known import QUICK, RESNET20, sources
+from papers.accuracy.modern import OWN
+from papers.accuracy.tasks import GPT, RESNET
+from papers.runner import RESULTS
 from tests.cli.test_advise import FEW, answer
 from wirebench.planner import known as shipped
 from wirebench.planner import ranges
@@ -81,7 +82,7 @@ def unpack(run: Path, folder: Path) -> None:
 
 
 def test_losses_are_those_of_the_records():
-    known, folder = losses.load(), losses.FOLDER
+    known, folder = trained.language(), RESULTS / GPT.folder
     ended = {
         name: [run.record["final"]["loss"] for run in recorded.directly_below(folder) if run.composition == name]
         for name in ("dense", "dense-quarter", "demo", "diloco", "local_sgd", "gs_sgd-momentum=0")
@@ -108,22 +109,22 @@ def test_losses_are_those_of_the_records():
 
 
 def test_losses_that_cannot_be_read_say_nothing(tmp_path):
-    assert losses.load(tmp_path) == Accuracies("", {}, measure=LOSS)
+    assert trained.language(tmp_path) == Accuracies("", {}, measure=LOSS)
     (tmp_path / recorded.RUNS).write_text("{\n")
-    assert losses.load(tmp_path).setting.startswith("nothing, ") and not losses.load(tmp_path).known
+    assert trained.language(tmp_path).setting.startswith("nothing, ") and not trained.language(tmp_path).known
 
 
 def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
     for name in ("dense-0", "demo-0"):
-        unpack(losses.FOLDER / name, tmp_path / name)
-    known = losses.load(tmp_path)
+        unpack(RESULTS / GPT.folder / name, tmp_path / name)
+    known = trained.language(tmp_path)
     assert known.standing(composed("demo"), None) is Standing.COSTS
     assert (known.too_much, known.dense) == (math.inf, None)
     assert known.known["demo"].between is None and "one seed, so that" in known.setting
     path = tmp_path / "demo-0" / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
-    assert losses.load(tmp_path).known["demo"].points is None
-    assert losses.load(tmp_path).untrained(composed("demo"), None) == "diverged in training"
+    assert trained.language(tmp_path).known["demo"].points is None
+    assert trained.language(tmp_path).untrained(composed("demo"), None) == "diverged in training"
 
 
 @pytest.mark.slow
@@ -167,11 +168,9 @@ def test_compressing_may_stop_all_else(tmp_path):
 
 
 def test_accuracies_are_those_of_the_records():
-    known = accuracies.load()
+    known = trained.of_classics()
     top1 = {
-        name: [
-            run.record["final"]["top1"] for run in recorded.directly_below(accuracies.FOLDER) if run.composition == name
-        ]
+        name: [run.record["final"]["top1"] for run in recorded.directly_below(QUICK) if run.composition == name]
         for name in ("dense", "topk", "dgc")
     }
     for name in ("topk", "dgc"):
@@ -190,9 +189,13 @@ def test_accuracies_are_those_of_the_records():
 
 def test_what_convergence_did_not_train_and_local_steps_are_the_other_studys():
     """Which trained the same network on the same images; a method is held against the dense runs of its own study."""
-    first, (known, _) = accuracies.load(), top1.load()
+    first, (known, _) = trained.of_classics(), trained.images()
     ended = {
-        name: [run.record["final"]["top1"] for run in recorded.directly_below(top1.FOLDER) if run.composition == name]
+        name: [
+            run.record["final"]["top1"]
+            for run in recorded.directly_below(RESULTS / RESNET.folder)
+            if run.composition == name
+        ]
         for name in ("dense", "demo", "diloco", "local_sgd", "sparseloco")
     }
     after = {each.schedule: each for each in known.local["none"]}
@@ -210,46 +213,48 @@ def test_what_convergence_did_not_train_and_local_steps_are_the_other_studys():
     assert known.setting == f"{first.setting}; {later}, updates with SGD at rates of their own"
     assert known.known["zero_one_adam"].options and not known.known["quantised_sum"].options
     assert "chunk_topk" not in known.known, "it was trained after local steps alone"
-    of = [convergence.shared([convergence.load(each, own=OWN)[0]]) for each in (accuracies.FOLDER, top1.FOLDER)]
+    of = [accuracy.shared([accuracy.load(each, own=OWN)[0]]) for each in (QUICK, RESULTS / RESNET.folder)]
     assert {**of[0], "steps": 8 * 390} == of[1], "dense training of as many epochs"
 
 
 def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
-    assert accuracies.load(tmp_path) == Accuracies("", {})
+    assert trained.of_classics(tmp_path) == Accuracies("", {})
     (tmp_path / recorded.RUNS).write_text("no\n")
-    damaged = accuracies.load(tmp_path)
+    damaged = trained.of_classics(tmp_path)
     assert damaged.setting.startswith(f"nothing, {tmp_path}/runs.jsonl:1: ") and damaged.known == {}
-    assert top1.load(folder=tmp_path.parent / "nowhere")[0] == accuracies.load(), "nothing is there"
-    other, _ = top1.load(folder=tmp_path)
-    assert other.known == accuracies.load().known and other.setting.endswith(f"seeds; {tmp_path}: {damaged.setting}")
+    assert trained.images(folder=tmp_path.parent / "nowhere")[0] == trained.of_classics(), "nothing is there"
+    other, _ = trained.images(folder=tmp_path)
+    assert other.known == trained.of_classics().known and other.setting.endswith(
+        f"seeds; {tmp_path}: {damaged.setting}"
+    )
 
 
 def test_a_run_that_was_interrupted_has_no_accuracy(tmp_path):
     for name in ("dense", "topk"):
-        unpack(accuracies.FOLDER / f"{name}-0", tmp_path / f"{name}-0")
+        unpack(QUICK / f"{name}-0", tmp_path / f"{name}-0")
     path = tmp_path / "topk-0" / "record.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "status": "interrupted", "final": {"loss": None, "top1": None}}))
-    assert list(accuracies.load(tmp_path).known) == ["none"]
+    assert list(trained.of_classics(tmp_path).known) == ["none"]
 
 
 def test_a_method_has_the_accuracy_of_the_network_of_the_nearest_size():
     small, large = shipped.load(True, 100_000), shipped.load(True, 25_000_000)
-    assert shipped.nearest(top1.load(), 25_000_000) == large and losses.load() == shipped.load(False, 1)
-    assert small.known["dgc"] == accuracies.load().known["dgc"]
-    assert large.known["dgc"] == accuracies.load(top1.LARGER).known["dgc"] != small.known["dgc"]
+    assert shipped.nearest(trained.images(), 25_000_000) == large and trained.language() == shipped.load(False, 1)
+    assert small.known["dgc"] == trained.of_classics().known["dgc"]
+    assert large.known["dgc"] == trained.of_classics(RESNET20).known["dgc"] != small.known["dgc"]
     assert large.known["dgc"].model == ("resnet_cifar depth=20 of 0.27M parameters", 269722)
     assert large.known["fp16"] == small.known["fp16"], "the larger network was not trained with it"
-    assert "dgc" in large.setting and large.setting.endswith(accuracies.load(top1.LARGER).setting)
+    assert "dgc" in large.setting and large.setting.endswith(trained.of_classics(RESNET20).setting)
 
 
 def test_losses_in_as_much_time_are_those_of_the_study_where_nothing_overlaps():
     """A method's step in the study's times gives what its table says, with the same dense runs."""
-    methods = convergence.load(losses.FOLDER, own=OWN)
-    by = times.yardstick(methods, alone.timed(losses.FOLDER, methods))
+    methods = accuracy.load(RESULTS / GPT.folder, own=OWN)
+    by = times.yardstick(methods, alone.timed(RESULTS / GPT.folder, methods))
     dense, _ = times.sides(methods)
     of = {method.label: method for method in methods}
-    forms = losses.load().dense
+    forms = trained.language().dense
     assert forms is not None
     whole = times.mean_pace(of["dense"], 0.1, by)
     assert whole is not None
@@ -258,7 +263,7 @@ def test_losses_in_as_much_time_are_those_of_the_study_where_nothing_overlaps():
         beside = times.beside_dense(of[label], dense, 0.1, by, overlapped=False)
         assert pace is not None and beside is not None
         reached = forms.reached(pace.seconds, whole.seconds, whole.computing)
-        ratio = statistics.mean(outcome.losses(of[label])) / statistics.mean(outcome.losses(of["dense"]))
+        ratio = statistics.mean(accuracy.losses(of[label])) / statistics.mean(accuracy.losses(of["dense"]))
         assert ratio / reached.ratio == pytest.approx(beside.ratio, rel=0.01) and reached.within == beside.within, label
     hasty = forms.reached(whole.seconds / 100, whole.seconds, whole.computing)
     assert not hasty.within and hasty.ratio == pytest.approx(1.410, abs=0.002), "the shortest dense run takes longer"

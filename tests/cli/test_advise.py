@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from papers.convergence import accuracies
+from papers.accuracy import known as trained
 from papers.shipped import CPU, CPU_LATER, GPU, GPU_AGAIN
 from tests import charts
 from tests.cli.verbs import verb
@@ -159,7 +159,7 @@ def test_rows_stand_in_groups_below_their_names(tmp_path, capsys):
 def test_no_cell_is_cut_off(where, capsys):
     assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
     printed = capsys.readouterr().out
-    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and accuracies.load().known["randomk"].mean in printed
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and trained.of_classics().known["randomk"].mean in printed
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from papers.convergence.run import Cell
-from papers.today.tasks import GPT, compositions
+from papers.accuracy.task import listed
+from papers.accuracy.tasks import GPT
 from wirebench.compose.papers import PAPERS
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
@@ -49,7 +49,7 @@ def test_the_page_has_the_settings_of_the_study(name: str) -> None:
     """Their rate and its decay, too. What has no local steps may have any schedule."""
     words = [word for word in page_rows()[name] if word != "compressor.orthonormal=true"]
     said = resolve(loader.load("configs/gpt_python_sources.toml", words))
-    studied = resolve(Cell(GPT, compositions(GPT, [OF_PAGE[name]])[0], 0, (), None).config())
+    studied = resolve(GPT.composed(listed(GPT, [OF_PAGE[name]])[0]))
     assert said.compressor == studied.compressor
     if "outer" in (said.scheduler.name, studied.scheduler.name):
         assert said.scheduler == studied.scheduler

@@ -54,7 +54,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "dgc": CORRECTED | {"density": 0.001, "selection": "sampled"},  # compress_ratio
     # The cells that an update touches are cleared: the subtraction is commented out in the code.
     "fetch_sgd": {"density": 0.01, "k": 0, "rows": 5, "columns": 0, "momentum": 0.9, "clear": "cells"},
-    # Not the paper's rule: what learns, by the study convergence.
+    # Not the paper's rule: what learns, by the study accuracy.
     "gs_sgd": SKETCHED
     | {"rows": 3, "fill": "estimate", "p1": 0.5, "p2": 4, "agree": "all", "broadcast": "indices", "reseed": True},
     # Its code, compress.py, and section 4 of its paper.
@@ -88,7 +88,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "topk": {"density": 0.001, "selection": "exact"},
 }
 DENSE_BELOW = {"dgc": 1, "iwp": 1, "sketched_sgd": 1}  # parameters of more than one dimension are compressed
-DENSE_BELOW |= {"signsgd": 1, "terngrad": 1}  # their papers say nothing of it; by the study convergence
+DENSE_BELOW |= {"signsgd": 1, "terngrad": 1}  # their papers say nothing of it; by the study accuracy
 COLLECTIVES = {name: "tree" for name in ("gs_sgd", "gtopk", "iblt")} | {"iwp": "ring"}
 COLLECTIVES |= {name: "star" for name in ("sketched_sgd", "fetch_sgd")}
 

@@ -1,7 +1,9 @@
 """wirebench study NAME run --launch: what is run where, what is left, and what a report says of it."""
 
 import json
+import os
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record import recorded
+from wirebench.record.folder_lock import NAME, Holder, _machine
 from wirebench.record.notes import NotedRun
+from wirebench.utils.processes import began
 
 FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
 SPEED = ["--launch", f"env {FOUR}", "--parts", "speed", "--repeats", "2", "--data", "/data"]
@@ -272,12 +276,14 @@ def test_two_that_make_the_same_run_do_not_meet(tmp_path: Path, capsys: pytest.C
     words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
     words += ["--out", str(tmp_path)]
 
-    def first(command: Command) -> int:
-        assert verb.run("gs_sgd")(words, verb.nothing) == 1
-        assert "vgg16_dense-0: another process makes it" in capsys.readouterr().err
-        return Cluster()(command)
-
-    assert verb.run("gs_sgd")(words, first) == 0
+    part, parent = tmp_path / "training/.vgg16_dense-0.part", os.getppid()
+    part.mkdir(parents=True)
+    told = Holder("a", _machine(), parent, began(parent), "now")
+    (part / NAME).write_text(json.dumps(asdict(told)))
+    assert verb.run("gs_sgd")(words, verb.nothing) == 1
+    assert f"{part}" in capsys.readouterr().err
+    (part / NAME).unlink()
+    assert verb.run("gs_sgd")(words, Cluster()) == 0
     assert [run.folder.name for run in recorded.below(tmp_path)] == ["vgg16_dense-0"]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.convergence.accuracies import load as load_accuracies
+from papers.accuracy.known import of_classics
 from papers.methods import by_link
 from papers.methods.report import figure
 from papers.rows import load
@@ -104,7 +104,7 @@ def test_a_record_without_counted_steps_has_gaps(tmp_path: Path) -> None:
     put(tmp_path, "gs_sgd", 0, gone)
     [row] = report(tmp_path)[1]
     assert row[:4] + row[5:] == ["gs_sgd (diverged) (mg_wfbp, ring)", *["-"] * 13]
-    assert row[4] == load_accuracies().known["gs_sgd"].cell  # of other runs
+    assert row[4] == of_classics().known["gs_sgd"].cell  # of other runs
     put(tmp_path, "gtopk", 0, record("gtopk", 0.5))
     assert [row[0].split()[0] for row in report(tmp_path)[1]] == ["gtopk", "gs_sgd"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from papers.convergence.perfect_sketch import PerfectSketch
+from papers.accuracy.perfect_sketch import PerfectSketch
 from papers.gs_sgd.released_gtopk import ReleasedGTopK
 from tests.compressors.twins import top_k_reference
 from tests.helpers import LocalEngine, answer_all, whole

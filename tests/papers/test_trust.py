@@ -100,7 +100,7 @@ def test_every_run_says_its_seed(results: Path) -> None:
 
 
 def test_a_study_that_claims_an_accuracy_says_which_records_have_its_seeds(tmp_path: Path) -> None:
-    text = (Study("convergence").folder / "published.toml").read_text()
+    text = (Study("accuracy").folder / "published.toml").read_text()
     (tmp_path / "published.toml").write_text(text.replace('"seeds"', '"turns"'))
     with pytest.raises(UserError, match=r"claims\[gs_sgd_learns\]: is about an accuracy, and no folder of records has"):
         published.load(tmp_path)

@@ -29,6 +29,7 @@ from wirebench.utils.extras import missing
 from wirebench.utils.names import suggest
 
 BEFORE = "suite.studies."
+MOVED = {"papers.convergence.perfect_sketch": "papers.accuracy.perfect_sketch"}
 
 _built: dict[int, dict[str, Any]] = {}
 """What objects were built with, by their `id`."""
@@ -198,7 +199,8 @@ def options_of(made: object) -> dict[str, Any]:
 
 def current(name: str) -> str:
     """A dotted name as it is now: records of version 0.1 have the studies' own compressors below suite.studies."""
-    return f"papers.{name.removeprefix(BEFORE)}" if name.startswith(BEFORE) else name
+    name = f"papers.{name.removeprefix(BEFORE)}" if name.startswith(BEFORE) else name
+    return MOVED.get(name, name)
 
 
 @functools.cache

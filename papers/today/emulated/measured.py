@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from papers import trust
+from papers.accuracy.modern import DENSE
 from papers.claim import Claim
 from papers.energy import with_energy
 from papers.estimate import mean, ratio_of_turns
@@ -12,9 +13,7 @@ from papers.findings import Finding, claims_table, with_unrun
 from papers.mg_wfbp.measured import together
 from papers.page import Page
 from papers.rows import NEEDS, Row, by_label, size
-from papers.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
-from papers.today.tasks import DENSE
-from papers.today.verdicts import claims_of
+from papers.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING, claims_of
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.telemetry.timeline import TRACE, spans_of

@@ -11,8 +11,8 @@ slowed down. It counts as the work of a device a hundred times as fast as their 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from papers.accuracy.modern import DENSE, SETTINGS
 from papers.today.emulated.speed import CONFIG, Setting, latest
-from papers.today.tasks import DENSE, RESNET, SETTINGS
 from papers.trainings import Cluster, Training
 from wirebench.errors import UserError
 from wirebench.record.rules import TURNS
@@ -48,12 +48,12 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 def compressor_of(label: str) -> str:
     """Name of the method's compressor."""
-    return next(word.partition("=")[2] for word in SETTINGS[RESNET.name][label] if word.startswith("compressor.name="))
+    return next(word.partition("=")[2] for word in SETTINGS["resnet"][label] if word.startswith("compressor.name="))
 
 
 def words(label: str, network: Network) -> tuple[str, ...]:
     """Overrides of a method's run: on a ring unless its paper names another collective, in whole rounds."""
-    own = (*SETTINGS[RESNET.name][label], *METHODS[label])
+    own = (*SETTINGS["resnet"][label], *METHODS[label])
     every = next((int(word.partition("=")[2]) for word in reversed(own) if word.startswith("scheduler.every=")), None)
     before, counted = (WARMUP, COUNTED) if every is None else (every, every)
     steps = (f"train.warmup_steps={before}", f"train.max_steps={before + counted}")

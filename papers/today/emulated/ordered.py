@@ -24,7 +24,7 @@ from papers.rows import NEEDS, Row, by_label, cluster, size
 from papers.runner import ROOT
 from papers.today.emulated.measured import ms, setting_of, step_seconds
 from papers.today.emulated.order import METHODS
-from papers.today.verdicts import claims_of
+from papers.today.emulated.speed import claims_of
 from wirebench.errors import UserError
 from wirebench.planner.ranges import Between
 from wirebench.planner.resimulated import RATES

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers.today.tasks import DENSE, SPARSE, STREAMING
+from papers.accuracy.modern import DENSE, SPARSE, STREAMING
+from papers.claim import Claim
+from papers.published import load
 from papers.trainings import Cluster, Training
 from wirebench.errors import UserError
 from wirebench.record.rules import TURNS
@@ -88,3 +90,9 @@ def trainings(names: Sequence[str] | None, turns: Sequence[int] | None, more: Se
 def latest(words: Sequence[str]) -> tuple[str, ...]:
     """The last of several values for a key."""
     return tuple({word.partition("=")[0]: word for word in words}.values())
+
+
+def claims_of(part: str) -> list[Claim]:
+    """Claims about this part."""
+    claims = load(Path(__file__).parents[1]).claims.values()
+    return [claim for claim in claims if claim.about["task"] == part]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from papers.convergence.rows import Method
+from papers.accuracy.rows import Method
 from papers.gs_sgd import figures
 from papers.gs_sgd.variants import swept
 from papers.rows import Row, load

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from papers.accuracy.rows import Method
 from papers.claim import State
-from papers.convergence.rows import Method
 from papers.findings import Finding
 from papers.gs_sgd.beyond import of_runs, of_sweeps
 from papers.gs_sgd.claims import findings, model_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from papers.convergence.rows import Method
+from papers.accuracy.rows import Method
 from papers.iwp import dispersion, papers_figures, steps
 from papers.iwp.papers_figures import of_imagenet, of_trainings
 from papers.rows import Row

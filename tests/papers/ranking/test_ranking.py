@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from papers.convergence import accuracies
+from papers.accuracy import known as trained
 from papers.ranking import ranked
 from papers.ranking.measured import Measured
 from papers.ranking.ranked import FILE, Ranked, Ranking
@@ -65,7 +65,7 @@ def test_the_order_is_the_planners(monkeypatch: pytest.MonkeyPatch) -> None:
 
     On the machine of the committed rates: how many of the best steps are as long as another depends on its memory.
     """
-    cluster, known, machine = CLUSTERS["vgg16_4x500mbit"], accuracies.load(), ranges.machine()
+    cluster, known, machine = CLUSTERS["vgg16_4x500mbit"], trained.of_classics(), ranges.machine()
     rates = rates_of(ranges.SHIPPED.parent)
     monkeypatch.setattr(environment, "cpu", lambda: rates.cpu)
     best = ranked.rank(cluster, ranges.SHIPPED).best

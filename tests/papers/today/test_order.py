@@ -206,7 +206,7 @@ def test_compressors_are_timed_and_steps_predicted_before_the_first_run(
             return 0
         return 1
 
-    words = ["--task", PART, "--out", str(tmp_path), "--seeds", "0", "--methods", "dense", "demo"]
+    words = ["--task", PART, "--out", str(tmp_path), "--turns", "0", "--methods", "dense", "demo"]
     assert run(words, launch) == 1
     timed, *trained = commands
     assert timed[4:6] == ["compressors", "--compressors"] and "demo" in timed and "none" not in timed

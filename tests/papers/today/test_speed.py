@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from papers.accuracy.modern import DENSE
 from papers.runner import ROOT
 from papers.today.emulated import measured
 from papers.today.emulated.speed import HOSTS, MEASURED, SPARSELOCO, STREAMED, WAITING, trainings
-from papers.today.tasks import DENSE
 from tests.flexreduce import run_record
 from tests.papers import verb
 from wirebench.compose.resolve import resolve
@@ -64,7 +64,7 @@ def test_turns_follow_one_another_and_seeds_name_them(tmp_path: Path) -> None:
     turn.append(("8", "200mbit", ["scheduler.delay=0"]))
     assert run(["--task", "speed", "--out", str(tmp_path)], launch) == 1 and started == turn * 5
     started.clear()
-    assert run(["--task", "speed", "--out", str(tmp_path), "--seeds", "0", "--methods", DENSE], launch) == 1
+    assert run(["--task", "speed", "--out", str(tmp_path), "--turns", "0", "--methods", DENSE], launch) == 1
     assert started == turn[:1]
     with pytest.raises(UserError, match="--methods: no 'demo'; there is: dense, sparseloco, streaming_diloco"):
         trainings(["demo"], None, ())

@@ -1,0 +1,206 @@
+"""What compressors did to the accuracy of small ResNets, and to the loss of the study's GPT: the planner's tables."""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from papers.accuracy import rows
+from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, OWN, QUARTER, SHORTER
+from papers.accuracy.rows import Method, losses
+from papers.accuracy.task import Task
+from papers.accuracy.tasks import GPT, RESNET
+from papers.accuracy.times import dense_runs
+from papers.runner import RESULTS
+from wirebench import compressors
+from wirebench.errors import UserError
+from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Measure, Model
+from wirebench.planner.compositions import DENSE as NONE
+from wirebench.planner.dense import DenseForms
+from wirebench.planner.schedules import words_of
+from wirebench.record.notes import NotedRun
+from wirebench.utils.parsing import value_of
+
+QUICK, RESNET20 = (RESULTS / "convergence" / name for name in ("quick", "resnet20"))
+WITH_DENSITY = ("density", "warmup")
+"""What is no option of a method's own: the planner tells the density apart, and a warm-up of all that have one."""
+
+
+class Source(NamedTuple):
+    """A row of a study, and what it trained, in the planner's words.
+
+    schedule  with local steps; "": an exchange in every step
+    options   of the compressor, that are not its defaults
+    """
+
+    label: str
+    compressor: str
+    schedule: str = ""
+    options: str = ""
+
+
+def of_classics(folder: Path = QUICK) -> Accuracies:
+    """A task of every compressor; empty where nothing was measured or a record is damaged."""
+    methods = _methods(folder)
+    if isinstance(methods, str):
+        return Accuracies(methods, {})
+    dense = methods[DENSE].top1 if DENSE in methods else []
+    if not dense:
+        return Accuracies("", {})
+    # A label with options is a variant.
+    plain = [Source(label, label) for label in methods if " " not in label and label != DENSE]
+    known, _ = _found(methods, [Source(DENSE, NONE), *plain], dense, TOP1)
+    return Accuracies(_of_density(list(methods.values())), known)
+
+
+def images(folder: Path = RESULTS / RESNET.folder, larger: Path = RESNET20) -> tuple[Accuracies, Accuracies]:
+    """The network with most methods, and the larger one; a damaged record leaves its task out.
+
+    What the first lacks comes from the methods of today on the same network, beside their own dense runs.
+    """
+    known, methods = of_classics(), _methods(folder, OWN)
+    if isinstance(methods, str):
+        return replace(known, setting=f"{known.setting}; {folder}: {methods}"), of_classics(larger)
+    dense = methods[DENSE].top1 if DENSE in methods else []
+    if not dense or not known.known:
+        return known, of_classics(larger)
+    more, local = _found(methods, sources(RESNET), dense, TOP1)
+    seeds = max(len(method.runs) for method in methods.values())
+    later = ", ".join(sorted(more.keys() - known.known.keys()))
+    where = f"{later} and local steps: up to {seeds} seeds, updates with SGD at rates of their own"
+    setting = f"{known.setting}; {where}"
+    return replace(known, setting=setting, known=more | {**known.known}, local=local), of_classics(larger)
+
+
+def language(folder: Path = RESULTS / GPT.folder) -> Accuracies:
+    """The study's GPT; empty where nothing was measured or a record is damaged."""
+    methods = _methods(folder, OWN)
+    if isinstance(methods, str):
+        return Accuracies(methods, {}, measure=LOSS)
+    dense = losses(methods[DENSE]) if DENSE in methods else []
+    if not dense:
+        return Accuracies("", {}, measure=LOSS)
+    known, local = _found(methods, sources(GPT), dense, LOSS)
+    # What loses more is no better than dense training that ends after a quarter of the tokens, and compresses nothing.
+    quarter = losses(methods[QUARTER]) if QUARTER in methods else []
+    too_much = 100 * (statistics.mean(quarter) / statistics.mean(dense) - 1) if quarter else math.inf
+    return Accuracies(_of_steps(methods), known, local, LOSS, too_much, _dense_in(methods))
+
+
+def _methods(folder: Path, own: Sequence[str] = ()) -> dict[str, Method] | str:
+    """A task's methods by their labels, or why there are none: the planner is of use without."""
+    try:
+        return {method.label: method for method in rows.load(folder, own)}
+    except UserError as error:
+        return f"nothing, {error}"
+
+
+def _found(
+    methods: Mapping[str, Method], rows_of: Iterable[Source], dense: Sequence[float], measure: Measure
+) -> tuple[dict[str, Ended], dict[str, list[Ended]]]:
+    """By compressor, how it ended with an exchange in every step, and after local steps."""
+    known: dict[str, Ended] = {}
+    local: defaultdict[str, list[Ended]] = defaultdict(list)
+    for source in (each for each in rows_of if each.label in methods):
+        ended = _ended(methods[source.label], dense, measure, source)
+        if ended is None:
+            continue
+        if source.schedule:
+            local[source.compressor].append(ended)
+        else:
+            known[source.compressor] = ended
+    return known, dict(local)
+
+
+def _ended(method: Method, dense: Sequence[float], measure: Measure, source: Source) -> Ended | None:
+    """Points of these seeds above the mean of the dense seeds, or percent below their loss; one that diverged is
+    enough. None where no run came to its end, nor diverged.
+    """
+    usual, run = statistics.mean(dense), method.runs[0]
+    density, about = run.has("config", "compressor", "density"), (source.schedule, source.options)
+    if measure is TOP1 and any(each.diverged for each in method.runs):
+        return Ended(None, density, None, measure, *about, model=model_of(run))
+    if measure is TOP1:
+        gains, worst = [100 * (each - usual) for each in method.top1], 100 * (min(dense) - usual)
+        if not gains:
+            return None
+        mean: float | None = 100 * (statistics.mean(method.top1) - usual)
+    else:
+        gains, worst = [100 * (1 - each / usual) for each in losses(method)], 100 * (1 - max(dense) / usual)
+        mean = statistics.mean(gains) if gains else None
+    several = (min(gains), max(gains)) if len(gains) > 1 else None
+    return Ended(mean, density, several, measure, *about, worst, model_of(run))
+
+
+def model_of(run: NotedRun) -> Model:
+    """What a run trained: of a language model also how many tokens it had for each parameter."""
+    parameters, name = run.record["parameters"], run.has("config", "model", "name")
+    size, samples = f"{parameters / 1e6:.2g}M parameters", run.has("samples") or {}
+    if tokens := samples.get("tokens"):
+        seen = samples["train"] * tokens * (run.has("config", "train", "epochs") or 1) / parameters
+        return Model(f"a {name.upper()} of {size}, {seen:.1f} tokens a parameter", parameters)
+    depth = run.has("config", "model", "depth")
+    return Model(f"{name}{f' depth={depth}' if depth else ''} of {size}", parameters)
+
+
+def _dense_in(methods: Mapping[str, Method]) -> DenseForms | None:
+    """All forms of the study's dense training; None without those on fewer tokens."""
+    forms = [methods[label] for label in (DENSE, *SHORTER, *LARGER) if label in methods and losses(methods[label])]
+    if not any(each.label in SHORTER for each in forms):
+        return None
+    return DenseForms(tuple(map(dense_runs, forms)))
+
+
+def _of_density(methods: Sequence[Method]) -> str:
+    settings = rows.shared(methods)
+    depth = f" depth={settings['depth']}" if "depth" in settings else ""
+    density = f", density {settings['density']} after a warm-up" if "density" in settings else ""
+    trained = f"{settings.get('model')}{depth}, {settings.get('epochs')} epochs of {settings.get('data')}"
+    return f"{trained}, {settings['workers']} workers{density}; {_many(methods, 'a point means little')}"
+
+
+def _of_steps(methods: Mapping[str, Method]) -> str:
+    settings, steps = rows.shared([methods[DENSE]]), methods[DENSE].runs[0].record["steps_done"]
+    trained = f"gpt depth={settings['depth']} width={settings['width']}, {steps} steps of {settings['data']}"
+    many = _many(list(methods.values()), "a small difference means little")
+    return f"{trained}, {settings['workers']} workers, AdamW or the method's own optimizer; {many}"
+
+
+def _many(methods: Sequence[Method], one: str) -> str:
+    seeds = max(len(method.runs) for method in methods)
+    return f"one seed, so that {one}" if seeds == 1 else f"up to {seeds} seeds"
+
+
+def sources(task: Task) -> list[Source]:
+    """For each compressor its first row in every step, and all rows after local steps with its default options.
+
+    Rows with another optimizer than the task's or the method's own, and other forms of dense training, are left out.
+    """
+    found: list[Source] = []
+    for each in _rows(task):
+        first = all((each.compressor, each.schedule) != (other.compressor, other.schedule) for other in found)
+        if first and not (each.schedule and each.options):
+            found.append(each)
+    return found
+
+
+def _rows(task: Task) -> Iterator[Source]:
+    for label, words in task.settings.items():
+        given = dict(word.split("=", 1) for word in words)
+        if label in OTHER_DENSE or given.get("optimizer.name") == "muon":
+            continue
+        name, schedule = given.pop("compressor.name"), _of(given, "scheduler")
+        options, usual = _of(given, "compressor"), compressors.PLUGINS.defaults(name)
+        other = [
+            f"{key}={text}" for key, text in options.items() if key not in WITH_DENSITY and value_of(text) != usual[key]
+        ]
+        text = ":".join(f"{key}={value}" for key, value in schedule.items() if key != "name")
+        local = words_of(f"outer:{text}".rstrip(":")) if schedule.get("name") == "outer" else ""
+        yield Source(label, name, local, " ".join(other))
+
+
+def _of(given: Mapping[str, str], section: str) -> dict[str, str]:
+    return {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{section}.")}

@@ -1,0 +1,126 @@
+"""table.md of a task: losses for the same tokens and for the same time, bytes, times, and who is on the front."""
+
+import statistics
+from collections.abc import Sequence
+
+from papers import trust
+from papers.accuracy.curve import WINDOW, steps_of
+from papers.accuracy.fronts import fronts
+from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
+from papers.accuracy.rows import Method, against, bytes_of, losses, multiplicity, runs_of, shared
+from papers.accuracy.task import Task, laid_over
+from papers.accuracy.times import Yardstick, equal_time, steps_table
+from papers.energy import with_energy
+from papers.findings import Finding, claims_table
+from papers.significance import LEVEL, Comparison, corrected
+from wirebench.utils.markdown import table
+
+INTERVALS = f"A ratio of losses has its {100 * (1 - LEVEL):.0f} % interval in brackets, by Fieller's theorem."
+HEAD = ("method", "seeds", "test loss", "over dense", "against dense (Welch)", "metric", "bytes of a run",
+        "fewer bytes", "learning rate")  # fmt: skip
+
+
+def document(
+    task: Task,
+    methods: Sequence[Method],
+    found: Sequence[Finding],
+    figures: Sequence[str],
+    by: Yardstick,
+    doubts: Sequence[str] = (),
+) -> str:
+    """The whole file.
+
+    figures  names of the files beside it
+    doubts   lines on rows that another learning rate would make better
+    """
+    whole = [method for method in methods if method.label not in SHORTER]
+    dense = next((method for method in whole if method.label == DENSE), None)
+    family = corrected([_compared(method, dense) for method in whole])
+    compared = {method.label: each for method, each in zip(whole, family, strict=True)}
+    lines = [f"# The methods of today: {task.name}", "", *_setting(task, methods)]
+    cells = [_cells(method, dense, compared.get(method.label)) for method in methods]
+    lines += table(*with_energy(HEAD, cells, methods))
+    lines += [multiplicity(compared.values()), "", *doubts]
+    lines += trust.note({method.label: method.runs for method in methods}, "seeds")
+    lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []
+    lines += [*steps_table(methods, by), *equal_time(methods, by), *fronts(methods, by)]
+    lines += [
+        f"Curves are the first worker's training loss, means over {WINDOW} steps, which hold whole rounds. Between "
+        "exchanges of an outer step the weights are the worker's own, so that the curve is not that of the model which "
+        "is tested: that has the global parameters, which the outer optimizer moves.",
+        "",
+        *(line for name in figures for line in (f"![{name.removesuffix('.svg')}]({name})", "")),
+    ]
+    return "\n".join(lines)
+
+
+def _settings_of(found: Sequence[Finding]) -> list[str]:
+    """Lines with the setting in which each claim was made, or is judged."""
+    claims = {each.claim.id: each.claim for each in found}.values()
+    return [
+        "Settings, of the source where nothing else is said:",
+        "",
+        *(f"- {c.text}: {c.setting}" for c in claims),
+        "",
+    ]
+
+
+def _setting(task: Task, every: Sequence[Method]) -> list[str]:
+    methods = [each for each in every if each.label not in OTHER_DENSE] or every
+    shorter, larger = ([each.label for each in every if each.label in those] for those in (SHORTER, LARGER))
+    share = f"; {', '.join(shorter)}: that share of the samples" if shorter else ""
+    batch = f"; {', '.join(larger)}: so many batches add up to one" if larger else ""
+    usual, machines = shared(methods), dict.fromkeys(run.machine for run in runs_of(methods))
+    steps = max(map(steps_of, runs_of(methods)))
+    more = laid_over(runs_of(methods), task, task.known(None, 0.0))
+    told = f"All runs have {' '.join(more)}. " if more else ""
+    size = ", ".join(f"{key} {usual[key]}" for key in ("depth", "width") if usual.get(key))
+    return [
+        f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} "
+        f"parameters on {usual.get('data')}, {usual.get('workers')} virtual workers of {usual.get('batch size')} "
+        f"samples, {steps} steps{share}{batch}. The loss is that of the test "
+        "set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
+        "those that a worker sends, and a learning rate is the largest of the run. "
+        f"{told}Made by `wirebench "
+        f"study accuracy run` on {', '.join(machines)}; {methods[0].label} by "
+        f"`{methods[0].runs[0].note['launch']}`.",
+        "",
+    ]
+
+
+def _compared(method: Method, dense: Method | None) -> Comparison | None:
+    return against(losses(method), losses(dense)) if dense is not None and method is not dense else None
+
+
+def _cells(method: Method, dense: Method | None, compared: Comparison | None) -> list[str]:
+    mine, sent, rates = losses(method), bytes_of(method), method.each(lambda run: run.has("config", "optimizer", "lr"))
+    theirs, base = (losses(dense), bytes_of(dense)) if dense else ([], None)
+    return [
+        method.title,
+        str(len(method.runs)),
+        _spread(mine),
+        "-" if not (mine and theirs) else f"{statistics.mean(mine) / statistics.mean(theirs):.3f}x",
+        "-" if compared is None else compared.words,
+        _metric(method),
+        "-" if sent is None else f"{sent / 1e6:.4g} MB",
+        "-" if not (sent and base) else _times(base / sent),
+        " or ".join(f"{rate:g}" for rate in dict.fromkeys(rates)) or "-",
+    ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
+
+
+def _metric(method: Method) -> str:
+    bits = method.each(lambda run: run.has("final", "bits_per_byte"))
+    if bits:
+        return f"{statistics.mean(bits):.3f} bits per byte"
+    return f"{100 * statistics.mean(method.top1):.1f} % top-1" if method.top1 else "-"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.mean(values):.4f}"
+    return mean if len(values) < 2 else f"{mean} +- {statistics.stdev(values):.4f}"

@@ -1,0 +1,132 @@
+"""The tables and the figures of the study's tasks.
+
+wirebench study accuracy report                   of results/convergence/quick, results/today/gpt, ...
+wirebench study accuracy report --out FOLDER      of FOLDER/convergence/quick and so on
+
+table.md of each task. Of every compressor on CIFAR-10 also epochs.svg and bytes.svg with the accuracy, of the methods
+of today bytes.svg and seconds.svg with the loss.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from papers.accuracy import alone, loss_table, rates, top1_table, verdicts
+from papers.accuracy.figures import against_bytes, against_epochs
+from papers.accuracy.loss_figures import SHOWN_GBIT, by_bytes, by_seconds
+from papers.accuracy.rows import DENSE, NEEDS, Method, load, losses, runs_of
+from papers.accuracy.task import Task, refuse_others
+from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, CLASSICS, MODERN, TASKS
+from papers.accuracy.times import yardstick
+from papers.findings import Finding, with_unrun
+from papers.page import Page
+from papers.runner import RESULTS
+from wirebench.errors import UserError
+from wirebench.figures.style import Figure
+from wirebench.record import notes, recorded
+from wirebench.record.notes import NotedRun
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Flags for the runs of the report."""
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="of the runs (results)")
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One for each task that has runs."""
+    there = [made for task in TASKS.values() if (made := page(options.out / task.folder)) is not None]
+    if not there:
+        raise UserError(f"{options.out}: has no runs SERIES/TASK/METHOD-SEED; train first")
+    return there
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """The claims on each task that has runs."""
+    found = (
+        (task, _judged(options.out / task.folder, task, _methods(options.out, task))) for task in (*MODERN, *CLASSICS)
+    )
+    return [
+        replace(each, about=", ".join(filter(None, (task.name, each.about)))) for task, those in found for each in those
+    ]
+
+
+def committed() -> list[list[str]]:
+    """The only one."""
+    return [[]]
+
+
+def page(folder: Path) -> Page | None:
+    """The table of a task's methods and their figures; None where nothing has run."""
+    task = TASKS[folder.name]
+    if task in AT_OTHER_RATES:
+        return rates.page(folder, task)
+    if task in ALONE:
+        return alone.page(folder)
+    methods = _methods(folder.parents[1], task)
+    if not methods:
+        return None
+    return _of_losses(folder, task, methods) if task in MODERN else _of_accuracies(folder, task, methods)
+
+
+def _of_accuracies(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
+    """Other tasks' runs, beside it, say whether they rank alike."""
+    figures: dict[str, Figure | None] = {
+        "epochs.svg": against_epochs(methods, task.name), "bytes.svg": against_bytes(methods, task.name)
+    }  # fmt: skip
+    beside = {each.name: load(folder.with_name(each.name)) for each in CLASSICS if each != task}
+    found = _judged(folder, task, methods)
+    return Page(folder, top1_table.document(task.name, methods, found, beside), figures)
+
+
+def _of_losses(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
+    by = yardstick(methods, alone.timed(folder, methods))
+    figures: dict[str, Figure | None] = {"bytes.svg": by_bytes(task.name, methods)}
+    for name, gbit in SHOWN_GBIT.items():
+        figures[name] = by_seconds(task.name, methods, by, gbit)
+    found = with_unrun(_judged(folder, task, methods), verdicts.claims_of(task))
+    doubts = rates.doubts(methods, _tried(folder))
+    shown = [name for name, figure in figures.items() if figure is not None]
+    return Page(folder, loss_table.document(task, methods, found, shown, by, doubts), figures)
+
+
+def _judged(folder: Path, task: Task, methods: Sequence[Method]) -> list[Finding]:
+    """The claims on a task, by its runs and those at other rates and alone that lie beside it."""
+    if task not in MODERN:
+        return verdicts.findings(task, methods)
+    by = yardstick(methods, alone.timed(folder, methods))
+    return verdicts.findings(task, methods, _tried(folder), by)
+
+
+def _tried(folder: Path) -> list[Method]:
+    """The runs at other rates of the task in this folder."""
+    beside = f"{folder.name}{rates.SUFFIX}"
+    return rates.tried(folder.with_name(beside), TASKS[beside])
+
+
+def _methods(out: Path, task: Task) -> list[Method]:
+    return methods_of(out / task.folder) if task in MODERN else load(out / task.folder)
+
+
+def methods_of(folder: Path) -> list[Method]:
+    """All methods of a task of today, dense first, then by their final losses; each has its own learning rate.
+
+    UserError where runs have different lengths, but for other forms of dense training, or other settings than their
+    labels stand for.
+    """
+    task = TASKS[folder.name]
+    recorded.noted(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
+    found = load(folder, own=task.own)
+    rates.refuse_mixed(folder, found)
+    # The text is the standard library's own: another Python's is another text.
+    pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
+    notes.refuse_mixed(folder, pythons)
+    refuse_others(folder, runs_of(found), task, task.known(None, 0.0))
+    return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))
+
+
+def python_of(run: NotedRun) -> str | None:
+    """The version whose standard library it read: an edit of a release moves all text behind it; None: not known."""
+    version: str | None = run.has("environment", "versions", "python")
+    return version if run.has("config", "data", "name") == "python_sources" else None

@@ -1,0 +1,175 @@
+"""The trainings of a method, one for each seed: how accurate they became, and what all methods of a table share."""
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from papers.alike import refuse_twice
+from papers.rows import Row, by_label
+from papers.significance import LEVEL, Comparison, compare
+from wirebench.inspect.reference import options_of, settings_of
+from wirebench.record import notes, recorded
+from wirebench.record.notes import NotedRun
+
+DENSE = "dense"
+"""The label of what all methods are compared with."""
+MARGIN = 0.01
+"""Share of a loss that counts as no difference."""
+NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "density": float | None}
+"""Keys of a run's note. Older notes lack the last two; the run's config has them."""
+
+
+@dataclass(frozen=True)
+class Method(Row):
+    """One method's runs, one for each seed."""
+
+    def each(self, of: Callable[[NotedRun], float | None]) -> list[float]:
+        """The number of every run that has one."""
+        values = [of(run) for run in self.runs]
+        return [value for value in values if value is not None]
+
+    def health(self, name: str) -> list[float]:
+        """Mean reading of this name, for every run that has any."""
+        return self.each(lambda run: run.has("health", name, "mean"))
+
+    @property
+    def ends(self) -> list[str]:
+        """How runs ended that did not reach their end."""
+        return [run.record["status"] for run in self.runs if run.record["status"] != "finished"]
+
+    @property
+    def judged(self) -> list[float]:
+        """Accuracies that may be compared with another method's: none where a seed diverged, whatever others became."""
+        return [] if self.ends else [100 * value for value in self.top1]
+
+    @property
+    def title(self) -> str:
+        """The label, and how runs ended that did not reach their end."""
+        ends = self.ends
+        if not ends:
+            return self.label
+        count = f"{len(ends)} of {len(self.runs)} " if len(self.runs) > 1 else ""
+        return f"{self.label} ({count}{', '.join(dict.fromkeys(ends))})"
+
+    @property
+    def top1(self) -> list[float]:
+        """Final accuracies; a run that diverged has none."""
+        return self.each(lambda run: run.has("final", "top1"))
+
+    @property
+    def best(self) -> list[float]:
+        """The best accuracy after any epoch, of each run."""
+        tested = [[entry["top1"] for entry in history(run) if entry["top1"] is not None] for run in self.runs]
+        return [max(accuracies) for accuracies in tested if accuracies]
+
+    @property
+    def wire_bytes(self) -> list[float]:
+        """Bytes that a worker sent in a whole run; one that diverged sent less, which is no merit."""
+        return self.each(lambda run: wire_bytes(history(run)[-1]) if history(run) and not run.diverged else None)
+
+    @property
+    def owns_momentum(self) -> bool:
+        """Whether the method applied the momentum, so that the optimizer had none."""
+        return any((run.has("config", "compressor", "momentum") or 0) > 0 for run in self.runs)
+
+
+def read(folder: Path) -> list[NotedRun]:
+    """All runs in `folder`; UserError for one that is damaged."""
+    return recorded.noted(folder, NEEDS)
+
+
+def load(folder: Path, own: Collection[str] = ()) -> list[Method]:
+    """All methods, dense first, then by accuracy.
+
+    UserError where the runs are not of one setting, a method's runs not of the same options, or a seed was used twice.
+    own  settings, by their names in SHARED, that may differ between methods
+    """
+    runs = read(folder)
+    shared_by_all = settings(runs).items()
+    notes.refuse_mixed(
+        folder, {name: {key: v for key, v in each.items() if key not in own} for name, each in shared_by_all}
+    )
+    methods = [Method(label, seeds) for label, seeds in by_label(runs).items()]
+    for method in methods:
+        notes.refuse_mixed(folder, {run.folder.name: options_of(run.record["config"]) for run in method.runs})
+        refuse_twice(f"{folder}: {method.label}", method.runs)
+    return sorted(methods, key=lambda method: (method.label != DENSE, -statistics.mean(method.top1 or [0.0])))
+
+
+def settings(runs: Sequence[NotedRun]) -> dict[str, dict[str, object]]:
+    """What all runs of a table share, by the name of their folder; None for what a method does not have."""
+    return {run.folder.name: _settings(run) for run in runs}
+
+
+def shared(methods: Sequence[Method]) -> dict[str, object]:
+    """The settings of them all; one that no method has is missing."""
+    each = [_settings(run) for method in methods for run in method.runs]
+    return {key: value for values in each for key, value in values.items() if value is not None}
+
+
+def _settings(run: NotedRun) -> dict[str, object]:
+    # A method that was given k reads the density in its warm-up at most.
+    density = None if run.has("config", "compressor", "k") else run.has("config", "compressor", "density")
+    noted = {"epochs": run.note.get("epochs"), "density": run.note.get("density", density)}
+    ran = {"workers": run.record["world_size"]}
+    return {**settings_of(run.record["config"]), **{key: value for key, value in (noted | ran).items() if value}}
+
+
+def history(run: NotedRun) -> list[dict[str, Any]]:
+    """What was measured after each epoch."""
+    return run.record["history"]
+
+
+def wire_bytes(entry: Mapping[str, Any]) -> float | None:
+    """Bytes that a worker had sent after this epoch."""
+    return entry.get("wire_bytes_total")
+
+
+def target(methods: Sequence[Method]) -> float | None:
+    """Where times and bytes are read: 95 % of the dense runs' mean accuracy, in whole percent; None without them."""
+    dense = next((method.top1 for method in methods if method.label == DENSE), [])
+    return math.floor(95 * statistics.mean(dense)) / 100 if dense else None
+
+
+def first_reaching(run: NotedRun, accuracy: float | None) -> dict[str, Any] | None:
+    """The history's first entry whose accuracy is at least that; None where no run is asked for one."""
+    if accuracy is None:
+        return None
+    return next((e for e in history(run) if e["top1"] is not None and e["top1"] >= accuracy), None)
+
+
+def losses(method: Method) -> list[float]:
+    """Final test losses; none where a seed diverged."""
+    return [] if method.ends else method.each(lambda run: run.has("final", "loss"))
+
+
+def bytes_of(method: Method) -> float | None:
+    """Bytes that a worker sends in a run, mean over seeds."""
+    return statistics.mean(method.wire_bytes) if method.wire_bytes else None
+
+
+def runs_of(methods: Iterable[Method]) -> list[NotedRun]:
+    """All runs."""
+    return [run for method in methods for run in method.runs]
+
+
+def against(mine: Sequence[float], theirs: Sequence[float], margin: float = MARGIN) -> Comparison | None:
+    """Whether losses are better, which is smaller; None where one side has none. `margin`: share of their mean."""
+    if not mine or not theirs:
+        return None
+    return compare([-loss for loss in mine], [-loss for loss in theirs], margin * statistics.mean(theirs))
+
+
+def multiplicity(comparisons: Iterable[Comparison | None]) -> str:
+    """How many tests a table makes, and what that means for a reader."""
+    count = sum(each is not None and each.p is not None for each in comparisons)
+    level = f"{100 * LEVEL:.0f} %"
+    if not count:
+        return "No methods are compared: that takes three seeds."
+    return (
+        f"Comparisons in this table: {count}. Each p is that of one of them all, by Holm: at {level} one table of "
+        f"{1 / LEVEL:.0f} has a method that is better or worse by chance."
+    )

@@ -1,0 +1,161 @@
+"""Train over several seeds: every compressor on CIFAR-10, and the methods of 2022 to 2026 on a GPT and a ResNet.
+
+wirebench study accuracy run --data FOLDER                       all tasks: about 36 h on two quiet cores
+wirebench study accuracy run                                     without those that read CIFAR-10
+wirebench study accuracy run --data FOLDER --task quick --methods dense topk gs_sgd
+wirebench study accuracy run --task gpt --methods dense demo dion --seeds 0
+wirebench study accuracy run --task gpt_rates                    other learning rates, one seed
+wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
+wirebench study accuracy report                                  the tables and the figures, without training
+
+quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 on whole images, both with every
+compressor. gpt and resnet have the methods of today. A seed's methods lie together: whatever stops the study, the
+methods that are there can be compared. A run that is there already is not repeated, nor one that diverged. An
+interrupted one continues from its last epoch: start it again as often as you like. Runs of other settings want another
+--out. A training uses one core: two series, of other methods, may run side by side, but for those that time steps. A
+task that has none of the methods that are named is left out.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from papers.accuracy import classics, modern, report, rows
+from papers.accuracy.curve import curve_of
+from papers.accuracy.task import Task
+from papers.accuracy.tasks import GPT, TASKS, USUAL
+from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
+from papers.trainings import Training
+from wirebench.config import loader
+from wirebench.errors import UserError
+from wirebench.record import schema
+from wirebench.record.notes import refuse_mixed
+
+CIFAR10 = "cifar-10-batches-bin"
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Flags for what is trained, for how long, and where."""
+    add = parser.add_argument
+    add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no task that reads it")
+    add("--task", nargs="+", choices=list(TASKS), metavar="TASK", default=list(USUAL), help=f"what is learned: "
+        f"{', '.join(TASKS)} (all but vgg16 and digits)")  # fmt: skip
+    add("--methods", nargs="+", metavar="NAME", help="dense, 'gs_sgd literal', demo, ... (all of the task)")
+    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (the task's: 0, 1, ...)")
+    add("--density", type=float, default=0.01, help="of sparse methods on CIFAR-10 (%(default)s)")
+    add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
+    add("--out", type=Path, default=RESULTS, metavar="FOLDER", help="for example FOLDER/today/gpt (results)")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """All runs that are not there yet, task by task, and the report of all that are there."""
+    trainings = {(options.out / task.folder).resolve(): planned(options, task) for task in chosen(options)}
+    for out, those in trainings.items():
+        _refuse_others(out, those)
+    failed = measure(trainings, launch, options.again, _show)
+    for out in trainings:
+        _show(out)
+    return failed
+
+
+def _show(out: Path) -> None:
+    """Write the report of a task's runs, if there are any."""
+    page = report.page(out)
+    if page is not None:
+        page.write()
+        print(f"table: {within(page.path)}", file=sys.stderr)
+
+
+def series(quick: bool) -> list[Part]:
+    """All tasks; quick: a few steps of two methods of the GPT, with half its layers, and of a few on images."""
+    if not quick:
+        return [
+            Part(15.0 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
+            Part(
+                21.3 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "quick", "resnet20", "--data", "{data}"]
+            ),
+        ]
+    short = ["--seeds", "0", "--steps", "30", "--set", "model.depth=2", "--methods", *modern.QUICK]
+    few = ["--steps", "60", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *classics.QUICK]
+    return [
+        Part(2, ["--task", GPT.name, *short]),
+        Part(3, ["--task", "digits"]),
+        Part(3, ["--data", "{data}", "--task", "quick", *few]),
+    ]
+
+
+def chosen(options: argparse.Namespace) -> list[Task]:
+    """The tasks that have their data and one of the methods that are named; others are named on stderr.
+
+    UserError where none has, and for a method that no task has.
+    """
+    if options.data is not None and not (options.data / CIFAR10).is_dir():
+        raise UserError(f"--data: {options.data}: has no {CIFAR10}")
+    asked = [TASKS[name] for name in options.task]
+    given = [task for task in asked if options.data is not None or not task.data]
+    left_out = ", ".join(task.name for task in asked if task not in given)
+    if not given:
+        raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
+    if left_out:
+        print(f"left out without --data: {left_out}", file=sys.stderr)
+    for name in options.methods or ():
+        if not any(task.known([name], options.density) for task in given):
+            given[0].methods(given[0], [name], options.density)  # which says why
+    found = [task for task in given if task.known(options.methods, options.density)]
+    if len(found) < len(given):
+        print(
+            f"left out without one of the methods: {', '.join(t.name for t in given if t not in found)}",
+            file=sys.stderr,
+        )
+    return found
+
+
+def planned(options: argparse.Namespace, task: Task) -> list[Training]:
+    """Every run of a task that the command line asks for, whether it is there or not; UserError for a mistake in it."""
+    if not 0 < options.density <= 1:
+        raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
+    if options.steps < 0:
+        raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
+    seeds = options.seeds or []
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds: one is given twice: {' '.join(map(str, seeds))}")
+    more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
+    data = (f"data.root={options.data}",) if task.data else ()
+    methods = task.known(options.methods, options.density)
+    return [
+        Training(
+            f"{method.label.replace(' ', '-')}-{seed}", method.label, None, Path(task.config),
+            (*task.words(method, seed, more), *data), resumes=True,
+            about={"seed": seed, "density": method.density, "task": task.name,
+                   "epochs": task.composed(method, seed, more).train.epochs},
+            reads=_traced if task.settings else None,
+        )
+        for seed in seeds or range(max(method.seeds or task.seeds for method in methods))
+        for method in methods
+        if seeds or seed < (method.seeds or task.seeds)
+    ]  # fmt: skip
+
+
+def _traced(made: Path) -> dict[str, Any]:
+    """The loss of a run on the way, by bytes."""
+    record = schema.read(made)
+    # The history ends with the last whole epoch, which is not where a run ends that diverged.
+    last = record["history"][-1] if record["status"] == "finished" and record["history"] else {}
+    return curve_of(made / "steps.jsonl", last.get("wire_bytes_total"))
+
+
+def _refuse_others(out: Path, trainings: Sequence[Training]) -> None:
+    """UserError where runs that are there have other settings than those to come."""
+    own = {key for task in TASKS.values() if out.name == task.name for key in task.own}
+    known = rows.settings(rows.read(out))
+    density = next((each.about["density"] for each in trainings if each.about["density"] is not None), None)
+    config = loader.load(ROOT / trainings[0].config, list(trainings[0].overrides))
+    known["this call"] = {**rows.settings_of(loader.to_dict(config)), "density": density}
+    alike = {name: {key: value for key, value in each.items() if key not in own} for name, each in known.items()}
+    try:
+        refuse_mixed(out, alike)
+    except UserError as error:
+        raise UserError(f"{error}; --out names another folder") from error

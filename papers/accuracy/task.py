@@ -1,0 +1,126 @@
+"""What is trained: a task's config, its length, its methods, and where its runs lie."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from papers.runner import ROOT
+from papers.trainings import settings
+from wirebench.config import loader
+from wirebench.errors import UserError
+from wirebench.record import notes
+from wirebench.record.notes import NotedRun
+
+
+class Composition(NamedTuple):
+    """A method of a task: its label, its overrides, and the density after a warm-up; None where no option says.
+
+    seeds  how many it has, where that is not the task's number
+    """
+
+    label: str
+    overrides: tuple[str, ...]
+    density: float | None = None
+    seeds: int | None = None
+
+
+Methods = Callable[["Task", Sequence[str] | None, float], list[Composition]]
+"""The methods of a task, or those that are named, at a density; UserError for one that there is not."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned.
+
+    series      folder of results/ that its runs are in
+    seeds       runs of each method
+    parameters  of its model
+    methods     what is trained
+    data        whether it needs a folder of CIFAR-10
+    shared      overrides of all its runs
+    settings    by label a method's overrides, where these are a list
+    own         settings, by their names in SHARED, that may differ between methods
+    """
+
+    name: str
+    series: str
+    config: str
+    epochs: int
+    seeds: int
+    parameters: int
+    methods: Methods
+    data: bool = True
+    shared: tuple[str, ...] = ()
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its runs, below that of all results."""
+        return Path(self.series, self.name)
+
+    def words(self, method: Composition, seed: int = 0, more: Sequence[str] = ()) -> tuple[str, ...]:
+        """All that is laid over the config; of two values for a key the later one."""
+        words = (f"train.epochs={self.epochs}", *self.shared, *method.overrides, f"train.seed={seed}", *more)
+        return tuple({word.partition("=")[0]: word for word in words}.values())
+
+    def composed(self, method: Composition, seed: int = 0, more: Sequence[str] = ()) -> loader.Config:
+        """All that a method is trained with; UserError for a mistake in it."""
+        return loader.load(ROOT / self.config, list(self.words(method, seed, more)))
+
+    def known(self, names: Sequence[str] | None, density: float) -> list[Composition]:
+        """Its methods, or those of the names that it has."""
+        if names is None:
+            return self.methods(self, None, density)
+        found: dict[str, Composition] = {}
+        for name in names:
+            try:
+                found |= {each.label: each for each in self.methods(self, [name], density)}
+            except UserError:
+                continue
+        return list(found.values())
+
+
+def listed(task: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
+    """The methods of a task that has a list of them, all or those that are named; UserError for another name."""
+    for name in names or ():
+        if name not in task.settings:
+            raise UserError(f"--methods: no {name!r}; there is: {', '.join(task.settings)}")
+    return [Composition(name, task.settings[name]) for name in dict.fromkeys(names or task.settings)]
+
+
+def refuse_others(folder: Path, runs: Sequence[NotedRun], task: Task, known: Sequence[Composition]) -> None:
+    """UserError for a run of a method that is not `known`, or of other settings than the method's.
+
+    Those that --set and --steps lay over a method all runs have, or none.
+    """
+    words = {each.label: task.words(each) for each in known}
+    for run in runs:
+        told, label = words_of(run), run.note["label"]
+        if label not in words:
+            raise UserError(f"{run.folder}: the study trains no {label!r} here")
+        has = {word.partition("=")[0] for word in told}
+        lacks = [word for word in words[label] if told and word.partition("=")[0] not in has]
+        if lacks:
+            raise UserError(
+                f"{run.folder}: was made without {', '.join(lacks)}, which {label} has; make it anew (--again)"
+            )
+    more = {run.folder.name: {"settings": _more(run, words)} for run in runs if words_of(run)}
+    notes.refuse_mixed(folder, more)
+
+
+def laid_over(runs: Sequence[NotedRun], task: Task, known: Sequence[Composition]) -> list[str]:
+    """What --set and --steps laid over all methods of a folder that `refuse_others` lets pass."""
+    telling = [run for run in runs if words_of(run)]
+    return _more(telling[0], {each.label: task.words(each) for each in known}) if telling else []
+
+
+def words_of(run: NotedRun) -> list[str]:
+    """What was laid over the config, by the run's launch."""
+    return settings(run.note["launch"])[1:]
+
+
+def _more(run: NotedRun, words: Mapping[str, Sequence[str]]) -> list[str]:
+    usual = words[run.note["label"]]
+    return [word for word in words_of(run) if word not in usual and not word.startswith("train.seed=")]

@@ -1,0 +1,36 @@
+"""All tasks: their configs and lengths, and which methods each has with how many seeds."""
+
+from dataclasses import replace
+
+from papers.accuracy import alone, classics, rates
+from papers.accuracy.modern import OWN, SETTINGS, STEPS
+from papers.accuracy.task import Task, listed
+
+NO_HEALTH = "output.health_every=0"
+GPT = Task(
+    "gpt", "today", "configs/tables/today_gpt.toml", 1, 3, 1_853_568, listed, data=False, shared=(NO_HEALTH,),
+    settings=SETTINGS["gpt"], own=OWN,
+)  # fmt: skip
+RESNET = Task(
+    "resnet", "today", "configs/tables/convergence_quick.toml", 8, 3, 75_290, listed,
+    shared=(NO_HEALTH, f"train.max_steps={STEPS['resnet']}"), settings=SETTINGS["resnet"], own=OWN,
+)  # fmt: skip
+CLASSICS = tuple(
+    Task(name, "convergence", f"configs/tables/convergence_{name}.toml", epochs, seeds, parameters,
+         classics.of_density(methods), data=name != "digits")
+    for name, epochs, seeds, parameters, methods in (
+        ("quick", 8, 5, 75_290, ()),
+        ("resnet20", 10, 3, 269_722, classics.FIRST),
+        ("vgg16", 20, 3, 14_728_266, classics.VGG16),
+        ("digits", 12, 3, 75_290, classics.QUICK),
+    )
+)  # fmt: skip
+"""Of every compressor. vgg16 is for a GPU; digits show in a minute, without CIFAR-10, that the study works."""
+MODERN = (GPT, RESNET)
+AT_OTHER_RATES = tuple(
+    replace(task, name=f"{task.name}{rates.SUFFIX}", seeds=1, methods=rates.at_other_rates) for task in MODERN
+)
+ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=alone.alone) for task in MODERN)
+TASKS = {task.name: task for task in (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)}
+USUAL = tuple(name for name in TASKS if name not in ("vgg16", "digits"))
+"""Tasks whose results are evidence."""
