@@ -14,8 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from papers.accuracy import alone, loss_table, rates, top1_table, verdicts
-from papers.accuracy.figures import against_bytes, against_epochs
-from papers.accuracy.loss_figures import SHOWN_GBIT, by_bytes, by_seconds
+from papers.accuracy.figures import (
+    SHOWN_GBIT,
+    accuracy_by_bytes,
+    accuracy_by_epochs,
+    loss_by_bytes,
+    loss_by_seconds,
+)
 from papers.accuracy.rows import DENSE, NEEDS, Method, load, losses, runs_of
 from papers.accuracy.task import Task, refuse_others
 from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, CLASSICS, MODERN, TASKS
@@ -73,7 +78,7 @@ def page(folder: Path) -> Page | None:
 def _of_accuracies(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
     """Other tasks' runs, beside it, say whether they rank alike."""
     figures: dict[str, Figure | None] = {
-        "epochs.svg": against_epochs(methods, task.name), "bytes.svg": against_bytes(methods, task.name)
+        "epochs.svg": accuracy_by_epochs(methods, task.name), "bytes.svg": accuracy_by_bytes(methods, task.name)
     }  # fmt: skip
     beside = {each.name: load(folder.with_name(each.name)) for each in CLASSICS if each != task}
     found = _judged(folder, task, methods)
@@ -82,9 +87,9 @@ def _of_accuracies(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
 
 def _of_losses(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
     by = yardstick(methods, alone.timed(folder, methods))
-    figures: dict[str, Figure | None] = {"bytes.svg": by_bytes(task.name, methods)}
+    figures: dict[str, Figure | None] = {"bytes.svg": loss_by_bytes(task.name, methods)}
     for name, gbit in SHOWN_GBIT.items():
-        figures[name] = by_seconds(task.name, methods, by, gbit)
+        figures[name] = loss_by_seconds(task.name, methods, by, gbit)
     found = with_unrun(_judged(folder, task, methods), verdicts.claims_of(task))
     doubts = rates.doubts(methods, _tried(folder))
     shown = [name for name, figure in figures.items() if figure is not None]

@@ -7,8 +7,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from papers.accuracy import course
-from papers.accuracy.course import LOSS, TOP1, Measure
+from papers.accuracy import figures as course
+from papers.accuracy.figures import LOSS, TOP1, Measure
 from papers.accuracy.rows import Method
 from papers.claim import Claim
 from papers.drawn import Drawn

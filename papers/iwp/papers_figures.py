@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from papers.accuracy import course
-from papers.accuracy.course import LOSS, TOP1, Measure
+from papers.accuracy import figures as course
+from papers.accuracy.figures import LOSS, TOP1, Measure
 from papers.accuracy.rows import Method
 from papers.drawn import Drawn
 from papers.iwp import dispersion, steps

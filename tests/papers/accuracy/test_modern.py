@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from papers.accuracy.curve import WINDOW, Pace, curve_of, pace
+from papers.accuracy.figures import MOST_POINTS, windows
 from papers.accuracy.fronts import front, fronts
-from papers.accuracy.loss_figures import MOST_POINTS, _curve
 from papers.accuracy.modern import DENSE, EIGHTH, HALF, LARGER, QUARTER, QUICK, STEPS
 from papers.accuracy.report import methods_of
 from papers.accuracy.run import chosen, planned
@@ -296,14 +296,11 @@ def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypa
     assert pace(run, 1.0, 0.0) is None
 
 
-def test_a_long_curve_is_drawn_with_means_of_several_windows(tmp_path: Path) -> None:
+def test_a_long_curve_is_drawn_with_means_of_several_windows() -> None:
     long = [[30 * (place + 1), float(place), 1e3 * (place + 1)] for place in range(MOST_POINTS + 2)]
-    put(tmp_path, "dense", 0, record(2.0, 1.0), curve=long)
-    put(tmp_path, "topk", 0, record(2.0, 1.0))
-    by_label = {each.label: each for each in methods_of(tmp_path / "today/gpt")}
-    [line], [short] = (list(_curve(by_label[name], lambda run, point: point[2])) for name in ("dense", "topk"))
-    assert (len(line.across), len(short.across)) == (MOST_POINTS // 2 + 1, 2)
-    assert (line.across[0], line.up[0]) == (2e3, 0.5) and line.across[-1] == long[-1][2]
+    found = windows(long)
+    assert len(found) == MOST_POINTS // 2 + 1 and found[0] == (long[1], 0.5) and found[-1][0] == long[-1]
+    assert len(windows(long[:2])) == 2
 
 
 def test_a_step_that_is_no_step_is_one_line(tmp_path: Path) -> None:
