@@ -45,7 +45,7 @@ STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean tables site bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-accuracy bench-mgwfbp \
+	bench-collectives bench-flexreduce bench-compressors bench-speed bench-gssgd bench-accuracy bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even bench-iwp bench-today bench-ranking
 
 help: ## show this list
@@ -165,10 +165,10 @@ bench-compressors: setup ## every compressor's own time and memory, on four mode
 	@$(VENV)/wirebench bench compressors --json $(RESULTS)/compressors/cells.jsonl \
 		--figures $(RESULTS)/compressors
 
-bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/s: time per step, bytes (about 65 min)
+bench-speed: setup ## every compressor, and local steps, on emulated hosts: time per step, bytes (about 4 h)
 	@failed=; \
-	$(STUDY) methods run --again || failed=yes; \
-	$(STUDY) methods report results/methods/vgg16 results/methods/resnet20 && test -z "$$failed"
+	$(STUDY) speed run || failed=yes; \
+	$(STUDY) speed report && test -z "$$failed"
 
 bench-gssgd: setup ## the gs-SGD paper's Table II, 4 emulated hosts, 1 Gbit/s: five turns of eight variants (about 25 min)
 	@failed=; \
@@ -185,7 +185,7 @@ bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR
 bench-accuracy: setup ## trainings over seeds: every compressor on CIFAR-10, the methods of 2022 to 2026; CIFAR=FOLDER (about 36 h)
 	@$(STUDY) accuracy run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
 
-bench-today: setup ## the methods of today on emulated hosts: steps per second, and the planner's order (about 2 h)
+bench-today: setup ## the planner's order of the methods of today, and their steps on emulated hosts (about 70 min)
 	@$(STUDY) today run
 
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
-from papers.trainings import RESUMING, TRAIN, Training, part_of
+from papers.trainings import RESUMING, TRAIN, Composition, Training, part_of
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -35,8 +35,6 @@ from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.names import suggest
 
-Composition = tuple[str, Sequence[str]]
-"""A config, and what is laid over it."""
 FILLED = ("{ranks}", "{hosts}", "{nodes}")
 INPUTS = {"data": "folder that has cifar-10-batches-bin", "images": "folder that has train/CLASS and val/CLASS"}
 RESERVED = (

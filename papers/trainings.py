@@ -19,6 +19,8 @@ from wirebench.record.folder_lock import FolderLock
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.files import write_atomically
 
+Composition = tuple[str, Sequence[str]]
+"""A config, and what is laid over it."""
 TRAIN = "train.py"
 RESUMING = ("train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1")
 

@@ -1,8 +1,7 @@
-"""Measure exchanges of the methods of today on emulated hosts.
+"""The planner's order of the methods of today, then their steps on emulated hosts.
 
-wirebench study today run                                     steps per second, then the planner's order; needs root
-wirebench study today run --task speed                        steps per second, 40 minutes
-wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes
+wirebench study today run                         70 minutes; needs root
+wirebench study today run --task order_1gbit
 
 A run that is there already is not repeated.
 """
@@ -12,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from papers.runner import RESULTS, Launch, Part, Planned, measure
-from papers.today.emulated import order, speed
+from papers.today.emulated import order
 from papers.today.emulated.order import NETWORKS
 from papers.today.emulated.predicted import Predicted
 from papers.today.emulated.rated import Rated
-from papers.today.emulated.speed import SPEED
 from wirebench.errors import UserError
 
-PARTS = (SPEED, *NETWORKS)
+PARTS = tuple(NETWORKS)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +39,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 def series(quick: bool) -> list[Part]:
     """All parts; quick: none."""
-    return [] if quick else [Part(40, ["--task", SPEED]), Part(70, ["--task", *NETWORKS])]
+    return [] if quick else [Part(70, [])]
 
 
 def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
@@ -49,6 +47,4 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
     turns = options.turns or None
     if turns and len(set(turns)) < len(turns):
         raise UserError(f"--turns: one is given twice: {' '.join(map(str, turns))}")
-    if name == SPEED:
-        return speed.trainings(options.methods, turns, options.set)
     return [Rated(), Predicted(name, options.out / name), *order.trainings(name, options.methods, turns, options.set)]

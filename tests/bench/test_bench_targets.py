@@ -24,7 +24,6 @@ import torch
 
 from papers import cli as study
 from papers.break_even import run as break_even
-from papers.methods import run as methods
 from papers.ranking import ranked
 from papers.ranking.ranked import Ranked, Ranking
 from papers.runner import ROOT, Command, shown
@@ -240,8 +239,7 @@ def check_study(words: Words, place: Place) -> None:
     for path in [*given.get("folders", []), *(given[key] for key in keys if isinstance(given.get(key), Path))]:
         place.read(path)
     if running:
-        out = [] if name == "methods" else ["--out", str(place.folder / f"out-{len(place.written)}")]
-        check_launched([*words, *out], place)
+        check_launched([*words, "--out", str(place.folder / f"out-{len(place.written)}")], place)
         place.written |= {given["out"]} - {None}
 
 
@@ -281,7 +279,6 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
 def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the planner finds depends on this machine's memory and takes seconds; here it is made up."""
     monkeypatch.setattr(break_even, "memory", lambda rates: (1e10, "probe"))
-    monkeypatch.setattr(methods, "RESULTS", tmp_path)
     monkeypatch.setattr(environment, "git", lambda: {"commit": "c0ffee", "dirty": False})
     best = (Ranked("optimal", "none", "ring", 1.0, 1.0, 1.0), Ranked("optimal", "topk", "native", 1.0, 1.0, 1.0))
     monkeypatch.setattr(ranked, "rank", lambda cluster, machine: Ranking(best, "", False, "", "", False))

@@ -1,13 +1,13 @@
-"""wirebench study methods report on records made up so that the answers are known."""
+"""wirebench study speed report on records made up so that the answers are known."""
 
 from pathlib import Path
 
 import pytest
 
 from papers.accuracy.known import of_classics
-from papers.methods import by_link
-from papers.methods.report import figure
 from papers.rows import load
+from papers.speed import by_link
+from papers.speed.report import figure
 from tests import charts
 from tests.papers import verb
 from tests.papers.records import doctor, unlinked
@@ -16,7 +16,7 @@ from tests.record.gpus import RANK_0, all_ranks
 
 pytestmark = pytest.mark.sampled(4)
 
-main = verb.report("methods")
+main = verb.report("speed")
 
 
 def report(folder: Path) -> tuple[str, list[list[str]]]:
@@ -129,7 +129,7 @@ def test_a_report_of_several_settings_is_refused(
     put(tmp_path, "dense", 0, made[0])
     put(tmp_path, "topk", 0, made[1])
     assert main([str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"wirebench study methods report: {tmp_path}: mixes settings: {said}\n"
+    assert capsys.readouterr().err == f"wirebench study speed report: {tmp_path}: mixes settings: {said}\n"
 
 
 def test_what_is_a_methods_own_may_differ(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_damaged_run_is_one_line(
     (put(tmp_path, "topk", 0, record("topk", 1.0)) / name).write_text(content)
     assert main([str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"wirebench study methods report: {tmp_path}") and message in said and said.count("\n") == 1
+    assert said.startswith(f"wirebench study speed report: {tmp_path}") and message in said and said.count("\n") == 1
 
 
 def test_folders_that_differ_in_their_link_alone_are_compared_by_link(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""wirebench study methods run: what is started, and what is kept of it."""
+"""Runs that take turns on emulated hosts: what is started, and what is kept of it."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from papers.gs_sgd.variants import LITERAL, variants
-from papers.methods import run as methods
-from papers.methods.run import BASELINES, plan
+from papers.runner import RESULTS, ROOT
+from papers.series import options_of
+from papers.speed.parts import BASELINES, GS_SGD, LINKS, LOCAL_STEPS, METHODS, SCHEDULES
 from tests.flexreduce import run_record
 from tests.papers import verb
 from tests.papers.records import unlinked
@@ -17,7 +18,7 @@ from wirebench.compose.resolve import refuse_cut, resolve
 from wirebench.config import loader
 from wirebench.record import recorded
 
-CONFIGS = ("configs/tables/methods_vgg16.toml", "configs/tables/methods_resnet20.toml")
+PARTS = {**METHODS, **GS_SGD, **SCHEDULES, **LOCAL_STEPS}
 
 
 def record(name: str, seconds: float, wire: float = 1e6, nic: float = 1.02e6) -> dict:
@@ -58,29 +59,86 @@ class Fake:
 
 def run(out: Path, *arguments: str, **ending: str) -> tuple[int, Fake]:
     fake = Fake(**ending)
-    return verb.run("methods")(["--config", CONFIGS[0], "--out", str(out), *arguments], fake), fake
+    return verb.run("speed")(["--parts", "vgg16", "--out", str(out), *arguments], fake), fake
 
 
-def test_every_compressor_has_a_row_and_the_baselines_stand_first():
-    assert list(plan(None, 0.01))[: len(BASELINES)] == list(BASELINES)
-    assert set(plan(None, 0.01)) == {*BASELINES, *compressors.available(), *variants(0.01)} - {"none"}
-    assert plan(["gs_sgd literal k=10000"], 0.01)["gs_sgd literal k=10000"] == [
-        "compressor.name=gs_sgd", *LITERAL, "compressor.k=10000",
-    ]  # fmt: skip
-    assert plan(["gtopk"], 0.05) == {"gtopk": ["compressor.name=gtopk", "compressor.density=0.05"]}
+def test_every_compressor_has_a_row_and_the_baselines_stand_first() -> None:
+    rows = METHODS["vgg16"].rows
+    assert list(rows)[: len(BASELINES)] == list(BASELINES)
+    assert set(rows) == {*BASELINES, *compressors.available(), *variants(0.01)} - {"none"}
+    config = "configs/tables/methods_vgg16.toml"
+    damaged = ("compressor.name=gs_sgd", *LITERAL, "compressor.k=10000")
+    assert rows["gs_sgd literal k=10000"] == (config, damaged)
+    assert rows["gtopk"] == (config, ("compressor.name=gtopk", "compressor.density=0.01"))
+    assert set(GS_SGD["vgg16"].rows) == {
+        "gtopk", "gs_sgd", "sketched_sgd", *variants(0.01),
+        *(f"{label} density={share}" for label in ("gtopk", "gs_sgd literal", "sketched_sgd literal")
+          for share in ("0.004", "0.001")),
+    }  # fmt: skip
+    shared = GS_SGD["vgg16"].rows.keys() & rows.keys()
+    assert shared and all(GS_SGD["vgg16"].rows[label] == rows[label] for label in shared)
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("path", CONFIGS)
-@pytest.mark.parametrize("label", plan(None, 0.01))
-def test_every_row_is_a_composition_that_makes_sense(label: str, path: str) -> None:
-    settings = resolve(loader.load(path, plan(None, 0.01)[label]))
+@pytest.mark.parametrize(
+    ("part", "label"), [(part, label) for part in PARTS for label in PARTS[part].rows], ids=lambda name: name
+)
+def test_every_row_is_a_composition_that_makes_sense(part: str, label: str) -> None:
+    options = options_of("speed", ["--turns", "1", "--rows", "dense"])
+    options.rows = [label]
+    [training] = PARTS[part].trainings(options)
+    settings = resolve(loader.load(ROOT / training.config, list(training.overrides)))
     refuse_cut(settings, [range(0, 3)])
+
+
+def test_what_is_committed_is_what_the_list_makes() -> None:
+    """Every run of the list that is there was made with the same words, and no other one is there."""
+    options, planned = options_of("speed", []), set()
+    for part in PARTS.values():
+        for each in part.trainings(options):
+            each.is_there(RESULTS / part.folder)
+            planned.add(RESULTS / part.folder / each.folder)
+    for folder in {(RESULTS / part.folder) for part in PARTS.values()}:
+        assert {run.folder for run in recorded.below(folder)} <= planned
+
+
+def test_counted_steps_of_local_steps_are_whole_rounds_within_an_epoch() -> None:
+    """A dense run takes three minutes at most: a step takes 4 x 69 ms, and 7/4 of 47 MB at the rate of its link."""
+    for part in LOCAL_STEPS.values():
+        for each in part.trainings(options_of("speed", ["--turns", "1"])):
+            settings = resolve(loader.load(ROOT / each.config, list(each.overrides)))
+            every = settings.scheduler.options.get("every", 1)
+            assert settings.train.warmup_steps % every == settings.train.max_steps % every == 0, each.label
+            assert settings.train.max_steps * settings.data.batch_size * 8 < settings.data.options["train_size"]
+            if each.label == "dense":
+                assert settings.train.max_steps * (0.28 + 7 / 4 * 46.8e6 * 8 / 25e6) < 180
+
+
+def test_places_and_names_are_those_of_the_parts(tmp_path: Path) -> None:
+    started: dict[tuple[str, str], int] = {}
+
+    def launch(command: list[str]) -> int:
+        place = command[command.index("--hosts") + 1], command[command.index("--link") + 1]
+        started[place] = started.get(place, 0) + 1
+        return 1
+
+    assert verb.run("mg_wfbp")(["--out", str(tmp_path), "--turns", "1"], launch) == 1
+    assert started == {
+        ("8", "1gbit"): 18, ("8", "360mbit"): 4, ("4", "1gbit"): 16, ("2", "1gbit"): 8, ("8", "500mbit"): 6
+    }  # fmt: skip
+    started.clear()
+    local = ["--parts", *LOCAL_STEPS, "vgg16-3gbit", "--out", str(tmp_path), "--turns", "1"]
+    assert verb.run("speed")(local, launch) == 1
+    assert started == {("8", "25mbit"): 2, ("8", "200mbit"): 2, ("4", "3gbit"): 5} and "3gbit" in LINKS
+    words = ["--parts", "googlenet_8x10gbit", "--out", str(tmp_path), "--hosts", "2", "--link", "3gbit"]
+    started.clear()
+    assert verb.run("mg_wfbp")([*words, "--rows", "wfbp", "--turns", "2"], launch) == 1
+    assert started == {("2", "3gbit"): 2}
 
 
 def test_methods_take_turns_and_only_what_is_needed_is_kept(tmp_path: Path) -> None:
     code, fake = run(
-        tmp_path, "--methods", "dense", "gs_sgd", "--turns", "2", "--link", "200mbit", "--set", "train.seed=1"
+        tmp_path, "--rows", "dense", "gs_sgd", "--turns", "2", "--link", "200mbit", "--set", "train.seed=1"
     )
     assert code == 0
     assert [word.rpartition("/")[2] for command in fake.commands for word in command if "output.dir" in word] == [
@@ -89,82 +147,72 @@ def test_methods_take_turns_and_only_what_is_needed_is_kept(tmp_path: Path) -> N
     for command in fake.commands:
         assert command[command.index("--link") + 1] == "200mbit"
         assert "train.seed=1" in command
-    assert sorted(path.name for path in tmp_path.iterdir()) == [recorded.SHARED, recorded.RUNS]
+    assert sorted(path.name for path in (tmp_path / "vgg16").iterdir()) == [recorded.SHARED, recorded.RUNS]
     made = {run.folder.name: run for run in recorded.below(tmp_path)}
     assert list(made) == ["dense-0", "dense-1", "gs_sgd-0", "gs_sgd-1"] and not made["dense-0"].files
-    assert f"output.dir={tmp_path}/gs_sgd-1" in made["gs_sgd-1"].note["launch"]
+    assert f"output.dir={tmp_path}/vgg16/gs_sgd-1" in made["gs_sgd-1"].note["launch"]
 
 
 def test_what_is_there_is_not_run_again_and_what_was_run_otherwise_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--methods", "dense", "topk", "--turns", "1"]
-    assert len(run(tmp_path, "--methods", "dense", "--turns", "1")[1].commands) == 1
+    arguments = ["--rows", "dense", "topk", "--turns", "1"]
+    assert len(run(tmp_path, "--rows", "dense", "--turns", "1")[1].commands) == 1
     assert [fake.commands[0][-2] for fake in [run(tmp_path, *arguments)[1]]] == ["compressor.density=0.01"]
     assert "1 of 2 runs are there already; --again makes them anew\n" in capsys.readouterr().err
-    for other, said in ((["--hosts", "2"], "hosts is 4, and 2 is asked for"), (["--density", "0.1"], "density=0.01")):
+    longer = ["--set", "train.max_steps=9"]
+    for other, said in ((["--hosts", "2"], "hosts is 4, and 2 is asked for"), (longer, "'train.max_steps=9' is asked")):
         code, fake = run(tmp_path, *arguments, *other)
         assert code == 2 and not fake.commands
         assert said in capsys.readouterr().err
-    assert len(run(tmp_path, *arguments, "--again", "--density", "0.1")[1].commands) == 2
+    assert len(run(tmp_path, *arguments, "--again", *longer)[1].commands) == 2
 
 
 def test_a_method_that_fails_leaves_the_others_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _ = run(tmp_path, "--methods", "dense", "gtopk", "topk", "--turns", "1", failing="gtopk")
+    code, _ = run(tmp_path, "--rows", "dense", "gtopk", "topk", "--turns", "1", failing="gtopk")
     assert code == 1
     assert [run.folder.name for run in recorded.below(tmp_path)] == ["dense-0", "topk-0"]
     assert "failed: gtopk\n" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_costs_the_earlier_one_nothing(tmp_path: Path) -> None:
-    old = put(tmp_path, "gtopk", 0, record("gtopk", 0.1))
-    assert run(tmp_path, "--methods", "gtopk", "--turns", "1", "--again", failing="gtopk")[0] == 1
+    old = put(tmp_path / "vgg16", "gtopk", 0, record("gtopk", 0.1))
+    assert run(tmp_path, "--rows", "gtopk", "--turns", "1", "--again", failing="gtopk")[0] == 1
     assert recorded.read(old)["step_seconds"]["median"] == 0.1
-    assert run(tmp_path, "--methods", "gtopk", "--turns", "1", "--again")[0] == 0
+    assert run(tmp_path, "--rows", "gtopk", "--turns", "1", "--again")[0] == 0
     [again] = recorded.below(tmp_path)
     assert again.record["step_seconds"]["median"] == 0.5
 
 
 def test_a_stop_leaves_nothing_half_done(tmp_path: Path) -> None:
-    old = put(tmp_path, "gtopk", 0, record("gtopk", 0.1))
+    old = put(tmp_path / "vgg16", "gtopk", 0, record("gtopk", 0.1))
 
     def stopped(command: list[str]) -> int:
         Fake()(command)
         raise Interrupted(2)
 
-    arguments = ["--config", CONFIGS[0], "--out", str(tmp_path), "--methods", "gtopk", "topk", "--again"]
-    assert verb.run("methods")(arguments, stopped) == 130
-    assert list(tmp_path.iterdir()) == [old]
+    arguments = ["--parts", "vgg16", "--out", str(tmp_path), "--rows", "gtopk", "topk", "--again"]
+    assert verb.run("speed")(arguments, stopped) == 130
+    assert list((tmp_path / "vgg16").iterdir()) == [old]
 
 
 def test_a_method_that_diverges_has_a_row(tmp_path: Path) -> None:
-    code, _ = run(tmp_path, "--methods", "dense", "topk", "--turns", "1", failing="topk", status="diverged")
+    code, _ = run(tmp_path, "--rows", "dense", "topk", "--turns", "1", failing="topk", status="diverged")
     assert code == 0
-    assert verb.report("methods")([str(tmp_path)]) == 0
-    assert "| topk (diverged) (mg_wfbp, ring) |" in unlinked((tmp_path / "table.md").read_text())
-
-
-def test_results_go_by_the_configs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "RESULTS", tmp_path)
-    own = tmp_path / "own.toml"
-    own.write_text(Path(CONFIGS[0]).read_text().replace("methods-vgg16", "my vgg"))
-    for configs in ([], ["--config", str(own)]):
-        assert verb.run("methods")([*configs, "--methods", "dense", "--turns", "1"], Fake()) == 0
-    assert {path.name for path in (tmp_path / "methods").iterdir()} == {"vgg16", "resnet20", "my-vgg"}
+    assert verb.report("speed")([str(tmp_path / "vgg16")]) == 0
+    assert "| topk (diverged) (mg_wfbp, ring) |" in unlinked((tmp_path / "vgg16/table.md").read_text())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--methods", "gtopp"], "--methods: no 'gtopp'; there is: dense"),
+        (["--rows", "gtopp"], "--rows: no 'gtopp'; did you mean 'gtopk'?"),
         (["--turns", "0"], "--turns: must be positive, got 0"),
         (["--hosts", "0"], "--hosts: must be positive, got 0"),
         (["--link", "fast"], "fast"),
-        (["--density", "0"], "--density: lies in (0, 1], got 0"),
-        (["--density", "1.5", "--methods", "dense"], "--density: lies in (0, 1], got 1.5"),
         (["--config", "configs/tables/none.toml"], "none.toml: cannot be read"),
         (["--set", "train.epoch=3"], "train.epoch: no such key"),
-        (["--methods", "dense", "DDP", "--set", "collective.name=ring"], "DDP: scheduler.name: 'native' is"),
+        (["--rows", "dense", "DDP", "--set", "collective.name=ring"], "DDP: scheduler.name: 'native' is"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -173,7 +221,7 @@ def test_mistakes_are_one_line(
     code, fake = run(tmp_path, *arguments)
     assert code == 2 and not fake.commands
     said = capsys.readouterr().err
-    assert said.startswith("wirebench study methods run: ") and message in said and said.count("\n") == 1
+    assert said.startswith("wirebench study speed run: ") and message in said and said.count("\n") == 1
 
 
 def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path:
@@ -183,15 +231,3 @@ def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path
     note = {"label": label, "hosts": 4, "link": "1gbit", "launch": "python train.py", **more}
     (place / "note.json").write_text(json.dumps(note))
     return place
-
-
-def test_gs_sgds_runs_are_those_of_the_methods(tmp_path: Path) -> None:
-    fake, arguments = Fake(), ["--out", str(tmp_path), "--models", "vgg16", "--turns", "1"]
-    assert verb.run("gs_sgd")(arguments, fake) == 0
-    assert {run.folder.name for run in recorded.directly_below(tmp_path / "vgg16")} == {
-        "gtopk-0", "gs_sgd-0", "sketched_sgd-0", "gs_sgd_literal-0", "gs_sgd_literal_c=0.1k-0",
-        "gs_sgd_literal_k=10000-0", "sketched_sgd_literal-0", "gtopk_16_bytes-0",
-        *(f"{label}_density={share}-0" for label in ("gtopk", "gs_sgd_literal", "sketched_sgd_literal")
-          for share in ("0.004", "0.001")),
-    }  # fmt: skip
-    assert run(tmp_path / "vgg16", "--methods", "gtopk", "gs_sgd literal", "--turns", "1")[1].commands == []

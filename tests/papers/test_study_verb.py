@@ -19,10 +19,10 @@ STUDIES = [
     "flexreduce",
     "gs_sgd",
     "iwp",
-    "methods",
     "mg_wfbp",
     "prediction",
     "ranking",
+    "speed",
     "today",
 ]
 
@@ -53,13 +53,13 @@ def test_every_study_has_all_its_parts(name: str, capsys: pytest.CaptureFixture[
 
 def test_a_table_that_is_not_of_its_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "dense", 0, record("none", 1.0))
-    assert run("methods", "report", str(tmp_path)) == 0
-    assert run("methods", "check", str(tmp_path)) == 0
+    assert run("speed", "report", str(tmp_path)) == 0
+    assert run("speed", "check", str(tmp_path)) == 0
     table, figure = tmp_path / "table.md", tmp_path / "steps.svg"
     table.write_text(table.read_text().replace("| 1000 [900", "| 999 [900"))
     figure.unlink()
     capsys.readouterr()
-    assert run("methods", "check", str(tmp_path)) == 1
+    assert run("speed", "check", str(tmp_path)) == 1
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{table}:") and "| 999 [900" in line and "by its records" in line and "| 1000 [900" in line
     assert not figure.exists() and "| 999 [900" in table.read_text(), "nothing is written"
@@ -67,7 +67,7 @@ def test_a_table_that_is_not_of_its_records_is_named(tmp_path: Path, capsys: pyt
 
 def test_a_report_can_be_printed_without_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "dense", 0, record("none", 1.0))
-    assert run("methods", "report", str(tmp_path), "--print") == 0
+    assert run("speed", "report", str(tmp_path), "--print") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("# Every method") and "steps.svg" not in printed
     assert not (tmp_path / "table.md").exists()
@@ -92,9 +92,9 @@ def test_drift_is_shown_where_it_is(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["flexreduc", "check"], "no study 'flexreduc'; did you mean 'flexreduce'? there is: accuracy"),
-        (["methods", "chek"], "no 'chek' of a study; did you mean 'check'? there is: check, report, run"),
+        (["speed", "chek"], "no 'chek' of a study; did you mean 'check'? there is: check, report, run"),
         (["mine.nothing", "run"], "no package 'mine.nothing' can be imported"),
-        (["methods", "report", "nowhere"], "nowhere: has no runs METHOD-TURN; measure first"),
+        (["speed", "report", "nowhere"], "nowhere: has no runs METHOD-TURN; measure first"),
         (["gs_sgd", "report", "--runs", "nowhere"], "nowhere: has no MODEL/METHOD-TURN of gs_sgd and a rival"),
         (["mg_wfbp", "report", "x", "--dir", "y"], "--dir: the report of runs stands in their folder"),
         (["gs_sgd", "run", "--turns", "0"], "--turns: must be positive"),

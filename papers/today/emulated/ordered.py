@@ -22,7 +22,7 @@ from papers.prediction import signed
 from papers.prediction.signed import Signed
 from papers.rows import NEEDS, Row, by_label, cluster, size
 from papers.runner import ROOT
-from papers.today.emulated.measured import ms, setting_of, step_seconds
+from papers.speed.waiting import ms, setting_of, step_seconds
 from papers.today.emulated.order import METHODS
 from papers.today.emulated.speed import claims_of
 from wirebench.errors import UserError

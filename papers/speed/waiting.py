@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from papers import trust
-from papers.accuracy.modern import DENSE
 from papers.claim import Claim
 from papers.energy import with_energy
 from papers.estimate import mean, ratio_of_turns
 from papers.findings import Finding, claims_table, with_unrun
 from papers.mg_wfbp.measured import together
 from papers.page import Page
+from papers.published import load as published
 from papers.rows import NEEDS, Row, by_label, size
-from papers.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING, claims_of
+from papers.speed.parts import DENSE, PAIRS, SPARSELOCO, STREAMED, WAITING
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.telemetry.timeline import TRACE, spans_of
@@ -23,6 +23,7 @@ HEAD = (
     "method", "turns", "links", "times slower than life", "counted steps", "ms of a step [95 % interval]",
     "computing ms", "waiting for exchanges ms", "compressing ms", "bytes of a step",
 )  # fmt: skip
+CLAIMS = list(published(Path(__file__).parent).claims.values())
 COMPUTING = ("data", "forward", "backward", "update")
 EXCHANGES = ("Sum", "Gather")
 """Kinds of requests that the part's methods make, as a timeline names them."""
@@ -39,13 +40,13 @@ def load(folder: Path) -> dict[str, Row]:
 def page(folder: Path) -> Page:
     """Table and verdicts."""
     rows = load(folder)
-    return Page(folder, document(rows, with_unrun(findings(rows), claims_of(SPEED))))
+    return Page(folder, document(rows, with_unrun(findings(rows), CLAIMS)))
 
 
 def findings(rows: Mapping[str, Row]) -> list[Finding]:
     """The claims about methods that have runs, by the turns that both have."""
     found = []
-    for claim in claims_of(SPEED):
+    for claim in CLAIMS:
         [label], [rival] = claim.about["methods"], claim.about["rivals"]
         if label in rows and rival in rows:
             measured = _measured(claim, rows[label], rows[rival])
@@ -106,7 +107,7 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
         "milliseconds. What the workers compute themselves, on cores that they share, is not slowed down, and small "
         "beside it. Counted steps are whole rounds of 30, of dense training single ones, and means are of them all; "
         "waiting is what of an exchange nothing hides. Commits: "
-        f"{', '.join(commits)}. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
+        f"{', '.join(commits)}. Made by `wirebench study speed run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(*with_energy(HEAD, [_cells(row) for row in known], known)),
         *trust.note({row.label: row.runs for row in known}, "turns"),

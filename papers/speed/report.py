@@ -1,7 +1,8 @@
-"""The table and the figure of what was measured of compressors: table.md and steps.svg in their runs' folder.
+"""Tables and figures of what was measured on emulated hosts: every compressor, and the local steps of today.
 
-wirebench study methods report results/methods/vgg16
-wirebench study methods report results/methods/vgg16-*gbit results/methods/vgg16-*mbit     with by_link beside them
+wirebench study speed report                               of results/methods/* and results/today/speed
+wirebench study speed report results/methods/vgg16         of a folder of runs
+wirebench study speed report FOLDER/vgg16-*gbit            of several, with by_link beside them
 """
 
 import argparse
@@ -9,38 +10,53 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from papers.findings import Finding
-from papers.methods import by_link
-from papers.methods.table import document
 from papers.page import Page, tables_below
 from papers.rows import DENSE, Row, cluster, fastest, load
 from papers.runner import RESULTS
+from papers.speed import by_link, waiting
+from papers.speed.parts import LOCAL_STEPS
+from papers.speed.table import document
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, finished
 
+LOCAL = {RESULTS / part.folder for part in LOCAL_STEPS.values()}
+"""Where the local steps' runs are."""
+
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """Flags for the runs of the report."""
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of the runs of a config")
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="of the runs of a part (all)")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each folder, and one for several that differ in the rate of their links."""
-    rows = {folder: load(folder) for folder in options.folders}
+    folders = _folders(options)
+    rows = {folder: load(folder) for folder in folders if not _is_local(folder)}
     own = [Page(folder, document(those), {"steps.svg": figure(those)}) for folder, those in rows.items()]
-    return [*own, *map(by_link.page, by_link.groups(list(rows)))]
+    return [*own, *map(by_link.page, by_link.groups(list(rows))), *map(waiting.page, filter(_is_local, folders))]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """None: the gs-SGD paper's claims belong to the study gs_sgd."""
-    return []
+    """The claims about local steps; the gs-SGD paper's belong to the study gs_sgd."""
+    return [each for folder in filter(_is_local, _folders(options)) for each in waiting.findings(waiting.load(folder))]
 
 
 def committed() -> list[list[str]]:
-    """Every model's, all at once: some belong together."""
-    folders = [folder for [folder] in tables_below(RESULTS / "methods") if Path(folder).name != by_link.FOLDER]
-    return [folders] if folders else []
+    """All at once: some belong together."""
+    return [[]]
+
+
+def _folders(options: argparse.Namespace) -> list[Path]:
+    if options.folders:
+        return list(options.folders)
+    found = [Path(folder) for [folder] in tables_below(RESULTS / "methods")]
+    return [*(each for each in found if each.name != by_link.FOLDER), *(each for each in LOCAL if waiting.load(each))]
+
+
+def _is_local(folder: Path) -> bool:
+    return folder.name in {each.name for each in LOCAL}
 
 
 def figure(rows: Sequence[Row]) -> Figure:

@@ -36,7 +36,7 @@ def document(rows: Sequence[Row]) -> str:
         f"method and the turn.{_compared(*baselines)}",
         "",
         *_slowed(first.has("config", "network", "dilation") or 1),
-        f"Commits: {commits}. Made by `wirebench study methods run`, which runs `{note['launch']}` and the like.",
+        f"Commits: {commits}. Made by `wirebench study speed run`, which runs `{note['launch']}` and the like.",
         "",
         *table(*with_energy(HEAD, [_cells(row, baselines, accuracies) for row in rows], rows)),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
