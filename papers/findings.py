@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from papers import judged
+from papers import judged, trust
 from papers.claim import Claim, Verdict
+from papers.rows import Row
 from wirebench.utils.markdown import table
 
 HEAD = ("claim", "where", "claimed", "here [95 % interval]", "verdict", "breaks rules")
@@ -53,6 +54,19 @@ class Finding:
         """The figure; with its tolerance where that changed with results at hand."""
         figure, claim = self.figure or self.claim.figure(), self.claim
         return f"{figure} (tolerance {claim.tolerance:g}; {claim.retold})" if claim.retold else figure
+
+
+def of_rows(
+    claim: Claim, here: str, verdict: Verdict, rows: Iterable[Row], about: str = "", figure: str = "",
+    needs: str = "turns", command: str = "",
+) -> Finding:  # fmt: skip
+    """A finding that rests on all runs of these rows.
+
+    needs  what the claim needs several of: turns or seeds
+    """
+    of = [row.runs for row in rows]
+    records = tuple(run.folder for runs in of for run in runs)
+    return Finding(claim, here, verdict, about, figure, records, trust.rules_of(of, needs), command)
 
 
 def instead(here: Sequence[Finding], there: Sequence[Finding]) -> list[Finding]:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -30,9 +29,6 @@ AFTER_SECONDS = 300.0
 """From one report of a series under way to the next: its figures take seconds, of which short runs would have many."""
 WIREBENCH = [sys.executable, "-m", "wirebench"]
 """The command `wirebench`, also where it is not installed."""
-
-IN_ALL: ContextVar[Callable[[float], str] | None] = ContextVar("IN_ALL", default=None)
-"""For a study that is one of several: from this study's minutes, how long all of them will take, in words."""
 
 Command = list[str]
 Launch = Callable[[Command], int]
@@ -110,13 +106,7 @@ def _left(took: Mapping[Path, Sequence[float]], missing: Sequence[Path]) -> str:
     usual = statistics.median(made) if made else 0.0
     counts = [(took[out], missing.count(out)) for out in dict.fromkeys(missing)]
     seconds = sum(count * (statistics.median(own) if own else usual) for own, count in counts)
-    return _said(seconds / 60, bool(made))
-
-
-def _said(minutes: float, known: bool) -> str:
-    in_all = IN_ALL.get()
-    mine = f", about {in_words(minutes)} left" if known else ""
-    return mine if in_all is None else f"{mine}, about {in_all(minutes)} in all"
+    return f", about {in_words(seconds / 60)} left" if made else ""
 
 
 def in_words(minutes: float) -> str:

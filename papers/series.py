@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from papers.runner import IN_ALL, Launch, Part, in_words
+from papers.runner import Launch, Part, in_words
 from papers.study import Study, available
 from wirebench.errors import UserError
 
@@ -26,20 +25,18 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, name
     failed: list[str] = []
     names = names or available()
     parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}
-    left = _Left(sum(part.minutes for those in parts.values() for part in those))
-    said = IN_ALL.set(left.words)
+    left = sum(part.minutes for those in parts.values() for part in those)
     for number, name in enumerate(names, 1):
         for part in parts[name]:
-            left.begin(part.minutes)
-            print(f"study {number} of {len(names)}: {name}, about {left.words()} left in all", file=sys.stderr)
+            about = f"about {in_words(left)} left in all on two cores"
+            print(f"study {number} of {len(names)}: {name}, {about}", file=sys.stderr)
             try:
                 failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, part.words), launch)]
             except UserError as error:
                 # Runs of other settings lie there, or a config is wrong: the other studies can be made all the same.
                 print(f"{name}: {error}", file=sys.stderr)
                 failed.append(name)
-            left.done()
-    IN_ALL.reset(said)
+            left -= part.minutes
     return failed
 
 
@@ -52,37 +49,6 @@ def _given(name: str, parts: Iterable[Part], inputs: Mapping[str, Path | None]) 
         else:
             words = [str(inputs[word.strip("{}")]) if word.strip("{}") in INPUTS else word for word in part.words]
             yield part._replace(words=words)
-
-
-class _Left:
-    """How long all that is not done will take, if it is as much slower than expected as what is done."""
-
-    THERE = 0.05
-    """A part that took a smaller share of its minutes had its runs already, and says nothing of the machine."""
-
-    def __init__(self, minutes: float) -> None:
-        self._later, self._part, self._began = minutes, 0.0, 0.0
-        self._done, self._took = 0.0, 0.0
-
-    def begin(self, minutes: float) -> None:
-        """Begin a part of `minutes`."""
-        self._later -= minutes
-        self._part, self._began = minutes, time.monotonic()
-
-    def done(self) -> None:
-        """The part is."""
-        took = self._since
-        if took > self.THERE * self._part:
-            self._done, self._took = self._done + self._part, self._took + took
-
-    def words(self, cells: float = 0.0) -> str:
-        """The progress as text; `cells`: minutes that the part's cells still take at least, by those that are made."""
-        slower = self._took / self._done if self._done else 1.0
-        return in_words(slower * self._later + max(cells, slower * self._part - self._since))
-
-    @property
-    def _since(self) -> float:
-        return (time.monotonic() - self._began) / 60
 
 
 def options_of(name: str, words: list[str]) -> argparse.Namespace:

@@ -1,14 +1,13 @@
 """The gs-SGD paper's claims beside its Table II: averages, communication and bytes of runs, accuracies of trainings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from papers import estimate, trust
+from papers import estimate
 from papers.accuracy.rows import Method
 from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim
 from papers.estimate import Estimate
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.gs_sgd.claims import AS_PRINTED, most_sent
 from papers.gs_sgd.paper import PUBLISHED
 from papers.gs_sgd.variants import SWEEPS, SWEPT, swept
@@ -46,11 +45,9 @@ def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
         for label in ("gs_sgd", AS_PRINTED["gs_sgd"]):
             if rival is not None and label in known:
                 ours = known[label]
-                here, verdict = judge_points(claim, ours, rival)
-                runs = (*ours.runs, *rival.runs)
                 about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                rules = trust.rules_of((ours.runs, rival.runs), "seeds")
-                found.append(Finding(claim, here, verdict, about, "", _folders(runs), rules, TRAININGS))
+                judged = judge_points(claim, ours, rival)
+                found.append(of_rows(claim, *judged, (ours, rival), about, needs="seeds", command=TRAININGS))
     return found
 
 
@@ -61,10 +58,8 @@ def of_sweeps(methods: Sequence[Method], task: str) -> Iterator[Finding]:
         for what in SWEEPS if claim.about.get("swept") else ():
             ours, rival = (known.get(swept(what, value)) for value in (SWEPT[0], SWEPT[-1]))
             if ours and rival:
-                here, verdict = judge_points(claim, ours, rival)
                 about = f"{what} of {SWEPT[0]:,} against {SWEPT[-1]:,}, {task}"
-                rules = trust.rules_of((ours.runs, rival.runs), "seeds")
-                yield Finding(claim, here, verdict, about, "", _folders([*ours.runs, *rival.runs]), rules)
+                yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), about, needs="seeds")
 
 
 def _means(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:
@@ -122,16 +117,8 @@ def _bytes(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Ite
         mine, theirs = map(most_sent, pair) if pair else (None, None)
         if pair and mine and theirs:
             sizes = f"{theirs / mine:.2f}x: {size(theirs)} against {size(mine)} a step"
-            rules = trust.rules_of((row.runs for row in pair), "turns")
-            folders = _folders([run for row in pair for run in row.runs])
-            yield Finding(claim, sizes, claim.judge(theirs / mine), model, records=folders, rules=rules)
+            yield of_rows(claim, sizes, claim.judge(theirs / mine), pair, model)
 
 
 def _of_ratio(claim: Claim, ratio: Estimate, rows: Sequence[Row]) -> Finding:
-    rules = trust.rules_of((row.runs for row in rows), "turns")
-    runs = [run for row in rows for run in row.runs]
-    return Finding(claim, ratio.words(), claim.judge(ratio), records=_folders(runs), rules=rules)
-
-
-def _folders(runs: Sequence[NotedRun]) -> tuple[Path, ...]:
-    return tuple(run.folder for run in runs)
+    return of_rows(claim, ratio.words(), claim.judge(ratio), rows)

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from papers import trust
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.gs_sgd.paper import PUBLISHED, READINGS, at
 from papers.rows import Row, size, times_faster
 
@@ -45,10 +44,8 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
         if ours and rival and measured:
             others = _others(rows, claim.about["rival"]) + _sparser(known, claim.about["rival"])
             here = f"{measured.words()}; {_bytes(ours, rival)}{others}"
-            records = tuple(run.folder for row in (ours, rival) for run in row.runs)
-            rules = trust.rules_of((ours.runs, rival.runs), "turns")
             about = "" if "model" in claim.about else model
-            found.append(Finding(claim, here, claim.judge(measured), about, records=records, rules=rules))
+            found.append(of_rows(claim, here, claim.judge(measured), (ours, rival), about))
     return found
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from papers import estimate, trust
+from papers import estimate
 from papers.accuracy.rows import Method, history
 from papers.claim import Verdict
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.gs_sgd.claims import AS_PRINTED, model_of
 from papers.gs_sgd.paper import PUBLISHED
 from wirebench.record.notes import NotedRun
@@ -29,11 +29,10 @@ def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
             if label in known:
                 ours = known[label]
                 epochs = [] if ours.ends else ours.each(converged)
-                about, records = f"{label}, {task}", tuple(run.folder for run in ours.runs)
                 verdict = Verdict("not decidable", why=ours.title)
                 if epochs:
                     verdict = claim.judge(estimate.mean(epochs))
-                yield Finding(claim, _words(epochs), verdict, about, "", records, trust.rules(ours.runs, "seeds"))
+                yield of_rows(claim, _words(epochs), verdict, [ours], f"{label}, {task}", needs="seeds")
 
 
 def _is_the_papers(method: Method) -> bool:

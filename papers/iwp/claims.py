@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers import trust
 from papers.accuracy.rows import Method
 from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim, Verdict
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.iwp.measured import Counted
 from papers.iwp.variants import kind
 from papers.published import load
@@ -107,9 +106,5 @@ def of_trainings(methods: Sequence[Method], task: str) -> Iterator[Finding]:
         rival = known.get(claim.about.get("points_below", ""))
         for label, ours in known.items():
             if rival is not None and kind(label) == "iwp":
-                here, verdict = judge_points(claim, ours, rival)
-                runs = (*ours.runs, *rival.runs)
                 about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                records = tuple(run.folder for run in runs)
-                rules = trust.rules_of((ours.runs, rival.runs), "seeds")
-                yield Finding(claim, here, verdict, about, records=records, rules=rules)
+                yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), about, needs="seeds")

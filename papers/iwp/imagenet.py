@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import trust
 from papers.accuracy.rows import Method
 from papers.alike import alike, refuse_twice
 from papers.claim import Claim, Verdict
 from papers.estimate import difference, mean
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.iwp.claims import CLAIMED, MODELS
 from papers.iwp.measured import Counted
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, kind
@@ -120,22 +119,21 @@ def findings(trained: Trained) -> Iterator[Finding]:
 
 def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], label: str) -> Finding:
     """Finding on the difference from the baseline's runs, or on the accuracy itself without such runs."""
-    points, runs, what = _points(ours), [ours], "%"
+    points, rows, what = _points(ours), [Row(label, tuple(ours))], "%"
     measured = mean(points)
     if base:
         above = claim.about["side"] == ABOVE
         measured = difference(points, _points(base)) if above else difference(_points(base), points)
         what = f"points {claim.about['side']}"
-        runs.append(base)
-    seeds = min(map(len, runs))
+        rows.append(Row(DENSE, tuple(base)))
+    seeds = min(len(row.runs) for row in rows)
     here = f"{measured.words('{:.2f} ' + what, '{:.2f}')} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
-    records = tuple(run.folder for those in runs for run in those)
     verdict = claim.judge(measured)
-    if other := next((said for those in runs for run in those if (said := _otherwise(run))), ""):
+    if other := next((said for row in rows for run in row.runs if (said := _otherwise(run))), ""):
         verdict = Verdict("other setting", measured.value, other)
     elif seeds < LEAST_RUNS:
         verdict = Verdict("not decidable", measured.value, "too few seeds")
-    return Finding(claim, here, verdict, label, "", records, trust.rules_of(runs, "seeds"))
+    return of_rows(claim, here, verdict, rows, label, needs="seeds")
 
 
 def _otherwise(run: NotedRun) -> str:

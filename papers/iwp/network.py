@@ -6,7 +6,7 @@ from pathlib import Path
 from papers import trust
 from papers.claim import Claim, Verdict
 from papers.estimate import Estimate, mean, ratio_of_turns
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.iwp.variants import DENSE, FIXED, kind, unlabelled
 from papers.rows import Row
 from papers.rows import load as load_rows
@@ -67,12 +67,10 @@ def _by_turn(row: Row) -> dict[str, float]:
 
 
 def _finding(claim: Claim, measured: Estimate, here: str, about: str, rows: Sequence[Row]) -> Finding:
-    rules = trust.rules_of((row.runs for row in rows), "turns")
-    records = tuple(run.folder for row in rows for run in row.runs)
     other = next((said for row in rows for run in row.runs if (said := _otherwise(claim, run))), "")
     # How full a link is, and what a method saves of it, is a matter of the model and of the link's rate.
     verdict = Verdict("other setting", measured.value, other) if other else claim.judge(measured)
-    return Finding(claim, here, verdict, about, records=records, rules=rules)
+    return of_rows(claim, here, verdict, rows, about)
 
 
 def _otherwise(claim: Claim, run: NotedRun) -> str:

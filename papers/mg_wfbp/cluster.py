@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from papers import trust
 from papers.accuracy.rows import Method
 from papers.accuracy.verdicts import judge_points
 from papers.alike import alike, machines, refuse_twice
 from papers.claim import Claim, Verdict, together
-from papers.findings import Finding, claims_table
+from papers.findings import Finding, claims_table, of_rows
 from papers.mg_wfbp.all_reduces import RING, Times
 from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
 from papers.rows import Row, fastest, times_faster
@@ -164,12 +163,9 @@ def _efficiencies(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
 def _finding(
     claim: Claim, setting: Setting, here: str, verdict: Verdict, rows: Sequence[Row], figure: str = ""
 ) -> Finding:
-    rules = trust.rules_of((row.runs for row in rows), "turns")
-    records = tuple(run.folder for row in rows for run in row.runs)
     measured_claim = replace(claim, text=claim.text.partition("; here: ")[0])  # not "here: predicted"
-    return Finding(
-        measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node, {setting.how}", figure, records, rules
-    )
+    about = f"{setting.model}, {setting.ranks} a node, {setting.how}"
+    return of_rows(measured_claim, here, verdict, rows, about, figure)
 
 
 def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterator[Finding]:
@@ -181,10 +177,7 @@ def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterat
     if ours.runs and rival.runs:
         for method in (ours, rival):
             refuse_twice(method.label, method.runs)
-        here, verdict = judge_points(claim, ours, rival)
-        records = tuple(run.folder for run in (*ours.runs, *rival.runs))
-        rules = trust.rules_of((ours.runs, rival.runs), "seeds")
-        yield Finding(claim, here, verdict, model.label, "", records, rules)
+        yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), model.label, needs="seeds")
 
 
 def _is_training(run: NotedRun, model: Model, schedule: str, epochs: int) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from papers import trust
 from papers.energy import with_energy
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
 from papers.page import Page
 from papers.rows import Row, cluster, load, times_faster
@@ -59,12 +59,10 @@ def findings(folder: Path) -> list[Finding]:
         pair = known["mg_wfbp"], known[rival]
         ratio = times_faster(*pair)
         if ratio:
-            rules = trust.rules_of((row.runs for row in pair), "turns")
-            records = tuple(each.folder for row in pair for each in row.runs)
             verdict = claim.judge(ratio, expected=figure)
             verdict = verdict._replace(why="; ".join(filter(None, (verdict.why, ONE_NETWORK))))
             about = f"{folder.name}: {PAPERS_LINKS[_link(run)]}"
-            found.append(Finding(claim, ratio.words(), verdict, about, f"{figure:.2f}x", records, rules))
+            found.append(of_rows(claim, ratio.words(), verdict, pair, about, f"{figure:.2f}x"))
     return found
 
 

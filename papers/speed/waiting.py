@@ -8,7 +8,7 @@ from papers import trust
 from papers.claim import Claim
 from papers.energy import with_energy
 from papers.estimate import mean, ratio_of_turns
-from papers.findings import Finding, claims_table, with_unrun
+from papers.findings import Finding, claims_table, of_rows, with_unrun
 from papers.mg_wfbp.measured import together
 from papers.page import Page
 from papers.published import load as published
@@ -69,9 +69,7 @@ def _measured(claim: Claim, row: Row, rival: Row) -> Finding | None:
     else:  # of the wait, all of which may be gone
         measured = mean([1 - ours[turn] / theirs[turn] for turn in shared])
         here = measured.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
-    rules = trust.rules_of((row.runs, rival.runs), "turns")
-    records = tuple(run.folder for each in (row, rival) for run in each.runs)
-    return Finding(claim, here, claim.judge(measured), records=records, rules=rules)
+    return of_rows(claim, here, claim.judge(measured), (row, rival))
 
 
 def step_seconds(row: Row) -> dict[str, float]:

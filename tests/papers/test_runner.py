@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from papers import series
-from papers.runner import IN_ALL, LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
+from papers.runner import LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
@@ -130,13 +130,6 @@ def test_a_study_says_how_far_it_is(
     assert capsys.readouterr().err.splitlines() == [
         "cell 1 of 3: a-0", "cell 2 of 3: a-1", "cell 3 of 3: b-0, about 2 min left",
     ]  # fmt: skip
-    among = IN_ALL.set(lambda minutes: f"{minutes + 10:g} min")
-    measure({tmp_path: planned}, lambda command: 0)
-    IN_ALL.reset(among)
-    assert capsys.readouterr().err.splitlines()[::2] == [
-        "cell 1 of 3: a-0, about 10 min in all",
-        "cell 3 of 3: b-0, about 2 min left, about 11.5 min in all",
-    ]
 
 
 def test_the_cells_of_several_settings_are_one_list(
@@ -178,23 +171,14 @@ class Runs:
 def test_all_studies_say_how_long_all_of_them_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what the parts that were made took; one whose runs were there says nothing of that."""
-    clock = [0.0]
-    monkeypatch.setattr("papers.series.time.monotonic", lambda: clock[0])
     given = {
         "one": [Part(10, ["--turns", "1"]), Part(4, ["--data", "{data}"])],
         "two": [Part(20, ["--images", "{images}", "--x"]), Part(5, ["--fails"])],
         "three": [Part(8, [])],
     }
-    took = {"one": 30.0, "two": 0.1, "three": 8.0}
     ran: list[list[str]] = []
-    told: list[str] = []
 
     def ran_as(name: str, words: list[str]) -> list[str]:
-        clock[0] += 60 * took[name] / 2
-        cells = IN_ALL.get()
-        told.append(f"{name} halfway: {cells(12.0)}" if cells else "nothing")
-        clock[0] += 60 * took[name] / 2
         ran.append(words)
         if words == ["--fails"]:
             raise UserError("other settings")
@@ -205,17 +189,8 @@ def test_all_studies_say_how_long_all_of_them_take(
     monkeypatch.setattr(series, "options_of", lambda name, words: words)
     assert series.run_all(True, {"data": None, "images": tmp_path}, lambda command: 0) == ["two"]
     assert ran == [["--turns", "1"], ["--images", str(tmp_path), "--x"], ["--fails"], []]
-    assert capsys.readouterr().err.splitlines() == [
-        "one: left out: needs --data FOLDER, the folder of CIFAR-10",
-        "study 1 of 3: one, about 43 min left in all",
-        "study 2 of 3: two, about 99 min left in all",
-        "study 2 of 3: two, about 39 min left in all",
-        "two: other settings",
-        "study 3 of 3: three, about 24 min left in all",
-    ]
-    # Of the first 15 of 10 expected minutes are over, and its cells say that 12 are left; 33 are to come.
-    assert told == ["one halfway: 45 min", "two halfway: 99 min", "two halfway: 39 min", "three halfway: 20 min"]
-    assert IN_ALL.get() is None
+    left = [line.partition("about ")[2].partition(" min")[0] for line in capsys.readouterr().err.splitlines()]
+    assert left == ["", "43", "33", "13", "", "8"]
 
 
 def test_a_folder_that_is_not_there_is_told_before_the_first_study(tmp_path: Path) -> None:
