@@ -163,11 +163,11 @@ def check_all(arguments: Sequence[str]) -> int:
         print(breach.words(RESULTS))
     if any(breach.rule == "schema" for breach in broken):
         return 1  # no table can be made of what cannot be read
-    from papers.accuracy import reference  # what only tables need takes a second to import
+    from papers.accuracy import known  # what only tables need takes a second to import
     from papers.site import committed
 
     # No breach: of runs that do not differ from their references one in a hundred is flagged, too.
-    for path, said in reference.flagged(runs_of(RESULTS)):
+    for path, said in known.flagged(runs_of(RESULTS)):
         print(f"{path.relative_to(RESULTS)}: flagged: {said}")
     drifted = committed.drifts(ROOT, RESULTS)
     for line in drifted:

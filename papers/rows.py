@@ -1,7 +1,9 @@
-"""A row of a table: the runs of one composition, what was measured over their turns, and what all rows share."""
+"""Rows of tables: the runs of a composition, what was measured over their turns, and which runs may stand together."""
 
 import math
 import statistics
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from papers import estimate
 from papers.estimate import Estimate
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded
+from wirebench.record.gpu_use import gpu_use
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
@@ -129,3 +132,100 @@ def size(count: float | None) -> str:
     if count is None:
         return "-"
     return f"{count / 1e6:.3g} MB" if abs(count) >= 1e6 else f"{count / 1e3:.3g} kB"
+
+
+HEAD = ("joules per sample", "joules per point of top-1")
+
+
+def with_energy(
+    head: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[Row]
+) -> tuple[tuple[str, ...], list[list[str]]]:
+    """A table's head and cells, a line for each of `rows`, with HEAD's columns where a run has a GPU.
+
+    Numbers are means over a row's runs. A run of which only rank 0's GPU was sampled is marked.
+    """
+    told = [_cells(row) for row in rows]
+    if not any(told):
+        return tuple(head), [list(line) for line in cells]
+    lines = [[*line, *(more or ["-"] * len(HEAD))] for line, more in zip(cells, told, strict=True)]
+    return (*head, *HEAD), lines
+
+
+def _cells(row: Row) -> list[str]:
+    """[] for a row without a GPU."""
+    uses = [use for use in (gpu_use(run.record) for run in row.runs) if use is not None]
+    if not uses:
+        return []
+    partly = dict.fromkeys(use.partly for use in uses if use.partly)
+    mark = f" ({', '.join(partly)})" if partly else ""
+    values = ([use.per_sample for use in uses], [use.per_point for use in uses])
+    return [_mean(each, mark) for each in values]
+
+
+def _mean(values: Sequence[float | None], mark: str) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.mean(known):.4g}{mark}" if known else "-"
+
+
+OF_NO_MATTER = (
+    *MAY_DIFFER, "name", "asked.", "expected.", "data.root", "data.workers", "engine.", "train.resume", "train.keep",
+    "train.checkpoint_every_epochs",
+)  # fmt: skip
+"""Begins of keys in which the runs of a table differ by their method, or that say how a run was made."""
+Setting = dict[str, object]
+
+
+def alike(runs: Sequence[NotedRun], worlds: bool = False) -> list[NotedRun]:
+    """The runs of the most common setting, of runs that would be compared; runs of other settings are named on stderr.
+
+    worlds  whether they may differ in their numbers of workers and machines
+    """
+    groups: defaultdict[str, list[NotedRun]] = defaultdict(list)
+    for run in runs:
+        groups[repr(sorted(_setting(run, worlds).items()))].append(run)
+    if not groups:
+        return []
+    most = max(groups.values(), key=len)
+    for group in groups.values():
+        if group is not most:
+            differs = _difference(_setting(most[0], worlds), _setting(group[0], worlds))
+            print(
+                f"left out, of another setting: {len(group)} runs such as {group[0].folder}: {differs}", file=sys.stderr
+            )
+    return most
+
+
+def machines(run: NotedRun) -> int:
+    """On how many machines it ran: hosts that one machine plays are one."""
+    return len(run.has("load") or ())
+
+
+def refuse_twice(label: str, runs: Sequence[NotedRun]) -> None:
+    """UserError where two runs of a row are of the same seed, or of the same turn by their folders' names.
+
+    The seed is that of the note, which has to be the record's, or that of a whole training.
+    """
+    seen: dict[object, NotedRun] = {}
+    for run in runs:
+        known = run.has("config", "train", "seed")
+        seed = run.note.get("seed", known if run.is_whole else None)
+        if seed is not None and known not in (seed, None):
+            raise UserError(f"{run.folder}: its note says seed {seed}, its record {known}")
+        key = run.turn if seed is None else seed
+        if key in seen:
+            what = "turn" if seed is None else "seed"
+            raise UserError(f"{label}: {seen[key].folder} and {run.folder} are both {what} {key}; name a folder of one")
+        seen[key] = run
+
+
+def _setting(run: NotedRun, worlds: bool) -> Setting:
+    config = {key: value for key, value in flat(run.record["config"]) if not key.startswith(OF_NO_MATTER)}
+    world = {} if worlds else {"workers": run.record["world_size"], "machines": machines(run)}
+    return {**config, **world, "engine": run.record["engine"], "link": run.note.get("link")}
+
+
+def _difference(most: Setting, other: Setting) -> str:
+    """The first few settings in which they differ."""
+    keys = [key for key in {**most, **other} if most.get(key) != other.get(key)]
+    said = [f"{key} is {other.get(key)!r}, not {most.get(key)!r}" for key in keys[:3]]
+    return ", ".join(said) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.accuracy import known as trained
-from papers.accuracy.reference import references
+from papers.accuracy.known import references
 from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
 from wirebench.inspect import reference

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from papers import trust
+from papers.accuracy.curve import OWN, passes_seconds, phase_seconds
 from papers.accuracy.modern import DENSE, OTHER_DENSE
-from papers.accuracy.network import OWN, passes_seconds, phase_seconds
 from papers.accuracy.rows import Method, read
 from papers.accuracy.task import Composition, Task, listed, words_of
 from papers.page import Page

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from papers.accuracy.rows import DENSE
 from papers.accuracy.task import Composition, Methods, Task
-from papers.gs_sgd.paper import PUBLISHED
-from papers.gs_sgd.variants import DAMAGING_K, LITERAL
+from papers.gs_sgd.variants import DAMAGING_K, LITERAL, PUBLISHED
 from papers.runner import ROOT
 from papers.significance import LEAST_RUNS
 from wirebench import compressors

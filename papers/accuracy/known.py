@@ -1,4 +1,4 @@
-"""What compressors did to the accuracy of small ResNets, and to the loss of the study's GPT: the planner's tables."""
+"""What compressors did to the accuracy of small ResNets, and to the loss of the study's GPT: what the package ships."""
 
 import math
 import statistics
@@ -12,11 +12,12 @@ from papers.accuracy import rows
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, OWN, QUARTER, SHORTER
 from papers.accuracy.rows import Method, losses
 from papers.accuracy.task import Task
-from papers.accuracy.tasks import GPT, RESNET
+from papers.accuracy.tasks import CLASSICS, GPT, RESNET
 from papers.accuracy.times import dense_runs
 from papers.runner import RESULTS
 from wirebench import compressors
 from wirebench.errors import UserError
+from wirebench.inspect.reference import DATA, Trained, accuracies, composition, remarks
 from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Measure, Model
 from wirebench.planner.compositions import DENSE as NONE
 from wirebench.planner.dense import DenseForms
@@ -204,3 +205,30 @@ def _rows(task: Task) -> Iterator[Source]:
 
 def _of(given: Mapping[str, str], section: str) -> dict[str, str]:
     return {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{section}.")}
+
+
+REFERENCES = RESULTS / "convergence"
+
+
+def references(results: Path = REFERENCES) -> list[Trained]:
+    """Every method of every task; UserError for a run that cannot be read."""
+    folders = {task.name: results / task.name for task in CLASSICS}
+    return [
+        Trained(
+            name, method.label, composition(method.runs[0].record), not method.ends,
+            [found for run in method.runs if (found := accuracies(rows.history(run)))],
+        )
+        for name, folder in folders.items()
+        if folder.is_dir()
+        for method in rows.load(folder)
+    ]  # fmt: skip
+
+
+def flagged(runs: Iterable[NotedRun], results: Path = REFERENCES) -> list[tuple[Path, str]]:
+    """Paths of runs, each with a line for each figure in which its run is not as its references.
+
+    A run that is a reference itself is compared with the others. UserError for a reference that cannot be read.
+    """
+    trained = [run for run in runs if run.has("config", "data", "name") == DATA]
+    known = references(results) if trained else []
+    return [(run.folder, said) for run in trained for said in remarks(run.record, known)]

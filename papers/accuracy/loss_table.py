@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from papers import trust
 from papers.accuracy.curve import WINDOW, steps_of
-from papers.accuracy.fronts import fronts
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
 from papers.accuracy.rows import Method, against, bytes_of, losses, multiplicity, runs_of, shared
 from papers.accuracy.task import Task, laid_over
-from papers.accuracy.times import Yardstick, equal_time, steps_table
-from papers.energy import with_energy
+from papers.accuracy.times import Yardstick, equal_time, fronts, steps_table
 from papers.findings import Finding, claims_table
+from papers.rows import with_energy
 from papers.significance import LEVEL, Comparison, corrected
 from wirebench.utils.markdown import table
 

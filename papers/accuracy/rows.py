@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers.alike import refuse_twice
-from papers.rows import Row, by_label
+from papers.rows import Row, by_label, refuse_twice
 from papers.significance import LEVEL, Comparison, compare
 from wirebench.inspect.reference import options_of, settings_of
 from wirebench.record import notes, recorded

@@ -1,16 +1,16 @@
-"""table.md of a task: accuracies with their tests, bytes, times on networks, and what the sketches found."""
+"""table.md of every compressor: accuracies with their tests, bytes, times on networks, and what options do."""
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
 from papers import trust
-from papers.accuracy.contrasts import contrasts
-from papers.accuracy.network import RATES, quietest, seconds_to
+from papers.accuracy.curve import RATES, quietest, seconds_to
 from papers.accuracy.rows import DENSE, Method, first_reaching, shared, target, wire_bytes
-from papers.energy import with_energy
 from papers.findings import Finding, claims_table
+from papers.rows import with_energy
 from papers.significance import LEAST_RUNS, LEVEL, Comparison, compare, corrected
 from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
@@ -224,3 +224,38 @@ def _mean(values: Sequence[float], runs: int, form: str) -> str:
     if not values:
         return "not reached"
     return form.format(statistics.mean(values)) + ("" if len(values) == runs else f" ({len(values)} of {runs} runs)")
+
+
+CONTRAST_HEAD = ("with", "top-1 %", "beside", "top-1 %", "points", "than that", "bytes, times")
+
+
+def contrasts(methods: Sequence[Method], margin: float) -> list[str]:
+    """The table of all rows whose label is another row's and options; nothing where there are none.
+
+    margin  points of accuracy that do not matter
+    """
+    known = {method.label: method for method in methods}
+    pairs = [(method, known[name]) for method in methods if (name := base(method.label)) in known]
+    family = corrected([compare(method.judged, other.judged, margin) for method, other in pairs])
+    rows = [_contrast(*pair, against) for pair, against in zip(pairs, family, strict=True)]
+    return ["What a setting changes:", "", *table(CONTRAST_HEAD, rows)] if rows else []
+
+
+def base(label: str) -> str | None:
+    """The method of a label that ends in `key=value`, once or several times; None for another label."""
+    name = re.sub(r"( \S+=\S*)+$", "", label)
+    return None if name == label else name
+
+
+def _contrast(method: Method, other: Method, against: Comparison | None) -> list[str]:
+    ours, theirs = method.judged, other.judged
+    sent = [statistics.mean(each.wire_bytes) if each.wire_bytes else None for each in (method, other)]
+    return [
+        method.title,
+        f"{statistics.mean(ours):.2f}" if ours else "-",
+        other.title,
+        f"{statistics.mean(theirs):.2f}" if theirs else "-",
+        "-" if against is None else f"{against.difference:+.1f}",
+        "-" if against is None else against.words,
+        f"{sent[0] / sent[1]:.2f}" if sent[0] and sent[1] else "-",
+    ]

@@ -3,11 +3,13 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from papers import estimate, published, trust
-from papers.accuracy import rates, zero_one
+from papers.accuracy import rates
+from papers.accuracy.curve import steps_of
 from papers.accuracy.rows import Method, bytes_of, losses, runs_of
 from papers.accuracy.task import Task
 from papers.accuracy.times import Yardstick, mean_pace, yardstick
@@ -15,6 +17,8 @@ from papers.claim import Claim, Verdict
 from papers.estimate import ratio_of_means
 from papers.findings import Finding
 from papers.significance import LEAST_RUNS
+from wirebench.comm.base import ring_reduce_bytes
+from wirebench.compressors.common.intervals import Intervals
 from wirebench.record.notes import NotedRun
 
 PUBLISHED = published.load(Path(__file__).parent)
@@ -170,22 +174,22 @@ def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> J
 def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
     """The bytes of both runs, beside what their constants and the authors' give."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
-    expected = zero_one.expected_bytes(ours, rival) if rival else None
+    expected = expected_bytes(ours, rival) if rival else None
     if not mine or not theirs or not expected:
         return _without(claim, ours, rival)
-    computed = f"{expected:.2f}x, by the authors' in {zero_one.AUTHORS_STEPS:,} steps {zero_one.authors_bytes():.2f}x"
+    computed = f"{expected:.2f}x, by the authors' in {AUTHORS_STEPS:,} steps {authors_bytes():.2f}x"
     return Judged(f"{theirs / mine:.2f}x; by its constants {computed}", claim.judge(theirs / mine))
 
 
 def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
     """The share of the rival's rounds that a run does without; a count."""
-    expected = zero_one.expected_fewer_rounds(ours, rival) if rival else None
+    expected = expected_fewer_rounds(ours, rival) if rival else None
     if rival is None or ours.ends or rival.ends or not expected:
         return _without(claim, ours, rival)
     mine, theirs = (statistics.mean(run.note["rounds"] for run in each.runs) for each in (ours, rival))
-    share, authors = 1 - mine / theirs if theirs else 0.0, zero_one.authors_fewer_rounds()
+    share, authors = 1 - mine / theirs if theirs else 0.0, authors_fewer_rounds()
     here = f"{100 * share:.1f} % ({mine:.0f} of {theirs:.0f})"
-    computed = f"{100 * expected:.1f} %, by the authors' in {zero_one.AUTHORS_STEPS:,} steps {100 * authors:.1f} %"
+    computed = f"{100 * expected:.1f} %, by the authors' in {AUTHORS_STEPS:,} steps {100 * authors:.1f} %"
     return Judged(f"{here}; by its constants {computed}", claim.judge(share))
 
 
@@ -207,3 +211,72 @@ JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], Judged]] =
     "zero_one_bytes": _zero_one_bytes, "rounds": _rounds, "hidden": _hidden,
 }  # fmt: skip
 """Judges by the claim's `measure`."""
+
+
+AUTHORS_STEPS, AUTHORS_DENSE = 152_000, 23_000
+"""Steps of BERT-Large's first phase, and how many of these 1-bit Adam makes before it freezes the variance."""
+AUTHORS = Intervals(kappa=16, freeze_step=12_500, double_every=32_678, longest=16)
+"""Intervals of 0/1 Adam there: the variance is updated until the learning rate has risen."""
+AUTHORS_BITS = 16
+"""Bits of a dense step's value: they train in half precision."""
+_CONSTANTS = Intervals._fields
+
+
+class Rounds(NamedTuple):
+    """Steps of a run that exchange: dense ones, and those that sum one bit."""
+
+    dense: int
+    onebit: int
+
+    @property
+    def all(self) -> int:
+        """Both."""
+        return self.dense + self.onebit
+
+
+@lru_cache
+def rounds_of(intervals: Intervals, steps: int) -> Rounds:
+    """Return the rounds of a run of `steps` steps."""
+    dense = intervals.dense_steps(steps - 1)
+    ends = sum(begin + length - 1 == step for step in range(steps) for begin, length in (intervals.around(step),))
+    return Rounds(dense, ends - dense)
+
+
+def authors_bytes() -> float:
+    """How many times as much 1-bit Adam sends as 0/1 Adam in the authors' setting, by the bits of a value."""
+    mine = rounds_of(AUTHORS, AUTHORS_STEPS)
+    theirs = AUTHORS_DENSE * AUTHORS_BITS + AUTHORS_STEPS - AUTHORS_DENSE
+    return theirs / (mine.dense * AUTHORS_BITS + mine.onebit)
+
+
+def authors_fewer_rounds() -> float:
+    """Share of 1-bit Adam's rounds, one a step, that 0/1 Adam does without in the authors' setting."""
+    return 1 - rounds_of(AUTHORS, AUTHORS_STEPS).all / AUTHORS_STEPS
+
+
+def expected_bytes(ours: Method, rival: Method) -> float | None:
+    """How many times as much the rival's run has to send by the constants of both; None where a record lacks them."""
+    mine, theirs = _bytes_by_constants(ours.runs[0]), _bytes_by_constants(rival.runs[0])
+    return theirs / mine if mine and theirs else None
+
+
+def expected_fewer_rounds(ours: Method, rival: Method) -> float | None:
+    """Share of the rival's rounds that this run's constants do without; None where a record lacks them."""
+    mine, theirs = _rounds_by_constants(ours.runs[0]), _rounds_by_constants(rival.runs[0])
+    return 1 - mine.all / theirs.all if mine and theirs else None
+
+
+def _rounds_by_constants(run: NotedRun) -> Rounds | None:
+    constants = [run.has("config", "compressor", name) for name in _CONSTANTS]
+    if None in constants or not steps_of(run):
+        return None
+    return rounds_of(Intervals(*constants), steps_of(run))
+
+
+def _bytes_by_constants(run: NotedRun) -> float | None:
+    """Bytes of a run, by its own constants."""
+    found, numel, size = _rounds_by_constants(run), run.record["parameters"], run.record["world_size"]
+    if found is None:
+        return None
+    # A sum of bits, too, sends as much as a ring: the others' shares, then the sum of a rank's own to all others.
+    return found.dense * ring_reduce_bytes(4 * numel, size) + found.onebit * ring_reduce_bytes(numel // 8, size)

@@ -1,13 +1,18 @@
-"""The claims of the FlexReduce paper (section V), each with a verdict on what was measured here."""
+"""The claims of the FlexReduce paper (section V), each with a verdict on what was measured here, and its records."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from papers import benchmarks, trust
 from papers.claim import MISSED, Claim, Verdict, together
 from papers.estimate import Estimate, mean_of
 from papers.findings import Finding
 from papers.flexreduce import measured as numbers
-from papers.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
+from papers.flexreduce.measured import CLAIMS, LAYOUTS, TRAININGS, Latencies, Training, ideal_saving, is_even
+from papers.repository import Repository
 from papers.significance import LEVEL
+from wirebench.record import recorded
+from wirebench.record.notes import NotedRun
 
 EVEN, UNEVEN = (tuple(layout for layout in LAYOUTS if is_even(layout) is each) for each in (True, False))
 """Layouts that can be factored, and layouts that cannot."""
@@ -187,3 +192,35 @@ def _partly(claim: Claim, missing: Sequence[str], wanted: Sequence[str]) -> Verd
 def on_average(claim: Claim) -> str:
     """The paper's figure."""
     return f"{percent(claim.number[0])} on average"
+
+
+def records(folder: Path, claim: Claim) -> tuple[Path, ...]:
+    """Trainings of a claim about epochs, cells of one about latency; none where calls are counted from plans."""
+    if claim.unit == "calls":
+        return ()
+    if claim.id.startswith("epoch_"):
+        return tuple(run.folder for runs in _trainings(folder).values() for run in runs)
+    files = (folder / "cells" / f"{layout}.jsonl" for layout in LAYOUTS)
+    return tuple(file for file in files if file.exists())
+
+
+def command(claim: Claim) -> str:
+    """What makes them; "" where the study's `run` without flags does, or nothing is needed."""
+    return "wirebench study flexreduce run --end-to-end --link 400mbit" if claim.id.startswith("epoch_") else ""
+
+
+def rules(folder: Path, claim: Claim) -> tuple[str, ...]:
+    """The names of the rules that they break."""
+    if claim.id.startswith("epoch_"):
+        found = [rule for runs in _trainings(folder).values() for rule in trust.rules(runs, "turns")]
+    else:
+        found = [each.rule for file in records(folder, claim) for each in benchmarks.broken(file, Repository(None))]
+    return tuple(dict.fromkeys(found))
+
+
+def _trainings(folder: Path) -> dict[Path, list[NotedRun]]:
+    """By layout and collective, as the folder of the first turn is called without its number."""
+    runs: dict[Path, list[NotedRun]] = {}
+    for run in recorded.below(folder / TRAININGS):
+        runs.setdefault(run.folder.with_name(run.composition), []).append(run)
+    return runs

@@ -16,8 +16,7 @@ from typing import Any
 
 from papers.findings import Finding
 from papers.flexreduce import measured as numbers
-from papers.flexreduce.claims import claims
-from papers.flexreduce.evidence import command, records, rules
+from papers.flexreduce.claims import claims, command, records, rules
 from papers.flexreduce.figures import draw
 from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, TRAININGS, Training
 from papers.flexreduce.table import Results, document

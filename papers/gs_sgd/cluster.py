@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from papers import launched
 from papers.accuracy.rows import Method
-from papers.alike import alike, machines, refuse_twice
 from papers.claim import Verdict
 from papers.findings import Finding
 from papers.gs_sgd.claims import model_of
 from papers.gs_sgd.run import ON_CLUSTER
-from papers.rows import Row
+from papers.rows import Row, alike, machines, refuse_twice
 from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun

@@ -11,10 +11,9 @@ from papers.accuracy import figures as course
 from papers.accuracy.figures import LOSS, TOP1, Measure
 from papers.accuracy.rows import Method
 from papers.claim import Claim
-from papers.drawn import Drawn
 from papers.gs_sgd.claims import AS_PRINTED, METHODS, model_of, of_method
-from papers.gs_sgd.paper import PUBLISHED
-from papers.gs_sgd.variants import DAMAGING_K, SWEEPS, SWEPT, swept
+from papers.gs_sgd.variants import DAMAGING_K, PUBLISHED, SWEEPS, SWEPT, swept
+from papers.page import Drawn
 from papers.rows import Row, cluster
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked

@@ -11,11 +11,9 @@ from pathlib import Path
 from papers.accuracy import rows as convergence
 from papers.findings import Finding, claims_table, instead, with_unrun
 from papers.gs_sgd import cluster, figures, throughput
-from papers.gs_sgd.beyond import of_runs, of_sweeps, of_trainings
 from papers.gs_sgd.claims import findings as of_rows
-from papers.gs_sgd.claims import model_of
-from papers.gs_sgd.epochs import of_epochs
-from papers.gs_sgd.paper import PUBLISHED
+from papers.gs_sgd.claims import model_of, of_epochs, of_runs, of_sweeps, of_trainings
+from papers.gs_sgd.variants import PUBLISHED
 from papers.page import Page
 from papers.rows import Row, load
 from papers.runner import RESULTS

@@ -11,8 +11,7 @@ study `speed` has the list of all runs on emulated hosts, and trains with every 
 from collections.abc import Callable, Mapping
 
 from papers.emulated import Turns
-from papers.gs_sgd.paper import READINGS
-from papers.gs_sgd.variants import DENSE_OF, on_cluster, sweep
+from papers.gs_sgd.variants import DENSE_OF, READINGS, on_cluster, sweep
 from papers.launched import FEW, Trained
 from papers.runner import Part
 from papers.speed.parts import GS_SGD

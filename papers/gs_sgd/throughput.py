@@ -4,11 +4,10 @@ import statistics
 from collections.abc import Sequence
 
 from papers import trust
-from papers.accuracy.network import exchange_seconds
-from papers.energy import with_energy
+from papers.accuracy.curve import exchange_seconds
 from papers.gs_sgd.claims import BASES, METHODS, most_sent, of_method
-from papers.gs_sgd.paper import PUBLISHED
-from papers.rows import Row, size, times_faster
+from papers.gs_sgd.variants import PUBLISHED
+from papers.rows import Row, size, times_faster, with_energy
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 

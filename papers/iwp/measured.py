@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import trust
-from papers.energy import with_energy
 from papers.iwp.variants import unlabelled
-from papers.rows import Row
+from papers.rows import Row, with_energy
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table

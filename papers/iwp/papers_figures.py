@@ -1,24 +1,25 @@
-"""The IWP paper's Fig. 2 to 8 from trainings: distributions of importance, accuracy, loss, network I/O over time.
+"""The IWP paper's Fig. 2 to 8 from trainings; ratios of every variant, and what a slow link carries."""
 
-Runs come by model and method, from any command. What needs steps.jsonl is drawn of runs that kept it.
-"""
-
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from papers.accuracy import figures as course
 from papers.accuracy.figures import LOSS, TOP1, Measure
 from papers.accuracy.rows import Method
-from papers.drawn import Drawn
-from papers.iwp import dispersion, steps
-from papers.iwp.claims import CLAIMED
-from papers.iwp.imagenet import ABOVE, BASELINE, Trained
+from papers.estimate import Ends, mean
+from papers.iwp import steps
+from papers.iwp.claims import ABOVE, BASELINE, CLAIMED, Trained
+from papers.iwp.measured import Counted
+from papers.iwp.network import rate
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, TERNGRAD, kind, unlabelled
+from papers.page import Drawn
 from papers.rows import Row
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.figures import colours
+from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import WIDTH, Axis, Figure, Panel, around, finished, grid
@@ -187,7 +188,7 @@ def ratios_by_epoch(trained: Trained) -> Figure | str:
     lines, used = [], []
     for method in (FIXED, LAYERWISE):
         runs = list(trained.get(("resnet50", method), ()))
-        told = [(run, known) for run in runs if (known := dispersion.by_epoch(run))]
+        told = [(run, known) for run in runs if (known := steps.by_epoch(run))]
         if told:
             epochs = sorted(set.intersection(*(set(known) for _, known in told)))
             values = [[known[epoch] for _, known in told] for epoch in epochs]
@@ -195,7 +196,7 @@ def ratios_by_epoch(trained: Trained) -> Figure | str:
             lines.append(Curve(method, TONES[method], epochs, list(map(statistics.mean, values)), low, high))
             used.append([run for run, _ in told])
     if not lines:
-        return f"no steps.jsonl of ResNet-50 has compressor/importance_var/{dispersion.LAYER} (output.health_every=500)"
+        return f"no steps.jsonl of ResNet-50 has compressor/importance_var/{steps.LAYER} (output.health_every=500)"
     claim = CLAIMED["dispersion"]
     amounts = [value for line in lines for value in (*line.up, *line.low, *line.high)]
     name, drastic = f"the paper's drastic change: {claim.figure()}", [claim.number[0]] * 2
@@ -205,7 +206,7 @@ def ratios_by_epoch(trained: Trained) -> Figure | str:
     seeds = counted(map(len, used), "seed")
     note = f"Means over {seeds}, bands from the least to the largest; of an epoch the mean of its readings. "
     note += f"{provenance(run.has('environment') or {} for runs in used for run in runs)}."
-    title = f"IWP, Fig. 4: {dispersion.LAYER} of ResNet-50"
+    title = f"IWP, Fig. 4: {steps.LAYER} of ResNet-50"
     return finished(curves(lines, across, up, title, note))
 
 
@@ -252,3 +253,58 @@ def _io(title: str, by_method: Mapping[str, Sequence[steps.Rate]], link: str) ->
     across: Axis = around("time of training steps, minutes", [0.0, last])
     up = around("KB/s sent", [0.0, *(value for line in lines for value in line.up)])
     return curves(lines, across, up, title)
+
+
+SENT = {"with masks, or with indices and scales": colours.BLUE}
+CARRIED = {"sent by a host": colours.BLUE}
+TALLEST = 80.0
+"""Ratios beyond this are cut off: DGC's, at a density of 0.1 %, would make all others look alike."""
+
+
+def ratios(part: str, rows: Sequence[Counted]) -> Figure:
+    """A bar for every variant, a tick where the values alone would be, and a line at what raw masks allow."""
+    bars = [
+        Bar(row.label, {next(iter(SENT)): sent}, mark=_within(row.values), words=f"{sent:.1f}x")
+        for row in rows
+        if (sent := row.as_sent) is not None and not row.run.diverged
+    ]
+    bound = next((row.bound for row in rows if row.bound), None)
+    line = None if bound is None else (bound, f"{bound:g}x: the masks alone")
+    look = Look(SENT, line=line, cut=TALLEST, mark="values only", legend_columns=1)
+    # Early in a training all bars may end far before the line.
+    ends = [*(min(bar.end, TALLEST) for bar in bars), *([] if bound is None else [bound])]
+    across = around("dense over sent", [0.0, *ends])
+    note = f"Bars: one run each of {rows[0].steps} steps; ticks: the values alone. {_where(row.run for row in rows)}."
+    return finished(stacked(bars, across, look, f"IWP, compression ratio: {part}", note))
+
+
+def carried(rows: Sequence[Row]) -> Figure:
+    """A bar for every method: KB/s on a host's interface, beside the link's rate."""
+    known = [(row, [each for run in row.runs if (each := rate(run))]) for row in rows]
+    timed = [(row, mean([each / 1e3 for each in rates])) for row, rates in known if rates]
+    bars = [
+        Bar(
+            unlabelled(row.label), {next(iter(CARRIED)): sent.value}, _finite(sent.ends), words=f"{sent.value:,.0f}",
+        )
+        for row, sent in timed
+    ]  # fmt: skip
+    link = parse_rate(rows[0].runs[0].note["link"]) / 8e3
+    across = around("KB/s sent by a host", [0.0, link, *(bar.end for bar in bars)])
+    look = Look(CARRIED, legend=False, line=(link, "the link's rate"), spread="95 % interval")
+    turns = counted((len(row.runs) for row, _ in timed), "turn")
+    note = f"Bars: means of {turns}; lines: their 95 % intervals. {_where(run for row in rows for run in row.runs)}."
+    return finished(stacked(bars, across, look, "IWP, network I/O", note))
+
+
+def _finite(ends: Ends) -> Ends | None:
+    """The interval to draw; None for a single turn, which has none."""
+    return ends if all(map(math.isfinite, ends)) else None
+
+
+def _within(ratio: float | None) -> float | None:
+    """A tick that would lie beyond the panel is left out; the table has its number."""
+    return ratio if ratio is not None and ratio <= TALLEST else None
+
+
+def _where(runs: Iterable[NotedRun]) -> str:
+    return provenance(run.has("environment") or {} for run in runs)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from papers.accuracy import rows as convergence
 from papers.findings import Finding, claims_table, instead, with_unrun
-from papers.iwp import dispersion, figures, imagenet, measured, network, papers_figures
+from papers.iwp import claims, measured, network, papers_figures, steps
 from papers.iwp.claims import (
     CLAIMED,
     MODELS,
@@ -59,15 +59,15 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 def of_cluster(folder: Path | None) -> list[Finding]:
     """Return the findings from the runs of a cluster."""
-    there = imagenet.load(folder)
-    counted = imagenet.counted(there)
+    there = claims.on_imagenet(folder)
+    counted = claims.counted(there)
     return [
         *(each for each in of_ratios(counted) if each.records),  # not that a model was not run
         *(each for rows in counted.values() for each in of_intervals(rows)),
         *(each for rows in there.timed.values() for each in network.findings(rows, CLAIMED)),
-        *(each for model in MODELS for each in of_trainings(imagenet.methods(there.trained, model), model)),
-        *imagenet.findings(there.trained),
-        *dispersion.findings(there.trained),
+        *(each for model in MODELS for each in of_trainings(claims.methods(there.trained, model), model)),
+        *claims.findings(there.trained),
+        *steps.findings(there.trained),
     ]
 
 
@@ -78,11 +78,15 @@ def pages(options: argparse.Namespace) -> list[Page]:
         raise UserError(f"{options.runs}: has no runs PART/VARIANT-TURN; measure first")
     out = options.dir or options.runs
     below = [
-        Page(out / part, measured.document(COUNTED[part], rows), {"ratios.svg": figures.ratios(COUNTED[part], rows)})
+        Page(
+            out / part,
+            measured.document(COUNTED[part], rows),
+            {"ratios.svg": papers_figures.ratios(COUNTED[part], rows)},
+        )
         for part, rows in parts.items()
     ]
     if slow:
-        below.append(Page(out / NETWORK, network.document(slow), {"carried.svg": figures.carried(slow)}))
+        below.append(Page(out / NETWORK, network.document(slow), {"carried.svg": papers_figures.carried(slow)}))
     text = [
         "# IWP beside its paper",
         "",
@@ -97,7 +101,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
     trainings = {folder.name: convergence.load(folder) for folder in _tasks(options)}
     drawn = [papers_figures.of_trainings(trainings, slow)]
     if options.cluster:
-        there = imagenet.load(options.cluster)
+        there = claims.on_imagenet(options.cluster)
         timed = {(model, unlabelled(row.label)): row.runs for model, rows in there.timed.items() for row in rows}
         drawn.append(papers_figures.of_imagenet({**there.trained, **timed}))
     text += [line for each in drawn for line in each.lines()]

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from papers.accuracy.rows import Method
 from papers.accuracy.verdicts import judge_points
-from papers.alike import alike, machines, refuse_twice
 from papers.claim import Claim, Verdict, together
 from papers.findings import Finding, claims_table, of_rows
-from papers.mg_wfbp.all_reduces import RING, Times
+from papers.mg_wfbp.figures import RING, Times
 from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
-from papers.rows import Row, fastest, times_faster
+from papers.rows import Row, alike, fastest, machines, refuse_twice, times_faster
 from wirebench.errors import UserError
 from wirebench.record import collective_results, recorded
 from wirebench.record.notes import NotedRun

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from papers.mg_wfbp import figures, simulated
-from papers.mg_wfbp.all_reduces import Measured, Times, times
 from papers.mg_wfbp.cluster import Rows, Setting, rows_of
+from papers.mg_wfbp.figures import Measured, Times, times
 from papers.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, STAR, Model
 from papers.rows import Row, fastest
 from wirebench.figures import colours

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from papers import trust
-from papers.energy import with_energy
 from papers.findings import Finding, of_rows
 from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
 from papers.page import Page
-from papers.rows import Row, cluster, load, times_faster
+from papers.rows import Row, cluster, load, times_faster, with_energy
 from wirebench.exchange.reduce_scatter import WAIT
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked

@@ -1,19 +1,16 @@
-"""The MG-WFBP paper's claims beside the simulator: its Fig. 5 to 9 and a table.
-
-Nothing of it is measured but the all-reduces beside Fig. 5 (b).
-"""
+"""The MG-WFBP paper's claims beside the simulator: its Fig. 5 to 9, a table, and which commit gave these numbers."""
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from papers.findings import Finding, claims_table
-from papers.mg_wfbp import figures, origin, paper
-from papers.mg_wfbp.all_reduces import Measured, times
+from papers.mg_wfbp import figures, paper
 from papers.mg_wfbp.claims import claims, network_claims
-from papers.mg_wfbp.figures import SHOWN
+from papers.mg_wfbp.figures import SHOWN, Measured, times
 from papers.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, Model, Step
 from papers.page import Page
 from papers.rows import load
@@ -22,15 +19,18 @@ from wirebench import collectives, schedulers
 from wirebench.costmodel.formulas import Line, ring
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
 from wirebench.figures.provenance import computed, counted, provenance
 from wirebench.figures.style import Figure
 from wirebench.planner.compositions import DENSE, sizes_of
 from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.simulation.trace import Trace
+from wirebench.telemetry import environment
 from wirebench.topology import presets
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
+from wirebench.utils.parsing import json_of
 
 RING = "ring"
 EMULATED = RESULTS / "schedules/googlenet_8x10gbit"
@@ -85,7 +85,7 @@ def all_reduce(nodes: int) -> Line:
 def page(folder: Path) -> Page:
     """The report."""
     found = results()
-    known = origin.of(folder, *found)
+    known = known_since(folder, *found)
     constants = "the network constants of the authors' simulator"
     where = {model.label: computed(known.git, _trace(model), constants) for model in MODELS}
     both = computed(known.git, *map(_trace, MODELS), constants)
@@ -99,7 +99,7 @@ def page(folder: Path) -> Page:
         drawn[f"{real}.svg"] = figures.real_figure(model, found.predicted[label], found.starred[label], where[label])
         drawn[f"{simulated}.svg"] = figures.simulated_figure(model, found.simulated[label], where[label])
     in_order = {name: drawn[name] for name in CAPTIONS}
-    return Page(folder, document(found), in_order, files={origin.FILE: known.text})
+    return Page(folder, document(found), in_order, files={FILE: known.text})
 
 
 def _measured() -> list[Measured]:
@@ -242,3 +242,63 @@ def _predicted(model: Model, steps: Sequence[Step], starred: Mapping[int, float]
             "that were fitted to another job, do not bear predictions of steps.",
         ]
     return [*said, "", *table(("nodes", "schedule", "measured", "predicted", "error", "fitted"), rows)]
+
+
+FILE = "simulated.json"
+GIT = "git"
+DIGITS = 6
+"""Digits kept of each number, so that another processor's rounding does not change the result."""
+
+
+class Origin(NamedTuple):
+    """The commit as an environment has it (None outside a checkout), and the text of the file."""
+
+    git: dict[str, Any] | None
+    text: str
+
+
+def known_since(
+    folder: Path,
+    call_seconds: float,
+    predicted: Mapping[str, Sequence[Step]],
+    starred: Mapping[str, Mapping[int, float]],
+    simulated: Mapping[str, Efficiencies],
+) -> Origin:
+    """Origin of these numbers. The commit comes from the folder's file if that has the same numbers, else from this
+    checkout.
+
+    predicted, starred, simulated  by model: steps, seconds of a step on a star by nodes, and efficiencies
+    """
+    numbers = {
+        "call_seconds": _short(call_seconds),
+        "steps": {
+            label: [[step.nodes, step.schedule, _short(step.predicted)] for step in those]
+            for label, those in predicted.items()
+        },
+        "star": {
+            label: {str(nodes): _short(seconds) for nodes, seconds in those.items()} for label, those in starred.items()
+        },
+        "efficiencies": {
+            label: {str(nodes): {name: _short(share) for name, share in each.items()} for nodes, each in those.items()}
+            for label, those in simulated.items()
+        },
+    }
+    before = _read(folder / FILE)
+    known = {key: value for key, value in before.items() if key != GIT}
+    git = before[GIT] if known == numbers else environment.git()
+    return Origin(git, json.dumps({GIT: git, **numbers}, indent=1) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """{} where there is no file; UserError where it is not one of these."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json_of(path.read_text(encoding="utf-8"))
+        return {GIT: content[GIT], **content}
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: is not what `wirebench study mg_wfbp report` writes: {error!r}") from error
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

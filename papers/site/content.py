@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from papers import benchmarks
-from papers.accuracy import reference
+from papers.accuracy import known
 from papers.claim import STATES, Claim, State, Verdict, together
 from papers.findings import Finding, with_unrun
 from papers.page import Page
@@ -139,7 +139,7 @@ def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[Sta
 def flagged(sections: Sequence[Section]) -> list[tuple[Path, str]]:
     """The runs behind findings and tables that converge otherwise than the reference runs of their method, and how."""
     try:
-        return reference.flagged(_evidence(sections)[0])
+        return known.flagged(_evidence(sections)[0])
     except UserError:
         return []  # a reference that cannot be read: the section of its study says so
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from papers import trust
 from papers.accuracy.known import of_classics
-from papers.energy import with_energy
-from papers.rows import DDP, DENSE, Row, fastest, size
+from papers.rows import DDP, DENSE, Row, fastest, size, with_energy
 from wirebench.planner.accuracy import Accuracies
 from wirebench.utils.markdown import table
 

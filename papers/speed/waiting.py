@@ -6,13 +6,12 @@ from pathlib import Path
 
 from papers import trust
 from papers.claim import Claim
-from papers.energy import with_energy
 from papers.estimate import mean, ratio_of_turns
 from papers.findings import Finding, claims_table, of_rows, with_unrun
 from papers.mg_wfbp.measured import together
 from papers.page import Page
 from papers.published import load as published
-from papers.rows import NEEDS, Row, by_label, size
+from papers.rows import NEEDS, Row, by_label, size, with_energy
 from papers.speed.parts import DENSE, PAIRS, SPARSELOCO, STREAMED, WAITING
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun

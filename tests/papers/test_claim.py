@@ -8,7 +8,7 @@ import pytest
 
 from papers.claim import Claim, Verdict, together
 from papers.estimate import Estimate
-from papers.gs_sgd.paper import PUBLISHED
+from papers.gs_sgd.variants import PUBLISHED
 from papers.published import load
 from papers.study import Study, available
 from wirebench.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from papers.findings import instead
-from papers.mg_wfbp import cluster, figures, origin, paper
+from papers.mg_wfbp import cluster, figures, paper
 from papers.mg_wfbp import simulated as report
 from papers.mg_wfbp.claims import claims
 from papers.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
@@ -96,8 +96,9 @@ def test_figures_name_the_commit_that_first_gave_their_numbers(tmp_path, monkeyp
     nodewise = {4: dict.fromkeys(figures.SHOWN, 0.9), 64: dict.fromkeys(figures.SHOWN, 0.5)}
 
     def known(predicted):
-        made = origin.of(tmp_path, 0.0015, {"GoogLeNet": predicted}, {"GoogLeNet": {2: 0.5}}, {"GoogLeNet": nodewise})
-        (tmp_path / origin.FILE).write_text(made.text)
+        stars = {"GoogLeNet": {2: 0.5}}
+        made = report.known_since(tmp_path, 0.0015, {"GoogLeNet": predicted}, stars, {"GoogLeNet": nodewise})
+        (tmp_path / report.FILE).write_text(made.text)
         return made.git
 
     first, later = ({"commit": letter * 40, "dirty": False} for letter in "ab")
@@ -106,7 +107,7 @@ def test_figures_name_the_commit_that_first_gave_their_numbers(tmp_path, monkeyp
     monkeypatch.setattr(environment, "git", lambda: later)
     assert known(steps) == first, "the later one gives the same"
     assert known([*steps[:-1], steps[-1]._replace(predicted=0.42)]) == later
-    (tmp_path / origin.FILE).write_text("{}")
+    (tmp_path / report.FILE).write_text("{}")
     with pytest.raises(UserError, match="is not what `wirebench study mg_wfbp report` writes"):
         known(steps)
     where = "from a; commit b"

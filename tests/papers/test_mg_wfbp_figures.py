@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from papers.mg_wfbp import all_reduces, cluster, cluster_figures, figures, paper, simulated
-from papers.mg_wfbp.all_reduces import Measured, Times
+from papers.mg_wfbp import cluster, cluster_figures, figures, paper, simulated
+from papers.mg_wfbp.figures import Measured, Times
 from papers.mg_wfbp.paper import GOOGLENET, LABELS, RESNET, STAR, Step
 from tests import charts
 from tests.papers import verb
@@ -55,11 +55,11 @@ def test_times_of_all_reduces_are_the_rings_and_what_the_paper_prints() -> None:
 
 
 def test_a_line_is_fitted_by_relative_errors() -> None:
-    exact = all_reduces.fitted({size: 0.001 + 2e-9 * size for size in (10**3, 10**4, 10**6, 10**7)})
+    exact = figures.fitted({size: 0.001 + 2e-9 * size for size in (10**3, 10**4, 10**6, 10**7)})
     assert exact._asdict() == pytest.approx({"a": 0.001, "b": 2e-9})
-    through_nothing = all_reduces.fitted({1000: 1e-6, 2000: 3e-6})
+    through_nothing = figures.fitted({1000: 1e-6, 2000: 3e-6})
     assert through_nothing.a == 0 and 1e-9 < through_nothing.b < 1.5e-9, "no start-up below 0"
-    flat = all_reduces.fitted({1000: 3e-3, 1_000_000: 2e-3})
+    flat = figures.fitted({1000: 3e-3, 1_000_000: 2e-3})
     assert flat.b == 0 and 2e-3 < flat.a < 3e-3
 
 
@@ -71,7 +71,7 @@ def test_times_are_those_of_rings_alone() -> None:
     first = run(("Sum", "ring", 10, 0.1), ("Sum", "ring", 20, 0.5), ("Gather", "ring", 10, 9.0))
     second = run(("Sum", "ring", 10, 0.3), ("Sum", "tree", 10, 9.0), ("Sum", "ring", 10, 0.2))
     nothing = [run(("Sum", "ring", 10, None)), NotedRun(Path(), {}, {})]
-    assert all_reduces.times({4: [first, second], 2: nothing}) == {
+    assert figures.times({4: [first, second], 2: nothing}) == {
         4: {10: Times(0.2, (0.1, 0.3)), 20: Times(0.5, (0.5, 0.5))}
     }
 

@@ -10,13 +10,12 @@ import pytest
 
 from papers.accuracy.curve import WINDOW, Pace, curve_of, pace
 from papers.accuracy.figures import MOST_POINTS, windows
-from papers.accuracy.fronts import front, fronts
 from papers.accuracy.modern import DENSE, EIGHTH, HALF, LARGER, QUARTER, QUICK, STEPS
 from papers.accuracy.report import methods_of
 from papers.accuracy.run import chosen, planned
 from papers.accuracy.task import Task, listed
 from papers.accuracy.tasks import GPT, MODERN, RESNET, TASKS
-from papers.accuracy.times import beside_dense, equal_time, mean_pace, sides, yardstick
+from papers.accuracy.times import beside_dense, equal_time, front, fronts, mean_pace, sides, yardstick
 from papers.series import options_of
 from tests.flexreduce import run_record
 from tests.papers import verb

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from papers.accuracy.reference import flagged
+from papers.accuracy.known import flagged
 from papers.runner import RESULTS
 from wirebench.inspect.reference import Trained, last, reference_of, remarks
 from wirebench.record import recorded

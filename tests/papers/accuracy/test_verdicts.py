@@ -12,7 +12,7 @@ from papers.accuracy.modern import HALF, LARGER
 from papers.accuracy.rates import tried
 from papers.accuracy.report import methods_of
 from papers.accuracy.tasks import GPT, TASKS
-from papers.accuracy.zero_one import rounds_of
+from papers.accuracy.verdicts import rounds_of
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, put_rate, record
 from wirebench.compressors.common.intervals import Intervals

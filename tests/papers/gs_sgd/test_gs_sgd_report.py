@@ -8,9 +8,7 @@ import pytest
 from papers.accuracy.rows import Method
 from papers.claim import State
 from papers.findings import Finding
-from papers.gs_sgd.beyond import of_runs, of_sweeps
-from papers.gs_sgd.claims import findings, model_of
-from papers.gs_sgd.epochs import of_epochs
+from papers.gs_sgd.claims import findings, model_of, of_epochs, of_runs, of_sweeps
 from papers.gs_sgd.throughput import section
 from papers.gs_sgd.variants import swept
 from papers.rows import load

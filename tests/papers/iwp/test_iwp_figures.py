@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from papers.accuracy.rows import Method
-from papers.iwp import dispersion, papers_figures, steps
+from papers.iwp import papers_figures, steps
 from papers.iwp.papers_figures import of_imagenet, of_trainings
 from papers.rows import Row
 from tests import charts
@@ -54,7 +54,7 @@ def reading(peak: int, ratio: float) -> dict[str, float]:
     named = {
         f"{steps.SHARE}{layer}/{low:.3g}": share for layer in LAYERS for low, share in zip(LOWS, shares, strict=True)
     }
-    return {**named, dispersion.MEAN: 2.0, dispersion.VARIANCE: 2.0 * ratio}
+    return {**named, steps.MEAN: 2.0, steps.VARIANCE: 2.0 * ratio}
 
 
 def points(line: tuple[list[Any], list[float]]) -> dict[Any, float]:
@@ -117,7 +117,7 @@ def test_what_runs_have_no_data_for_is_named(tmp_path: Path, capsys: pytest.Capt
     assert sum("`wirebench study iwp report --cluster FOLDER` draws it" in line for line in missing) == 3
     assert "- Not drawn: Fig. 7 and 8, network I/O over time: no run kept its steps.jsonl." in missing
     assert any("no steps.jsonl has compressor/importance_share" in line for line in missing)
-    assert any(f"has compressor/importance_var/{dispersion.LAYER}" in line for line in missing)
+    assert any(f"has compressor/importance_var/{steps.LAYER}" in line for line in missing)
     assert {path.name for path in (tmp_path / "own").glob("*.svg")} == {"imagenet_fig5.svg", "imagenet_fig6.svg"}
 
 

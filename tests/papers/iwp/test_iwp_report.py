@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from papers.iwp import imagenet, report
+from papers.iwp import claims, report
 from papers.iwp.claims import CLAIMED, united
 from papers.iwp.measured import Counted
 from papers.study import Study
@@ -166,7 +166,7 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
         made["config"]["train"] = {"max_steps": 200 if place == "cut" else 0, "epochs": 90, "seed": seed}
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "record.json").write_text(json.dumps(made))
-    found = {each.claim.id: each for each in imagenet.findings(imagenet.load(tmp_path).trained)}
+    found = {each.claim.id: each for each in claims.findings(claims.on_imagenet(tmp_path).trained)}
     assert {name: each.verdict.state for name, each in found.items()} == {
         "resnet50_baseline": "reproduced", "resnet50_layerwise_accuracy": "not decidable",
         "alexnet_baseline": "other setting", "alexnet_terngrad_accuracy": "other setting",
@@ -179,7 +179,7 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
     (tmp_path / "again").mkdir()
     (tmp_path / "again/record.json").write_text(json.dumps(again))
     with pytest.raises(UserError, match=r"resnet50, dense: .* are both seed 1"):
-        imagenet.load(tmp_path)
+        claims.on_imagenet(tmp_path)
     assert verb.report("iwp")(["--cluster", str(tmp_path / "nothing"), "--print"]) == 2
     assert "has no finished run of alexnet or resnet50 on an image folder" in capsys.readouterr().err
 
