@@ -19,6 +19,8 @@ from wirebench.topology.rates import parse_rate
 
 DENSE = ("dense", "dense, one message")
 DDP = "DDP"
+COMPUTING = ("data", "forward", "backward", "update")
+"""Phases in which a step computes."""
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
 """Keys of the note of a run on an emulated cluster."""
 
@@ -60,6 +62,18 @@ class Row:
         lows = [run.has("step_seconds", "p10") for run in self.runs]
         highs = [run.has("step_seconds", "p90") for run in self.runs]
         return None if None in lows or None in highs else (min(lows), max(highs))
+
+    @property
+    def spread_ms(self) -> tuple[float, float] | None:
+        """The same in milliseconds, as bars have it."""
+        between = self.steps_between
+        return None if between is None else (1e3 * between[0], 1e3 * between[1])
+
+    @property
+    def computing(self) -> float | None:
+        """Seconds of a step that are neither compression nor the wait for other ranks; None where a run lacks one."""
+        parts = [self.median("phases", name) for name in COMPUTING]
+        return None if None in parts else sum(part or 0.0 for part in parts)
 
     @property
     def turns(self) -> dict[str, float]:

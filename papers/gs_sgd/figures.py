@@ -118,26 +118,20 @@ def breakdown(network: str, rows: Sequence[Row]) -> Figure | str:
 
 
 def _bar(row: Row, papers: Mapping[str, float]) -> Bar:
-    between, rate = row.steps_between, row.median("images_per_second", "median")
-    spread = None if between is None else (1e3 * between[0], 1e3 * between[1])
+    rate = row.median("images_per_second", "median")
     words = "" if rate is None else f"{rate:,.0f} images/s"
     method = next((name for name, label in AS_PRINTED.items() if label == row.label), None)
     if method is not None and method in papers:
         words += f"; the paper's {papers[method]:,}"
-    return Bar(row.title, {part: 1e3 * seconds for part, seconds in _parts(row).items()}, spread, words=words)
+    return Bar(row.title, {part: 1e3 * seconds for part, seconds in _parts(row).items()}, row.spread_ms, words=words)
 
 
 def _parts(row: Row) -> dict[str, float]:
     """Seconds of a step by the paper's three parts; {} for runs that do not tell them."""
-    phases = {name: row.median("phases", name) for name in ("data", "forward", "backward", "update")}
-    compress, exposed, seconds = (
-        row.median("phases", "compress"),
-        row.median("phases", "exchange_exposed"),
-        row.step_seconds,
-    )
-    if compress is None or exposed is None or not seconds or None in phases.values():
+    compress, exposed = (row.median("phases", name) for name in ("compress", "exchange_exposed"))
+    seconds, computing = row.step_seconds, row.computing
+    if compress is None or exposed is None or not seconds or computing is None:
         return {}
-    computing = sum(each or 0.0 for each in phases.values())
     sparsifying = min(compress, exposed)
     rest = max(seconds - computing - sparsifying, 0.0)
     return {COMPUTING: computing, SPARSIFYING: sparsifying, COMMUNICATING: rest}

@@ -11,7 +11,6 @@ from papers.rows import Row, size, times_faster, with_energy
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
-PASSES = ("data", "forward", "backward", "update")
 HEAD = (
     "method", "images/s", "paper", "step", "computing", "compressing", "sent, busiest worker",
     "its messages take", "images/s at most",
@@ -35,7 +34,7 @@ def section(model: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _cells(row: Row, papers: dict[str, float]) -> list[str]:
-    rate, computing, messages = row.median("images_per_second", "median"), _computing(row), _messages(row)
+    rate, computing, messages = row.median("images_per_second", "median"), row.computing, _messages(row)
     at_most = "-"
     if rate and row.step_seconds and computing is not None:
         at_most = f"{rate * row.step_seconds / (computing + messages):,.0f}"
@@ -48,11 +47,6 @@ def _cells(row: Row, papers: dict[str, float]) -> list[str]:
         _ms(messages),
         at_most,
     ]
-
-
-def _computing(row: Row) -> float | None:
-    parts = [row.median("phases", name) for name in PASSES]
-    return None if None in parts else sum(part or 0.0 for part in parts)
 
 
 def _messages(row: Row) -> float:

@@ -115,13 +115,13 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _bar(row: Row) -> Bar:
-    between, predicted = row.steps_between, row.median("prediction", "step_seconds")
-    seconds = row.step_seconds or 0.0
+    predicted, seconds = row.median("prediction", "step_seconds"), row.step_seconds or 0.0
     words = f"{_ms(seconds):.0f}"
     if predicted is not None:
         words += f", predicted {_ms(predicted):.0f} ({100 * (predicted / seconds - 1):+.1f} %)"
-    spread = None if between is None else (_ms(between[0]), _ms(between[1]))
-    return Bar(row.title, {row.title: _ms(seconds)}, spread, None if predicted is None else _ms(predicted), words)
+    return Bar(
+        row.title, {row.title: _ms(seconds)}, row.spread_ms, None if predicted is None else _ms(predicted), words
+    )
 
 
 def _cells(row: Row) -> list[str]:

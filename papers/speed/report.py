@@ -62,11 +62,11 @@ def _is_local(folder: Path) -> bool:
 def figure(rows: Sequence[Row]) -> Figure:
     """A bar for every method: what computes, what compresses, and the communication that is left."""
     timed = [row for row in rows if row.step_seconds is not None]
-    computing = min(map(_computing, timed), default=0.0)
+    computing = min((row.computing or 0.0 for row in timed), default=0.0)
     bars = [
         Bar(
             row.title, dict(zip(colours.STEP, (1e3 * part for part in _parts(row, computing)), strict=True)),
-            _spread(row), words=f"{1e3 * (row.step_seconds or 0.0):.0f}",
+            row.spread_ms, words=f"{1e3 * (row.step_seconds or 0.0):.0f}",
         )
         for row in timed
     ]  # fmt: skip
@@ -77,21 +77,11 @@ def figure(rows: Sequence[Row]) -> Figure:
     return finished(stacked(bars, across, look, f"Compressors, time per step: {cluster(rows)}", _note(rows)))
 
 
-def _spread(row: Row) -> tuple[float, float] | None:
-    between = row.steps_between
-    return None if between is None else (1e3 * between[0], 1e3 * between[1])
-
-
 def _note(rows: Sequence[Row]) -> str:
     runs = [run for row in rows for run in row.runs]
     turns = counted((len(row.runs) for row in rows), "turn")
     where = provenance(run.has("environment") or {} for run in runs)
     return f"Bars: medians of {turns}; lines: 10 % to 90 % of all steps. {where}."
-
-
-def _computing(row: Row) -> float:
-    """Seconds of a step that are neither compression nor the wait for other ranks."""
-    return sum(row.median("phases", name) or 0.0 for name in ("data", "forward", "backward", "update"))
 
 
 def _parts(row: Row, least: float) -> tuple[float, float, float]:
@@ -100,6 +90,6 @@ def _parts(row: Row, least: float) -> tuple[float, float, float]:
     least  computing of the methods that show it; DDP waits within the backward pass, which hides its own
     """
     compress = row.median("phases", "compress")
-    computing = least if compress is None else _computing(row)
+    computing = least if compress is None else row.computing or 0.0
     compress = min(compress or 0.0, row.median("phases", "exchange_exposed") or 0.0)
     return computing, compress, max((row.step_seconds or 0.0) - computing - compress, 0.0)

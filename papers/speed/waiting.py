@@ -23,7 +23,6 @@ HEAD = (
     "computing ms", "waiting for exchanges ms", "compressing ms", "bytes of a step",
 )  # fmt: skip
 CLAIMS = list(published(Path(__file__).parent).claims.values())
-COMPUTING = ("data", "forward", "backward", "update")
 EXCHANGES = ("Sum", "Gather")
 """Kinds of requests that the part's methods make, as a timeline names them."""
 
@@ -117,8 +116,6 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
 
 def _cells(row: Row) -> list[str]:
     seconds, run = list(step_seconds(row).values()), row.runs[0]
-    parts = [row.median("phases", name) for name in COMPUTING]
-    computing = None if None in parts else sum(part or 0.0 for part in parts)
     return [
         row.title,
         str(len(row.runs)),
@@ -126,7 +123,7 @@ def _cells(row: Row) -> list[str]:
         f"{run.has('config', 'network', 'dilation') or 1:g}",
         str(run.record["images_per_second"]["steps"]),
         mean(seconds).mapped(lambda each: 1e3 * each).words("{:.1f}", "{:.1f}") if seconds else "-",
-        ms(computing),
+        ms(row.computing),
         ms(row.median("phases", "exchange_exposed")),
         ms(row.median("phases", "compress")),
         size(row.median("bytes_per_step", "wire_mean")),
