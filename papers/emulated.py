@@ -1,50 +1,16 @@
 """Runs that take turns on emulated hosts: what `wirebench study NAME run` makes of a list of them."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from papers.launched import Trained
 from papers.runner import RESULTS, Launch, Part, measure
-from papers.trainings import Cluster, Composition, Training
+from papers.trainings import Training
 from papers.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
-
-
-@dataclass(frozen=True)
-class Emulated:
-    """Compositions that take turns on one emulated cluster, and stand in one table.
-
-    folder       of their runs, below results/
-    rows         config and overrides, by label; shared: overrides of all
-    keeps        files beside the record that stay with the first turn
-    between      what stands for a space in the names of runs
-    may_diverge  whether a run that diverged is a result
-    """
-
-    folder: str
-    place: Cluster
-    rows: Mapping[str, Composition]
-    shared: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
-    between: str = "_"
-    may_diverge: bool = True
-
-    def trainings(self, options: argparse.Namespace) -> Iterator[Training]:
-        """Every row once, then every one again; options as from `flags`."""
-        changed = {"link": options.link, "hosts": options.hosts}
-        place = self.place._replace(**{key: value for key, value in changed.items() if value is not None})
-        rows = [row for row in self.rows.items() if options.rows is None or row[0] in options.rows]
-        for turn in range(options.turns):
-            for label, (config, overrides) in rows:
-                words = {word.partition("=")[0]: word for word in (*self.shared, *overrides, *options.set)}
-                name = label.replace(", ", "-").replace(" ", self.between)
-                keeps = self.keeps if turn == 0 else ()
-                yield Training(
-                    f"{name}-{turn}", label, place, options.config or Path(config), tuple(words.values()), keeps,
-                    self.may_diverge,
-                )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,7 +20,7 @@ class Turns:
     parts  by name; whole, short: the command lines of a study's `series`
     """
 
-    parts: Mapping[str, Emulated]
+    parts: Mapping[str, Trained]
     whole: Sequence[Part]
     short: Sequence[Part]
 
@@ -82,9 +48,17 @@ class Turns:
         runs: dict[Path, list[Training]] = {}
         for part in chosen:
             folder = options.out / Path(part.folder).name if options.out else RESULTS / part.folder
-            runs.setdefault(folder.resolve(), []).extend(part.trainings(options))
+            runs.setdefault(folder.resolve(), []).extend(trainings(part, options))
         return measure({out: those for out, those in runs.items() if those}, launch, options.again)
 
     def series(self, quick: bool) -> list[Part]:
         """See study.Runs."""
         return list(self.short if quick else self.whole)
+
+
+def trainings(part: Trained, options: argparse.Namespace) -> list[Training]:
+    """The runs of a part, by the flags of `Turns`."""
+    assert part.here is not None
+    changed = {key: value for key in ("link", "hosts") if (value := getattr(options, key)) is not None}
+    found = part.trainings(Path(), part.here._replace(**changed), options.turns, options.rows, options.set)
+    return [each if options.config is None else replace(each, config=options.config) for each in found]

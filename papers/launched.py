@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
-from papers.trainings import RESUMING, TRAIN, Composition, Training, part_of
+from papers.trainings import RESUMING, TRAIN, Cluster, Composition, Place, Training, part_of
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -47,15 +47,18 @@ FEW = ("train.max_steps=200", "train.warmup_steps=50", "train.eval_every=0")
 
 @dataclass(frozen=True)
 class Trained:
-    """Trainings of a paper's experiment.
+    """Trainings of an experiment: compositions that stand in one table.
 
-    about    tables and figures of the paper
-    rows     config and overrides, by label
-    shared   overrides of all; repeats: runs of each row
-    seeds    whether a repeat is another seed, a whole training that resumes; else the rows take turns
-    layouts  ranks on each machine, of every world that the paper has; none: whatever the launch has
-    needs    which of INPUTS the data lies in; "": none
-    keeps    files beside record and config that stay
+    about        tables and figures of the paper; "" for runs on emulated hosts
+    rows         config and overrides, by label; shared: overrides of all; repeats: runs of each row
+    seeds        whether a repeat is another seed, a whole training that resumes; else the rows take turns
+    layouts      ranks on each machine, of every world that the paper has; none: whatever the launch has
+    needs        which of INPUTS the data lies in; "": none
+    keeps        files beside record and config that stay; on emulated hosts those of the first turn
+    here         the emulated cluster; None: a cluster of one's own
+    folder       of the runs on emulated hosts, below results/
+    between      what stands for a space in the names of runs
+    may_diverge  whether a run that diverged is a result
     """
 
     about: str
@@ -66,6 +69,27 @@ class Trained:
     layouts: tuple[str, ...] = ()
     needs: str = ""
     keeps: tuple[str, ...] = ()
+    here: Cluster | None = None
+    folder: str = ""
+    between: str = "_"
+    may_diverge: bool = True
+
+    def trainings(
+        self, where: Path, place: Place, repeats: int, labels: Sequence[str] | None, more: Sequence[str] = ()
+    ) -> Iterator[Training]:
+        """The runs in their order, named below `where`; labels: of these rows alone; more: further overrides."""
+        rows = [row for row in self.rows.items() if labels is None or row[0] in labels]
+        # What is timed takes turns; the seeds of a row follow each other, so that its row is whole before the next.
+        turns = range(repeats)
+        order = [(row, each) for row in rows for each in turns] if self.seeds else [(r, e) for e in turns for r in rows]
+        for (label, (config, overrides)), repeat in order:
+            seed = (f"train.seed={repeat}",) if self.seeds else ()
+            words = {word.partition("=")[0]: word for word in (*overrides, *self.shared, *seed, *more)}
+            name = label.replace(", ", "-").replace(" ", self.between).replace("%", "percent")
+            yield Training(
+                str(where / f"{name}-{repeat}"), label, place, Path(config), tuple(words.values()),
+                self.keeps if self.here is None or not repeat else (), self.may_diverge, self.seeds,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -182,25 +206,10 @@ def planned(name: str, part: Trained | Timed, options: argparse.Namespace) -> It
             sizes = tuple(options.sizes or part.sizes)
             yield Timing(place.layout or name, place, part.collectives, sizes, seconds, options.device)
         else:
-            yield from _trainings(name, part, place, folder or "FOLDER", options)
-
-
-def _trainings(
-    name: str, part: Trained, place: Launched, folder: str, options: argparse.Namespace
-) -> Iterator[Training]:
-    where = f"{name}/{place.layout}" if len(part.layouts) > 1 else name
-    data = (f"data.root={_absolute(folder)}",) if part.needs else ()
-    repeats = range(part.repeats if options.repeats is None else options.repeats)
-    rows = [row for row in part.rows.items() if options.rows is None or row[0] in options.rows]
-    # What is timed takes turns; the seeds of a row follow each other, so that its row is whole before the next begins.
-    order = [(row, each) for row in rows for each in repeats] if part.seeds else [(r, e) for e in repeats for r in rows]
-    for (label, (config, overrides)), repeat in order:
-        seed = (f"train.seed={repeat}",) if part.seeds else ()
-        words = {word.partition("=")[0]: word for word in (*overrides, *part.shared, *seed, *data, *options.set)}
-        yield Training(
-            f"{where}/{_named(label)}-{repeat}", label, place, Path(config), tuple(words.values()), part.keeps,
-            resumes=part.seeds,
-        )  # fmt: skip
+            where = Path(name, place.layout) if len(part.layouts) > 1 else Path(name)
+            data = (f"data.root={_absolute(folder or 'FOLDER')}",) if part.needs else ()
+            repeats = part.repeats if options.repeats is None else options.repeats
+            yield from part.trainings(where, place, repeats, options.rows, (*data, *options.set))
 
 
 def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> Iterator[Launched]:
@@ -296,7 +305,3 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 def _absolute(folder: str) -> str:
     return folder if folder == "FOLDER" else within(Path(folder).resolve())
-
-
-def _named(label: str) -> str:
-    return label.replace(" ", "_").replace("%", "percent")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from papers.accuracy.modern import SPARSE, STREAMING
-from papers.emulated import Emulated
 from papers.gs_sgd.variants import readings, variants
+from papers.launched import Trained
 from papers.trainings import Cluster, Composition
 from wirebench import compressors
 from wirebench.compose.resolve import optimizer_for
@@ -47,20 +47,28 @@ def _rows(config: str, overrides: Mapping[str, Sequence[str]], labels: Iterable[
     return {label: (CONFIG.format(config), overrides[label]) for label in labels or overrides}
 
 
+def _on(
+    place: Cluster, folder: str, rows: Mapping[str, Composition], shared: tuple[str, ...] = (),
+    keeps: tuple[str, ...] = (), between: str = "_", may_diverge: bool = True,
+) -> Trained:  # fmt: skip
+    """Rows that take turns on an emulated cluster, with their results in this folder of results/."""
+    return Trained("", rows, shared, here=place, folder=folder, keeps=keeps, between=between, may_diverge=may_diverge)
+
+
 _EVERY = _compressors()
 _SLOW = ("dense", "topk", "gtopk", "gs_sgd literal", "sketched_sgd literal")
 _BY_LINK = ("dense", "bf16", "quantised_sum", "topk", "powersgd")
 LINKS = ("100mbit", "300mbit", "1gbit", "3gbit")
 METHODS = {
-    **{model: Emulated(f"methods/{model}", FOUR, _rows(f"methods_{model}", _EVERY)) for model in ("vgg16", "resnet20")},
+    **{model: _on(FOUR, f"methods/{model}", _rows(f"methods_{model}", _EVERY)) for model in ("vgg16", "resnet20")},
     # In slow motion but for the compressors, which are ten times as fast beside the network.
-    "vgg16_slow": Emulated(
-        "methods/vgg16_slow", Cluster("100mbit", 4), _rows("methods_vgg16", _EVERY, _SLOW),
+    "vgg16_slow": _on(
+        Cluster("100mbit", 4), "methods/vgg16_slow", _rows("methods_vgg16", _EVERY, _SLOW),
         ("network.dilation=10", "train.max_steps=11", "train.warmup_steps=3"),
     ),
     **{
-        f"vgg16-{link}": Emulated(
-            f"methods/vgg16-{link}", Cluster(link, 4), _rows("methods_vgg16", _EVERY, _BY_LINK), ("train.max_steps=16",)
+        f"vgg16-{link}": _on(
+            Cluster(link, 4), f"methods/vgg16-{link}", _rows("methods_vgg16", _EVERY, _BY_LINK), ("train.max_steps=16",)
         )
         for link in LINKS
     },
@@ -70,9 +78,7 @@ _PAPERS = {
     **{label: _EVERY[label] for label in ("gtopk", "gs_sgd", "sketched_sgd", *variants(0.01))},
     **{label: tuple(words) for label, words in readings().items()},
 }
-GS_SGD = {
-    model: Emulated(f"gs-sgd/{model}", FOUR, _rows(f"methods_{model}", _PAPERS)) for model in ("vgg16", "resnet20")
-}
+GS_SGD = {model: _on(FOUR, f"gs-sgd/{model}", _rows(f"methods_{model}", _PAPERS)) for model in ("vgg16", "resnet20")}
 """The methods as printed also at 0.4 % and 0.1 %: where the paper's warm-up ends, and what DGC and gTop-k have."""
 
 MERGED = ("wfbp", "sync_easgd", "mg_wfbp", "optimal")
@@ -87,9 +93,9 @@ def _scheduled(label: str) -> tuple[str, ...]:
 
 
 SCHEDULES = {
-    f"{config}_{nodes}x{rate}": Emulated(
-        f"schedules/{config}_{nodes}x{rate}", Cluster(link, nodes),
-        _rows(f"schedules_{config}", {label: _scheduled(label) for label in labels}), shared, (TRACE,), between="-",
+    f"{config}_{nodes}x{rate}": _on(
+        Cluster(link, nodes), f"schedules/{config}_{nodes}x{rate}",
+        _rows(f"schedules_{config}", {label: _scheduled(label) for label in labels}), shared, (TRACE,), "-",
     )
     for config, nodes, rate, link, labels, shared in (
         # What the paper's nodes had: the nominal rate of their 10GbE, slowed down ten times; then what all-reduces on
@@ -113,7 +119,7 @@ PAIRS = ((SPARSELOCO, DENSE), (STREAMED, WAITING))
 _STREAMED = ("compressor.name=none", *STREAMING, "train.warmup_steps=30", "train.max_steps=60")
 
 
-def _local_steps(link: str, dilation: int, batch: int, rows: Mapping[str, tuple[str, ...]]) -> Emulated:
+def _local_steps(link: str, dilation: int, batch: int, rows: Mapping[str, tuple[str, ...]]) -> Trained:
     """Eight workers share the machine's cores, so everything is slowed down, links and trace alike: what the workers
     themselves compute (gradients, updates, top-k) is then small beside what the trace and the links take. Counted
     steps are whole rounds, and follow one round or, of dense training, one step. The timeline is drawn until a fragment
@@ -121,7 +127,7 @@ def _local_steps(link: str, dilation: int, batch: int, rows: Mapping[str, tuple[
     """
     shared = (f"network.dilation={dilation}", f"data.batch_size={batch}", "output.trace_steps=15")
     place = Cluster(link, 8)
-    return Emulated("today/speed", place, _rows("today_speed", rows), shared, (TRACE,), between="-", may_diverge=False)
+    return _on(place, "today/speed", _rows("today_speed", rows), shared, (TRACE,), "-", may_diverge=False)
 
 
 LOCAL_STEPS = {

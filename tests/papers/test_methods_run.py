@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from papers.emulated import trainings
 from papers.gs_sgd.variants import LITERAL, variants
 from papers.runner import RESULTS, ROOT
 from papers.series import options_of
@@ -86,7 +87,7 @@ def test_every_compressor_has_a_row_and_the_baselines_stand_first() -> None:
 def test_every_row_is_a_composition_that_makes_sense(part: str, label: str) -> None:
     options = options_of("speed", ["--turns", "1", "--rows", "dense"])
     options.rows = [label]
-    [training] = PARTS[part].trainings(options)
+    [training] = trainings(PARTS[part], options)
     settings = resolve(loader.load(ROOT / training.config, list(training.overrides)))
     refuse_cut(settings, [range(0, 3)])
 
@@ -95,7 +96,7 @@ def test_what_is_committed_is_what_the_list_makes() -> None:
     """Every run of the list that is there was made with the same words, and no other one is there."""
     options, planned = options_of("speed", []), set()
     for part in PARTS.values():
-        for each in part.trainings(options):
+        for each in trainings(part, options):
             each.is_there(RESULTS / part.folder)
             planned.add(RESULTS / part.folder / each.folder)
     for folder in {(RESULTS / part.folder) for part in PARTS.values()}:
@@ -105,7 +106,7 @@ def test_what_is_committed_is_what_the_list_makes() -> None:
 def test_counted_steps_of_local_steps_are_whole_rounds_within_an_epoch() -> None:
     """A dense run takes three minutes at most: a step takes 4 x 69 ms, and 7/4 of 47 MB at the rate of its link."""
     for part in LOCAL_STEPS.values():
-        for each in part.trainings(options_of("speed", ["--turns", "1"])):
+        for each in trainings(part, options_of("speed", ["--turns", "1"])):
             settings = resolve(loader.load(ROOT / each.config, list(each.overrides)))
             every = settings.scheduler.options.get("every", 1)
             assert settings.train.warmup_steps % every == settings.train.max_steps % every == 0, each.label
