@@ -1,7 +1,7 @@
 """Train under every schedule on an emulated cluster, taking turns: time per step beside its prediction.
 
 wirebench study mg_wfbp run                                     ten settings, into results/schedules
-wirebench study mg_wfbp run --parts googlenet_8x10gbit --rows wfbp dear --set scheduler.bucket_cap_mb=2 --out FOLDER
+wirebench study mg_wfbp run --parts googlenet_8x10gbit --rows dear --set scheduler.bucket_cap_mb=2 --out FOLDER
 wirebench study mg_wfbp report results/schedules/*/             afterwards: table.md and the figure of each
 
 The machine should have nothing else to do. A run that fails is reported and the others go on; exit code 1 then.
