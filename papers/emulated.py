@@ -8,8 +8,8 @@ from pathlib import Path
 from papers.launched import Trained
 from papers.runner import RESULTS, Launch, Part, measure
 from papers.trainings import Training
-from papers.trust import TURNS
 from wirebench.errors import UserError
+from wirebench.record.rules import TURNS
 from wirebench.utils.names import suggest
 
 
