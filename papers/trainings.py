@@ -212,6 +212,9 @@ def refuse_another(path: Path, note: Mapping[str, Any], wanted: Mapping[str, Any
 
 
 def _told(launch: str) -> str:
-    """The words after train.py; where the run was put, and how the cluster was made, make it no other run."""
+    """The words after train.py; where the run was put, how the cluster was made, and the words' order make it no other
+    run.
+    """
     words = shlex.split(launch.partition(f"{TRAIN} ")[2].replace(f"={BEFORE}", "=papers."))
-    return shlex.join(word for word in words if not word.startswith("output.dir=") and word not in RESUMING)
+    given = (word for word in words if not word.startswith("output.dir=") and word not in RESUMING)
+    return shlex.join(sorted(given))

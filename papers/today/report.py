@@ -1,6 +1,6 @@
 """The tables and the curves of the study's tasks, and the table of what was measured on emulated hosts.
 
-wirebench study today report                   of results/today/gpt, gpt_rates, resnet, speed, order_1gbit ...
+wirebench study today report                   of results/today/gpt, gpt_rates, resnet, speed ...
 wirebench study today report --out FOLDER      of FOLDER/gpt and so on
 
 table.md of each, and of a task bytes.svg and seconds.svg with the loss by bytes and by time.
@@ -19,8 +19,7 @@ from papers.runner import RESULTS
 from papers.today import alone, rates, verdicts
 from papers.today.alone import TIMES
 from papers.today.composed import refuse_others
-from papers.today.emulated import measured, ordered
-from papers.today.emulated.order import NETWORKS
+from papers.today.emulated import measured
 from papers.today.emulated.speed import SPEED
 from papers.today.figures import SHOWN_GBIT, against_bytes, against_seconds
 from papers.today.outcome import losses, runs_of
@@ -42,7 +41,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each task that has runs, and for the measured part."""
-    found = [page(options.out / name) for name in (*TASKS, *RATES, *TIMES, SPEED, *NETWORKS)]
+    found = [page(options.out / name) for name in (*TASKS, *RATES, *TIMES, SPEED)]
     there = [each for each in found if each is not None]
     if not there:
         raise UserError(f"{options.out}: has no runs TASK/METHOD-SEED; train first")
@@ -56,10 +55,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     trained = [
         replace(each, about=", ".join(filter(None, (name, each.about)))) for name, those in found for each in those
     ]
-    hosts = [*measured.findings(measured.load(options.out / SPEED))]
-    for name in NETWORKS:
-        hosts += ordered.findings(options.out / name, ordered.load(options.out / name))
-    return [*trained, *hosts]
+    return [*trained, *measured.findings(measured.load(options.out / SPEED))]
 
 
 def committed() -> list[list[str]]:
@@ -71,8 +67,6 @@ def page(folder: Path) -> Page | None:
     """The table of a task's methods and their curves, or the measured part's table; None where nothing has run."""
     if folder.name == SPEED:
         return measured.page(folder) if measured.load(folder) else None
-    if folder.name in NETWORKS:
-        return ordered.page(folder) if ordered.load(folder) else None
     if folder.name in RATES:
         return rates.page(folder)
     if folder.name in TIMES:

@@ -6,7 +6,6 @@ wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task gpt_rates                    other learning rates, one seed
 wirebench study today run --task gpt_times                    short runs that have the machine for themselves
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
-wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes; root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
@@ -28,10 +27,7 @@ from papers.runner import RESULTS, ROOT, Launch, Part, Planned, measure, within
 from papers.today import report
 from papers.today.alone import TIMES, alone
 from papers.today.curve import curve_of
-from papers.today.emulated import order, speed
-from papers.today.emulated.order import NETWORKS
-from papers.today.emulated.predicted import Predicted
-from papers.today.emulated.rated import Rated
+from papers.today.emulated import speed
 from papers.today.emulated.speed import SPEED
 from papers.today.rates import RATES, SEARCHED, at_other_rates
 from papers.today.tasks import GPT, OTHER_DENSE, QUICK, SETTINGS, TASKS, compositions
@@ -42,8 +38,7 @@ from wirebench.record import recorded, schema
 
 CIFAR10 = "cifar-10-batches-bin"
 TRAINED = {**TASKS, **RATES, **TIMES}
-EMULATED = (SPEED, *NETWORKS)
-PARTS = (*TRAINED, *EMULATED)
+PARTS = (*TRAINED, SPEED)
 SHORT, SHALLOW = 30, "model.depth=2"
 """A quick run's steps, which equal the local steps before the first exchange, and a model that is soon evaluated."""
 
@@ -81,7 +76,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
     add("--task", nargs="+", choices=list(PARTS), metavar="PART", help=f"what is made: {', '.join(TRAINED)}, or on "
-        f"emulated hosts {', '.join(EMULATED)} (all)")  # fmt: skip
+        f"emulated hosts {SPEED} (all)")  # fmt: skip
     add("--methods", nargs="+", metavar="NAME", help="dense, sparseloco, demo, ... (all of the task)")
     add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2; of rates 0); on "
         "emulated hosts the turns (0 to 4)")  # fmt: skip
@@ -112,7 +107,6 @@ def series(quick: bool) -> list[Part]:
         return [Part(2, ["--task", GPT.name, *short])]
     return [
         Part(40, ["--task", SPEED]),
-        Part(70, ["--task", *NETWORKS]),
         Part(15.0 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
         Part(5.3 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
     ]
@@ -131,7 +125,7 @@ def tasks(options: argparse.Namespace) -> list[str]:
     """The tasks that were asked for and have their data; missing ones are named on stderr. UserError where none has."""
     if options.data is not None and not (options.data / CIFAR10).is_dir():
         raise UserError(f"--data: {options.data}: has no {CIFAR10}")
-    given = [name for name in options.task if options.data is not None or name in EMULATED or not TRAINED[name].data]
+    given = [name for name in options.task if options.data is not None or name == SPEED or not TRAINED[name].data]
     left_out = ", ".join(name for name in options.task if name not in given)
     if not given:
         raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
@@ -160,8 +154,6 @@ def known_in(part: str) -> Collection[str]:
     """The methods that a part has."""
     if part == SPEED:
         return speed.MEASURED
-    if part in NETWORKS:
-        return order.METHODS
     if part in RATES:
         return SEARCHED[TRAINED[part].name]
     every = SETTINGS[TRAINED[part].name]
@@ -180,8 +172,6 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
     more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
     if name == SPEED:
         return speed.trainings(methods, seeds, more)
-    if name in NETWORKS:
-        return [Rated(), Predicted(name, options.out / name), *order.trainings(name, methods, seeds, more)]
     task = TRAINED[name]
     of = compositions if name in TASKS else at_other_rates if name in RATES else alone
     chosen, usual = of(task, methods), range(task.seeds if name in TASKS else 1)

@@ -13,7 +13,6 @@ from wirebench.cli.main import main
 from wirebench.errors import UserError
 
 STUDIES = [
-    "break_even",
     "convergence",
     "failures",
     "flexreduce",
@@ -21,8 +20,7 @@ STUDIES = [
     "iwp",
     "methods",
     "mg_wfbp",
-    "prediction",
-    "ranking",
+    "planner",
     "today",
 ]
 
@@ -91,7 +89,7 @@ def test_drift_is_shown_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["flexreduc", "check"], "no study 'flexreduc'; did you mean 'flexreduce'? there is: break_even"),
+        (["flexreduc", "check"], "no study 'flexreduc'; did you mean 'flexreduce'? there is: check, convergence"),
         (["methods", "chek"], "no 'chek' of a study; did you mean 'check'? there is: check, report, run"),
         (["mine.nothing", "run"], "no package 'mine.nothing' can be imported"),
         (["methods", "report", "nowhere"], "nowhere: has no runs METHOD-TURN; measure first"),

@@ -14,7 +14,7 @@ from papers.today.emulated.speed import SPEED
 from papers.today.figures import MOST_POINTS, _curve
 from papers.today.fronts import front, fronts
 from papers.today.report import methods_of
-from papers.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
+from papers.today.run import PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
 from papers.today.tasks import (
     DENSE,
     EIGHTH,
@@ -138,7 +138,7 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
     assert (short.out, short.set) == (ROOT / "build/tables/today", [SHALLOW])
     usual = completed(options_of("today", []))
     assert (usual.task, usual.methods, usual.steps, usual.out) == (list(PARTS), None, 0, RESULTS / "today")
-    assert tasks(usual) == ["gpt", "gpt_rates", "gpt_times", *EMULATED]
+    assert tasks(usual) == ["gpt", "gpt_rates", "gpt_times", SPEED]
     assert capsys.readouterr().err == "left out without --data: resnet, resnet_rates, resnet_times\n"
     with pytest.raises(UserError, match="--data: which folder has the cifar-10-batches-bin of resnet"):
         tasks(completed(options_of("today", ["--task", "resnet"])))
