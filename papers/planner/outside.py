@@ -28,7 +28,7 @@ class OutsideRun(NamedTuple):
 
     @property
     def error(self) -> float:
-        """OutsideRun over measured seconds, less 1."""
+        """Simulated over measured seconds, less 1."""
         return self.seconds / self.run.measured - 1
 
 
@@ -44,11 +44,10 @@ class Outside(NamedTuple):
         """The constants in words."""
         known = ("cores", "gradient_ns_per_byte")
         written = processor.written(self.constants).items()
-        every = "every second run" if len(self.runs) == 1 else f"every second run of {len(self.runs)} folders"
+        folders = "" if len(self.runs) == 1 else f" of {len(self.runs)} folders"
         return (
-            "Simulated from outside, with the trace, the links' rate, the copies that a compressor takes, and what the "
-            "run measured of loading and of the update; and with what messages cost the "
-            f"{self.constants.cores:.0f} cores that play all hosts, fitted to {every} (docs/topology.md): "
+            f"Simulated from outside, with the machine's constants fitted to every second run{folders} "
+            "(docs/topology.md), and what a run measured of loading and of the update: "
             f"{', '.join(f'{key} {value:.3g}' for key, value in written if key not in known)}."
         )
 

@@ -21,7 +21,7 @@ from papers.planner.experiments import EXPERIMENTS, FORTY
 from papers.planner.figures import plugin
 from papers.planner.forecast import BEST, DENSITY, FILE, KINDS, LISTED, ORDER, SIDES
 from papers.planner.measured import NEAR, Compared, Side, Tested, near, over_shortest, own_errors, tau_of
-from papers.planner.outside import Outside, from_outside
+from papers.planner.outside import Outside, OutsideRun, from_outside
 from papers.planner.repeats import STEADY, another_time, repeats_to, steady
 from papers.rows import size
 from papers.runner import RESULTS, ROOT
@@ -43,24 +43,17 @@ AFTERWARDS = ("naive", "sync_easgd")
 TITLES = {LISTED: "Predicted and measured steps", BEST: "What the planner ranks first",
           SIDES: "Below which rate compressors pay", ORDER: "The planner's order of the methods of today"}  # fmt: skip
 ABOUT = {
-    LISTED: "A run predicts its step by a simulation of the schedule, with messages and computation timed apart in the "
-    "run's own uncounted steps (docs/record.md). Where no message overlaps computation (`naive`, `sync_easgd`, or a "
-    "single message) these steps are the schedule itself, and the error only says how steady they are. Every "
-    "composition was run once here, without turns: what is judged is the error over all of them. Column \"repeats "
-    "to\": where the median of another run of as many steps would lie, 19 times out of 20, by these steps' 10th and "
-    "90th percentiles.",
-    BEST: f"Compressors that have a density work at {DENSITY:g}. The planner's order is that of expected steps, (least "
-    "+ 4 x predicted + most) / 6; dense stands before what gains less than 1 %, and what was never trained to an end "
-    "stands last. A forecast leaves out loading and the update, and its error is over the measured step without them.",
-    SIDES: f"A compressor pays where its best composition needs less than {WORTHWHILE:g} of the best dense one's step, "
-    "both the best by the planner. Column \"x\": the links' rate over the predicted break-even. A forecast leaves out "
-    "loading and the update, and its error is over the measured step without them.",
-    ORDER: "Links and trace are as much slower than life as is said here; what workers compute themselves "
-    "(compressing, sums, updates) is not, so that it counts as on a device as many times as fast. The planner ranks by "
-    "the step that is to be expected, (least + 4 x predicted + most) / 6. It leaves out loading and the update, and an "
-    "error is over the measured step with them. Counted steps are whole rounds of local steps, and means are of them "
-    "all.",
+    LISTED: "A run predicts its own step by messages and computation that it timed apart before (docs/record.md). "
+    "Every composition was run once. Repeats to: where 19 of 20 medians of such runs would lie, by one run's steps.",
+    BEST: f"Compressors that have a density work at {DENSITY:g}. The order is by (least + 4 x predicted + most) / 6. "
+    "An error is over the measured step without loading and the update, as it was predicted.",
+    SIDES: f"A compressor pays where its best step is below {WORTHWHILE:g} of the best dense one's. x: the links' rate "
+    "over the predicted break-even. An error is over the measured step without loading and the update.",
+    ORDER: "Links and trace are slowed down, workers are not. The order is by (least + 4 x predicted + most) / 6. A "
+    "step is the mean over whole rounds of local steps. An error is over all of it, of which loading and the update "
+    "were not predicted.",
 }  # fmt: skip
+"""How to read a table; docs/studies.md has the rest."""
 BEFORE = "predicted before the runs"
 SUMMARY = ("errors of", "steps", f"within {100 * NEAR:.0f} %", "median", "mean", "largest", "in the range",
            "tau of the order", "off both times")  # fmt: skip
@@ -326,16 +319,8 @@ def _over_shortest(shown: Shown, line: Compared) -> str:
     return "-" if over is None else over.words("{:.3f}x", "{:.3f}")
 
 
-def _simulated(shown: Shown, line: Compared) -> str:
-    return _ms(shown, shown.simulated[line.row.label].seconds) if line.row.label in shown.simulated else "-"
-
-
-def _simulated_error(shown: Shown, line: Compared) -> str:
-    return _percent(shown.simulated[line.row.label].error) if line.row.label in shown.simulated else "-"
-
-
-def _fitted(shown: Shown, line: Compared) -> str:
-    return "yes" if line.row.label in shown.simulated and shown.simulated[line.row.label].fitted else ""
+def _outside(shown: Shown, line: Compared) -> OutsideRun | None:
+    return shown.simulated.get(line.row.label)
 
 
 def _of_side(cell: Callable[[Side], str]) -> Callable[[Shown, Compared], str]:
@@ -369,9 +354,13 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Shown, Compared], str]], ..
     ("another time ms", (LISTED,), _another_time),
     ("predicted by the run ms", (LISTED,), lambda shown, line: _ms(shown, _own(line)["step_seconds"])),
     ("the run's error", (LISTED,), lambda shown, line: _percent(_own(line)["error"])),
-    ("simulated ms", (LISTED,), _simulated),
-    ("simulated error", (LISTED,), _simulated_error),
-    ("fitted", (LISTED,), _fitted),
+    (
+        "simulated ms",
+        (LISTED,),
+        lambda shown, line: _ms(shown, run.seconds if (run := _outside(shown, line)) else None),
+    ),
+    ("simulated error", (LISTED,), lambda shown, line: _percent(run.error if (run := _outside(shown, line)) else None)),
+    ("fitted", (LISTED,), lambda shown, line: "yes" if (run := _outside(shown, line)) and run.fitted else "-"),
     ("compressing ms", (ORDER,), lambda shown, line: _ms(shown, line.row.median("phases", "compress"))),
     ("waiting ms", (ORDER,), lambda shown, line: _ms(shown, line.row.median("phases", "exchange_exposed"))),
     ("bytes of a step", (ORDER,), lambda shown, line: size(line.row.median("bytes_per_step", "wire_mean"))),
