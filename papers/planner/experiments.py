@@ -28,10 +28,9 @@ from papers.planner.forecast import (
     signed,
 )
 from papers.runner import ROOT
-from papers.today.tasks import RESNET, SETTINGS
 from papers.trainings import Cluster, Training
 from wirebench import compressors
-from wirebench.compose.resolve import resolve
+from wirebench.compose.resolve import PLAIN_SGD, resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.planner import known, ranges
@@ -228,17 +227,43 @@ def _row(name: str, seconds: float, between: Between) -> Expected:
     return Expected(name, middle, low, high)
 
 
-METHODS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("dense", "bf16", "topk", "dgc", "powersgd", "quantised_sum", "demo", "dion", "lion_sign"), ()),
-    "gs_sgd": ("collective.name=tree",),
+_SPARSE, _OUTER = "compressor.density=0.01", ("scheduler.name=outer", "scheduler.every=30")
+
+
+def _update(rate: float, *more: str) -> tuple[str, ...]:
+    """Of a method that returns updates. Rates change no step's time; they are those of the runs."""
+    return (
+        *PLAIN_SGD,
+        "optimizer.clip=0",
+        f"optimizer.lr={rate:g}",
+        f"optimizer.weight_decay={1.5e-4 / rate:g}",
+        *more,
+    )
+
+
+METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "dense": (DENSE, ()),
+    "bf16": ("bf16", ()),
+    "topk": ("topk", (_SPARSE,)),
+    "dgc": ("dgc", (_SPARSE,)),
+    "powersgd": ("powersgd", ()),
+    "quantised_sum": ("quantised_sum", ()),
+    "demo": ("demo", _update(0.001)),
+    "dion": ("dion", _update(0.02)),
+    "lion_sign": ("lion_sign", _update(0.001)),
+    "gs_sgd": ("gs_sgd", (_SPARSE, "collective.name=tree")),
     # From its second step on every step is a sum of one bit, so that counted steps are alike.
-    "zero_one_adam": (
-        "compressor.kappa=1", "compressor.freeze_step=2", "compressor.double_every=1000", "compressor.longest=1"
+    "zero_one_adam": ("zero_one_adam", _update(
+        0.005, "compressor.kappa=1", "compressor.freeze_step=2", "compressor.double_every=1000", "compressor.longest=1"
+    )),
+    "diloco": (DENSE, _OUTER),
+    "sparseloco": (
+        "chunk_topk", (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.nesterov=false")
     ),
-    **dict.fromkeys(("diloco", "sparseloco", "streaming_diloco"), ()),
+    "streaming_diloco": (DENSE, (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")),
 }  # fmt: skip
-"""Methods of today, with what differs from how the study today trains its ResNet, by label. `local_sgd` sends what
-`diloco` sends, 1-bit Adam what 0/1 Adam sends here."""
+"""Methods of today: compressor and further overrides, by label. `local_sgd` sends what `diloco` sends, 1-bit Adam what
+0/1 Adam sends here."""
 HOSTS, WARMUP, COUNTED = 4, 3, 6
 
 
@@ -255,7 +280,8 @@ class MethodsOrder(Experiment):
 
     def training(self, name: str, composed: str, turn: int) -> Training:
         """See Experiment: on a ring unless its paper names another collective, in whole rounds of local steps."""
-        own = ("collective.name=ring", *SETTINGS[RESNET.name][name], *METHODS[name])
+        compressor, more = METHODS[name]
+        own = ("collective.name=ring", f"compressor.name={compressor}", *more)
         words = {word.partition("=")[0]: word for word in own}
         every = int(words.get("scheduler.every", "=0").partition("=")[2])
         before, counted = (every, every) if every else (WARMUP, COUNTED)

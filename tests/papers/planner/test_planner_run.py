@@ -211,6 +211,7 @@ def test_everything_is_slowed_down_alike_and_counted_in_whole_rounds(part: str, 
         assert isinstance(place, Cluster)
         assert parse_rate(place.link) / 1e9 * config["network"]["dilation"] == pytest.approx(gbit)
         every, train = config["scheduler"].get("every", 1), config["train"]
+        assert not config["compressor"]["warmup"], "counted steps have the density of all others"
         assert train["warmup_steps"] % every == (train["max_steps"] - train["warmup_steps"]) % every == 0, label
         assert train["max_steps"] * config["data"]["batch_size"] * HOSTS < config["data"]["train_size"]
 
@@ -266,3 +267,10 @@ def test_a_changed_checkout_says_so(tmp_path: Path, machine: Path, monkeypatch: 
     assert run([*words, "--machine", str(machine), "--predict-only"], verb.nothing) == 0
     before = forecast.load(tmp_path / "out")
     assert before is not None and before.made.startswith("by commit 0123456789 and changes at ")
+
+
+@pytest.mark.slow
+def test_the_committed_runs_are_those_of_the_experiments() -> None:
+    for words in ([], *(["--list", str(LISTS / f"{name}.txt"), "--out", f"results/prediction-{count}"]
+                        for name, count in (("sixty", 60), ("hundred", 100)))):  # fmt: skip
+        assert run(words, verb.nothing) == 0
