@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from papers.planner.forecast import ORDER
-from papers.planner.measured import NEAR, Compared, Side, Tested
+from papers.planner.measured import NEAR, Compared, Scored, Side
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
@@ -15,24 +15,24 @@ from wirebench.planner.networks import rate
 COLUMNS = 2
 
 
-def errors(tested: Tested) -> Figure:
+def errors(scored: Scored) -> Figure:
     """A point for each composition, with the band that counts as near: of a list what runs forecast themselves."""
-    points = [_point(tested, line) for line in tested.lines]
+    points = [_point(scored, line) for line in scored.lines]
     values = [value for point in points for value in (point.across, point.up, *(point.between or ()))]
     across, up = (around(f"{kind} time per step, ms", values, log=True) for kind in ("measured", "predicted"))
     series = {name: colours.schedule(name) for name in sorted({point.series for point in points})}
-    steps = counted((run.record["images_per_second"]["steps"] for run in tested.runs), "step")
-    turns = f", {counted((len(line.turns) for line in tested.lines), 'turn')} of each" if tested.ranked else ""
+    steps = counted((run.record["images_per_second"]["steps"] for run in scored.runs), "step")
+    turns = f", {counted((len(line.turns) for line in scored.lines), 'turn')} of each" if scored.ranked else ""
     spread = "; thin lines: 10 % to 90 % of the measured steps" if points[0].between else ""
     note = (
         f"{len(points)} compositions by their schedules{turns}, {steps} of a run{spread}. "
-        f"{provenance(run.has('environment') or {} for run in tested.runs)}."
+        f"{provenance(run.has('environment') or {} for run in scored.runs)}."
     )
-    return finished(scatter(points, series, NEAR, across, up, f"Predicted against measured: {tested.about}", note))
+    return finished(scatter(points, series, NEAR, across, up, f"Predicted against measured: {scored.about}", note))
 
 
-def _point(tested: Tested, line: Compared) -> Point:
-    if tested.ranked:
+def _point(scored: Scored, line: Compared) -> Point:
+    if scored.ranked:
         assert line.forecast is not None and line.error is not None
         # What a forecast leaves out is added, so that both axes have whole steps.
         predicted, error = line.forecast.seconds + line.measured - line.own, line.error
@@ -40,7 +40,7 @@ def _point(tested: Tested, line: Compared) -> Point:
         own = line.run.record["prediction"]
         predicted, error = own["step_seconds"], own["error"]
     # Of an order the mean step is compared, and most steps have no exchange.
-    between, words = None if tested.kind == ORDER else line.row.steps_between, f"{100 * error:+.1f} %"
+    between, words = None if scored.kind == ORDER else line.row.steps_between, f"{100 * error:+.1f} %"
     spread = None if between is None else (1e3 * between[0], 1e3 * between[1])
     return Point(line.row.label, plugin(line, "scheduler"), 1e3 * line.measured, 1e3 * predicted, words, spread)
 
@@ -50,15 +50,15 @@ def plugin(line: Compared, section: str) -> str:
     return str(line.run.record["config"].get(section, {}).get("name", "-"))
 
 
-def break_evens(tested: Tested) -> Figure:
+def break_evens(scored: Scored) -> Figure:
     """A panel for every compressor: it pays on the left of 1, and does not on the right, if the planner is right."""
-    limits, sides = tested.limits(), tested.sides
+    limits, sides = scored.limits(), scored.sides
     panels = [_panel([side for side in sides if side.compressor == name], limits[name][0]) for name in limits]
-    turns, first = counted((len(side.dense.turns) for side in sides), "turn"), tested.runs[0]
+    turns, first = counted((len(side.dense.turns) for side in sides), "turn"), scored.runs[0]
     note = (
         f"{first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on {first.note['hosts']} "
         f"emulated hosts. Points: {turns}, geometric means; bars: 95 % intervals; dashed: predicted by the planner "
-        f"before the runs. {provenance(run.has('environment') or {} for run in tested.runs)}."
+        f"before the runs. {provenance(run.has('environment') or {} for run in scored.runs)}."
     )
     title = "Compressors on both sides of the rate below which they should pay"
     return grid(panels, title, note, columns=min(COLUMNS, len(panels)), broad=COLUMNS * WIDTH)

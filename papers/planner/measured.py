@@ -61,7 +61,7 @@ class Compared(NamedTuple):
         return None if self.forecast is None else self.forecast.seconds / self.own - 1
 
 
-class Tested:
+class Scored:
     """A folder's compositions beside what was forecast of them, in the order of the forecast, of a list by name.
 
     Runs that began before the forecast, that diverged, or that counted no step do not count. UserError for a folder
@@ -296,9 +296,9 @@ def _side(name: str) -> tuple[str, float]:
     return compressor, float(factor)
 
 
-def over_shortest(tested: Tested, line: Compared) -> Estimate | None:
+def over_shortest(scored: Scored, line: Compared) -> Estimate | None:
     """A line's step over the shortest one, turn by turn."""
-    return ratio_of_turns(line.turns, tested.shortest.turns)
+    return ratio_of_turns(line.turns, scored.shortest.turns)
 
 
 def own_errors(lines: Sequence[Compared]) -> dict[str, float]:

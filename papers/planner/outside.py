@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers.planner.measured import Tested
+from papers.planner.measured import Scored
 from wirebench.errors import UserError
 from wirebench.planner import ranges
 from wirebench.planner.resimulated import Resimulated, check_machine, fit, rates_of, replayed
@@ -52,7 +52,7 @@ class Outside(NamedTuple):
         )
 
 
-def from_outside(lists: Sequence[Tested]) -> Outside:
+def from_outside(lists: Sequence[Scored]) -> Outside:
     """Every replayed run of an emulated cluster, simulated; UserError where a folder has fewer than four.
 
     The constants are fitted to every second run of each folder. How long compressors work is what was measured beside

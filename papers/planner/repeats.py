@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from papers.planner.measured import Tested, near, tau_of
+from papers.planner.measured import Scored, near, tau_of
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
@@ -40,9 +40,9 @@ def repeats_to(record: Mapping[str, Any]) -> float | None:
     return float(SURE * math.sqrt(2) * math.sqrt(math.pi / (2 * count)) * deviation / middle)
 
 
-def steady(tested: Tested) -> set[str]:
+def steady(scored: Scored) -> set[str]:
     """Labels of the runs that repeat themselves to STEADY by their own steps."""
-    found = ((line.row.label, repeats_to(line.run.record)) for line in tested.lines)
+    found = ((line.row.label, repeats_to(line.run.record)) for line in scored.lines)
     return {label for label, share in found if share is not None and share <= STEADY}
 
 
@@ -81,24 +81,24 @@ class AnotherTime(NamedTuple):
         return not near(error) and not near(other) and (error > 0) == (other > 0)
 
 
-def another_time(tested: Tested) -> AnotherTime | None:
+def another_time(scored: Scored) -> AnotherTime | None:
     """The runs of the same settings that the same kind of machine made another time; None where there are none."""
-    here = tested.folder.resolve()
+    here = scored.folder.resolve()
     name = here.name.removesuffix(SUFFIX) if here.name.endswith(SUFFIX) else here.name + SUFFIX
     machine = recorded.machine_of(here)
     if not name or machine is None or recorded.machine_of(here.with_name(name)) != machine:
         return None
-    other = Tested(here.with_name(name))
+    other = Scored(here.with_name(name))
     there = {line.row.label: line for line in other.lines}
     twice = [
         (line, again)
-        for line in tested.lines
+        for line in scored.lines
         if (again := there.get(line.row.label)) and _settings(line.run) == _settings(again.run)
     ]
     if not twice:
         return None
     steps = {line.row.label: (line.measured, again.measured) for line, again in twice}
-    both = steady(tested) & steady(other) & steps.keys()
+    both = steady(scored) & steady(other) & steps.keys()
     return AnotherTime(name, frozenset(again.run.commit for _, again in twice), steps, frozenset(both))
 
 

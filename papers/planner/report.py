@@ -20,7 +20,7 @@ from papers.planner import figures
 from papers.planner.experiments import EXPERIMENTS, FORTY
 from papers.planner.figures import plugin
 from papers.planner.forecast import BEST, DENSITY, FILE, KINDS, LISTED, ORDER, SIDES
-from papers.planner.measured import NEAR, Compared, Side, Tested, near, over_shortest, own_errors, tau_of
+from papers.planner.measured import NEAR, Compared, Scored, Side, near, over_shortest, own_errors, tau_of
 from papers.planner.outside import Outside, OutsideRun, from_outside
 from papers.planner.repeats import STEADY, another_time, repeats_to, steady
 from papers.rows import size
@@ -76,14 +76,14 @@ def pages(options: argparse.Namespace) -> list[Page]:
     for folder in _folders(options):
         shared = [each.resolve() for each in options.folders] if options.fit else _shared(folder)
         if shared and shared[0] not in lists:
-            lists[shared[0]] = from_outside([Tested(each) for each in shared])
-        found.append(Shown(Tested(folder), lists[shared[0]] if shared else None).page)
+            lists[shared[0]] = from_outside([Scored(each) for each in shared])
+        found.append(Shown(Scored(folder), lists[shared[0]] if shared else None).page)
     return found
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The claims on each folder."""
-    return [found for folder in _folders(options) for found in Tested(folder).findings()]
+    return [found for folder in _folders(options) for found in Scored(folder).findings()]
 
 
 def committed() -> list[list[str]]:
@@ -112,38 +112,38 @@ def _there() -> list[Path]:
 class Shown:
     """A folder's page. outside: its runs, and others of their machine, simulated"""
 
-    def __init__(self, tested: Tested, outside: Outside | None) -> None:
-        self.tested, self.outside = tested, outside
-        folder, listed = tested.folder.resolve(), tested.kind == LISTED
+    def __init__(self, scored: Scored, outside: Outside | None) -> None:
+        self.scored, self.outside = scored, outside
+        folder, listed = scored.folder.resolve(), scored.kind == LISTED
         self.simulated = outside.runs.get(folder, {}) if outside else {}
         self.is_first = outside is not None and next(iter(outside.runs)) == folder
-        self.steady = steady(tested) if listed else set()
-        self.again = another_time(tested) if listed else None
-        self.sides = {id(side.lossy): side for side in tested.sides} if tested.kind == SIDES else {}
-        self.by_time = sorted(tested.lines, key=lambda line: line.measured)
+        self.steady = steady(scored) if listed else set()
+        self.again = another_time(scored) if listed else None
+        self.sides = {id(side.lossy): side for side in scored.sides} if scored.kind == SIDES else {}
+        self.by_time = sorted(scored.lines, key=lambda line: line.measured)
 
     @property
     def page(self) -> Page:
         """Table and figure."""
-        name, draw = FIGURES.get(self.tested.kind, FIGURE)
-        found = self.tested.findings()
+        name, draw = FIGURES.get(self.scored.kind, FIGURE)
+        found = self.scored.findings()
         files = {ranges.NAME: self.outside.numbers} if self.outside and self.is_first else {}
         return Page(
-            self.tested.folder, self._text(found, name), {name: draw(self.tested)},
+            self.scored.folder, self._text(found, name), {name: draw(self.scored)},
             "; ".join(each.here for each in found), files,
         )  # fmt: skip
 
     def _text(self, found: Sequence[Finding], figure: str) -> str:
         """table.md."""
-        tested, by_label = self.tested, {line.row.label: line.row.runs for line in self.tested.lines}
-        columns = [(head, cell) for head, kinds, cell in COLUMNS if tested.kind in kinds]
-        cells = [[cell(self, line) for _, cell in columns] for line in tested.lines]
+        scored, by_label = self.scored, {line.row.label: line.row.runs for line in self.scored.lines}
+        columns = [(head, cell) for head, kinds, cell in COLUMNS if scored.kind in kinds]
+        cells = [[cell(self, line) for _, cell in columns] for line in scored.lines]
         lines = [
-            f"# {TITLES[tested.kind]}: {tested.about}",
+            f"# {TITLES[scored.kind]}: {scored.about}",
             "",
             self._made(),
             "",
-            ABOUT[tested.kind],
+            ABOUT[scored.kind],
             "",
             *([f"{self.outside.said}", ""] if self.outside and self.simulated else []),
             *self._decided(),
@@ -152,7 +152,7 @@ class Shown:
             *(table(AGAIN, [self.again.cells]) if self.again else []),
             *_filled([head for head, _ in columns], cells),
             *(table(LIMITS, list(self._limits())) if self.sides else []),
-            *trust.note(by_label, "" if tested.kind == LISTED else "turns"),
+            *trust.note(by_label, "" if scored.kind == LISTED else "turns"),
             f"![predicted against measured]({figure})",
             "",
         ]
@@ -160,9 +160,9 @@ class Shown:
 
     def _made(self) -> str:
         """Where and by which code the runs were made, and when and of what they were forecast."""
-        tested, before = self.tested, self.tested.forecast
-        machines, run = sorted({each.machine for each in tested.runs}), tested.runs[0]
-        said = [f"Measured on {', '.join(machines)}; {commits(tested.runs)}."]
+        scored, before = self.scored, self.scored.forecast
+        machines, run = sorted({each.machine for each in scored.runs}), scored.runs[0]
+        said = [f"Measured on {', '.join(machines)}; {commits(scored.runs)}."]
         if before is not None:
             given = (f"{key} {value}" for key, value in before.given.items() if not isinstance(value, dict))
             said.append(
@@ -172,20 +172,20 @@ class Shown:
             theirs = recorded.machine_of((ROOT / before.constants).parent)
             if theirs not in (None, *machines):
                 said.append(f"The constants are another machine's: {theirs}.")
-        if tested.kind != LISTED:
-            turns = counted((len(line.row.runs) for line in tested.lines), "turn")
+        if scored.kind != LISTED:
+            turns = counted((len(line.row.runs) for line in scored.lines), "turn")
             said.append(
                 f"{run.record['world_size']} workers, {turns} of each. Made by `wirebench study planner run`, which "
                 f"runs `{run.note['launch']}` and the like."
             )
-        if tested.missing:
-            said.append(f"Without a forecast, or a time since it: {'; '.join(tested.missing)}.")
+        if scored.missing:
+            said.append(f"Without a forecast, or a time since it: {'; '.join(scored.missing)}.")
         return " ".join(said)
 
     def _decided(self) -> list[str]:
         """How many pairs all turns put in one order, and how many of these the planner puts in the same."""
-        lines, turns = self.tested.lines, self.tested.common
-        if not self.tested.ranked or len(turns) < 2 or len(lines) < 2:
+        lines, turns = self.scored.lines, self.scored.common
+        if not self.scored.ranked or len(turns) < 2 or len(lines) < 2:
             return []
         pairs = list(combinations(lines, 2))
         later = [[second.turns[turn] > first.turns[turn] for turn in turns] for first, second in pairs]
@@ -199,8 +199,8 @@ class Shown:
 
     def _summary(self) -> Iterator[list[str]]:
         """How near forecasts come: of all steps, and of those that repeat themselves."""
-        lines = self.tested.lines
-        if self.tested.kind == LISTED:
+        lines = self.scored.lines
+        if self.scored.kind == LISTED:
             own = own_errors(lines)
             overlapping = {line.row.label for line in lines if _overlaps(line)}
             yield self._errors("the run's own prediction", own)
@@ -219,7 +219,7 @@ class Shown:
     def _repeated(self, what: str, errors: Mapping[str, float]) -> Iterator[list[str]]:
         """Of the steps that repeat themselves within the run, from one time to another, and both."""
         steadily = f"repeat themselves to {100 * STEADY:.0f} %"
-        if self.tested.kind == LISTED:
+        if self.scored.kind == LISTED:
             yield self._errors(f"{what}, steps that {steadily}", errors, self.steady)
         if self.again and self.again.agreeing & errors.keys():
             yield self._errors(f"{what}, steps that agree with another time", errors, self.again.agreeing)
@@ -231,10 +231,10 @@ class Shown:
         chosen = {label: each for label, each in errors.items() if among is None or label in among}
         if not chosen:
             return [what, "0", *["-"] * (len(SUMMARY) - 2)]
-        lines = [line for line in self.tested.lines if line.row.label in chosen]
+        lines = [line for line in self.scored.lines if line.row.label in chosen]
         seconds, sizes = [line.own for line in lines], [abs(error) for error in chosen.values()]
         predicted = [float(f"{(1 + chosen[line.row.label]) * line.own:.12g}") for line in lines]
-        tau = self.tested.tau if self.tested.ranked else tau_of(predicted, seconds)
+        tau = self.scored.tau if self.scored.ranked else tau_of(predicted, seconds)
         worst = max(chosen, key=lambda label: abs(chosen[label]))
         ranges = [Between(row.low, row.high) for line in lines if (row := line.forecast) and row.low and row.high]
         inside = sum(low <= line.own <= high for (low, high), line in zip(ranges, lines, strict=False))
@@ -256,7 +256,7 @@ class Shown:
 
     def _limits(self) -> Iterator[list[str]]:
         """The rates below which compressors pay."""
-        for name, (forecast, crossing) in self.tested.limits().items():
+        for name, (forecast, crossing) in self.scored.limits().items():
             found = ["not between these rates", "-"]
             if crossing is not None:
                 found = [rate(crossing), f"{crossing / forecast:.2f}"]
@@ -276,7 +276,7 @@ def _filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _ms(shown: Shown, seconds: float | None) -> str:
     """Milliseconds: a list's steps are shorter, and are compared with each other's."""
-    return "-" if seconds is None else f"{1e3 * seconds:.{2 if shown.tested.kind == LISTED else 1}f}"
+    return "-" if seconds is None else f"{1e3 * seconds:.{2 if shown.scored.kind == LISTED else 1}f}"
 
 
 def _percent(share: float | None) -> str:
@@ -315,7 +315,7 @@ def _range(shown: Shown, line: Compared) -> str:
 
 
 def _over_shortest(shown: Shown, line: Compared) -> str:
-    over = over_shortest(shown.tested, line) if shown.tested.kind == BEST else None
+    over = over_shortest(shown.scored, line) if shown.scored.kind == BEST else None
     return "-" if over is None else over.words("{:.3f}x", "{:.3f}")
 
 
@@ -330,7 +330,7 @@ def _of_side(cell: Callable[[Side], str]) -> Callable[[Shown, Compared], str]:
 
 RANKED, TURNS = (BEST, ORDER), (BEST, SIDES, ORDER)
 COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Shown, Compared], str]], ...] = (
-    ("planner's place", RANKED, lambda shown, line: str(shown.tested.lines.index(line) + 1)),
+    ("planner's place", RANKED, lambda shown, line: str(shown.scored.lines.index(line) + 1)),
     ("run", KINDS, lambda shown, line: line.row.title),
     ("engine", (LISTED,), lambda shown, line: f"{line.run.record['engine']} x {line.run.record['world_size']}"),
     ("scheduler", (LISTED, SIDES), lambda shown, line: plugin(line, "scheduler")),
@@ -367,5 +367,5 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Shown, Compared], str]], ..
 )
 """What tables show of a composition: the head, of which kinds of forecasts, and the cell."""
 FIGURE = ("errors.svg", figures.errors)
-FIGURES: dict[str, tuple[str, Callable[[Tested], Figure]]] = {SIDES: ("break_even.svg", figures.break_evens)}
+FIGURES: dict[str, tuple[str, Callable[[Scored], Figure]]] = {SIDES: ("break_even.svg", figures.break_evens)}
 """Name of the figure, and what draws it, by the kind of forecast."""

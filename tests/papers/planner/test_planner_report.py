@@ -18,7 +18,7 @@ from scipy import stats
 from papers.planner import figures, forecast, measured, outside, report
 from papers.planner.experiments import CONSTANTS, METHODS
 from papers.planner.forecast import BEST, FILE, LISTED, ORDER, SIDES, ClusterComposition, Expected, composition
-from papers.planner.measured import Tested
+from papers.planner.measured import Scored
 from papers.planner.repeats import another_time, repeats_to
 from papers.runner import ROOT
 from tests import charts
@@ -62,7 +62,7 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     )
     assert summary["the same, where messages overlap computation"]["steps"] == "1", "under naive no message overlaps"
     assert summary["the same, steps that repeat themselves to 3 %"]["steps"] == "0"
-    drawn = figures.errors(Tested(tmp_path))
+    drawn = figures.errors(Scored(tmp_path))
     charts.check(drawn)
     points = [(row["name"], row["x"], row["y"], row["words"]) for row in charts.of(drawn, "point")]
     assert points == [("a", 200.0, 210.0, "+5.0 %"), ("deeper/b", 200.0, 250.0, "+25.0 %")]
@@ -101,10 +101,10 @@ def test_another_time_is_that_of_the_same_settings_on_the_same_kind_of_machine(t
     first, again = tmp_path / "list", tmp_path / "list-again"
     for name, seconds in (("a", 0.2), ("b", 0.3)):
         put(first, name, predicted(seconds, 1.2 * seconds))
-    assert another_time(Tested(first)) is None
+    assert another_time(Scored(first)) is None
     for name, seconds in (("a", 0.2), ("b", 0.4)):
         put(again, name, predicted(seconds, seconds))
-    twice = another_time(Tested(first))
+    twice = another_time(Scored(first))
     assert twice is not None and (twice.steps, twice.agreeing) == ({"a": (0.2, 0.2), "b": (0.3, 0.4)}, {"a"})
     assert twice.twice_off("a", 0.2) and not twice.twice_off("b", 0.2), "0.36 s lie within a tenth of 0.4 s"
     text = shown(first)
@@ -112,11 +112,11 @@ def test_another_time_is_that_of_the_same_settings_on_the_same_kind_of_machine(t
     assert table(text, "errors of")["the run's own prediction"]["off both times"] == "1"
     assert next(iter(table(text, "another time").values()))["all within"] == "33 %"
     change(again / "b", "config", "model", "trace", value="vgg16_cifar_gtx1080ti")
-    twice = another_time(Tested(first))
+    twice = another_time(Scored(first))
     assert twice is not None and twice.steps.keys() == {"a"} and twice.cells[-1] == "-", "one has no order"
     for name in ("a", "b"):
         change(again / name, "environment", "cpu", value={"model": "another", "cores": 2})
-    assert another_time(Tested(first)) is None
+    assert another_time(Scored(first)) is None
 
 
 def test_how_well_a_step_repeats_itself_is_told_by_its_steps() -> None:
@@ -161,7 +161,7 @@ def test_the_first_choice_is_held_against_the_shortest(
     tmp_path: Path, first: list[float], rivals: Sequence[Sequence[float]], state: str, here: str
 ) -> None:
     folder = best(tmp_path / "cluster", first, *rivals)
-    [found] = Tested(folder).findings()
+    [found] = Scored(folder).findings()
     assert (found.verdict.state, found.here) == (state, here)
     ran = [bool(first), *map(bool, rivals), False, False][:3]
     assert len(found.records) == 5 * sum(ran), "the verdict rests on all ten"
@@ -170,7 +170,7 @@ def test_the_first_choice_is_held_against_the_shortest(
     assert list(table(text, "run")) == [label for label, there in zip(labels, ran, strict=True) if there]
     for label, there in zip(labels, ran, strict=True):
         assert (f"Without a forecast, or a time since it: {label}." in text) is not there
-    charts.check(figures.errors(Tested(folder)))
+    charts.check(figures.errors(Scored(folder)))
 
 
 def test_a_forecast_has_no_loading_and_no_update(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_ran_before_the_forecast_or_diverged_does_not_count(tmp_path: Path)
     folder = best(tmp_path / "cluster", [0.1, 0.1], [0.09, 0.11], [0.13, 0.13], changed=True)
     change(folder / f"4x1gbit-{BESTS[1]}-0", *BEGAN, value="2026-01-01T23:59:59+00:00")
     change(folder / f"4x1gbit-{BESTS[2]}-1", "status", value="diverged")
-    found = Tested(folder)
+    found = Scored(folder)
     assert [(line.row.label, len(line.turns)) for line in found.lines] == [
         ("optimal, topk, native", 2), ("wfbp, none, ring", 1)
     ]  # fmt: skip
@@ -194,7 +194,7 @@ def test_what_ran_before_the_forecast_or_diverged_does_not_count(tmp_path: Path)
         for place in folder.glob(f"*{each}-*"):
             change(place, *BEGAN, value="2026-01-01T00:00:00+00:00")
     with pytest.raises(UserError, match="has no run with a counted step that began after its forecast"):
-        Tested(folder)
+        Scored(folder)
 
 
 def sides(folder: Path, **turns: Sequence[tuple[float, float]]) -> Path:
@@ -221,7 +221,7 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
         ["1 Gbit/s", "0.5", "+5.3 % [+5.3 to +5.3]", "+5.3 %"],
         ["4 Gbit/s", "2", "-2.9 % [-2.9 to -2.9]", "+5.3 %"],
     ]
-    assert [found.verdict.good for found in Tested(tmp_path).findings()] == [True, True]
+    assert [found.verdict.good for found in Scored(tmp_path).findings()] == [True, True]
     # The margin falls from 0.04 at 1 Gbit/s to -0.04 at 4: it vanishes half way between their logarithms.
     assert text.count("| topk | 2 Gbit/s | 2 Gbit/s | 1.00 |") == 1
     assert (tmp_path / "break_even.svg").read_bytes().startswith(b"<svg")
@@ -229,7 +229,7 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
 
 def test_the_figure_has_both_sides_with_the_spread_of_their_turns(tmp_path: Path) -> None:
     turns = (0.95, 0.97, 1.01)
-    drawn = figures.break_evens(Tested(sides(tmp_path, below=[(1.0, each) for each in turns])))
+    drawn = figures.break_evens(Scored(sides(tmp_path, below=[(1.0, each) for each in turns])))
     charts.check(drawn)
     lines, logs = charts.lines(drawn), [-math.log(each) for each in turns]
     middle, half = statistics.mean(logs), stats.t.isf(0.025, 2) * stats.sem(logs)
@@ -253,7 +253,7 @@ def test_a_side_that_does_not_pay_or_whose_turns_disagree_confirms_nothing(
     change(folder / "topk-0.5-lossy-2", "load", value=[
         {"hostname": "a", "ranks": [0], "cores": 2, "load_average": [0.5, 4.0], "others_cores": 1.0, "steal": 0.0}
     ])  # fmt: skip
-    [found] = Tested(folder).findings()
+    [found] = Scored(folder).findings()
     assert found.verdict.state == state and len(found.records) == 6
     assert "load" in found.rules, "either composition's broken rules are the finding's"
     assert "not between these rates" in shown(folder)
@@ -264,14 +264,14 @@ KNOWN = ("dense", "bf16", "topk", "streaming_diloco")
 PART = "order_100gbit"
 
 
-def ordered(folder: Path, **turns: Sequence[float]) -> Tested:
+def ordered(folder: Path, **turns: Sequence[float]) -> Scored:
     """The methods with these mean steps in each turn, as forecast: the later of KNOWN the shorter."""
     path = folder / PART
     save(path, ORDER, [Expected(name, 0.5 + 0.1 * place, 0.1, 2.0) for place, name in enumerate(reversed(KNOWN))])
     for name, seconds in turns.items():
         for turn, step in enumerate(seconds):
             put(path, f"{name}-{turn}", record(step))
-    return Tested(path)
+    return Scored(path)
 
 
 @pytest.mark.parametrize(
@@ -314,11 +314,11 @@ def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None
     note = json.loads((path := tmp_path / PART / "bf16-0" / "note.json").read_text())
     path.write_text(json.dumps({**note, "link": "200mbit"}))
     with pytest.raises(UserError, match="mixes settings: link is"):
-        Tested(tmp_path / PART)
+        Scored(tmp_path / PART)
     path.write_text(json.dumps(note))
     change(path.parent, "environment", "cpu", value={"model": "Another", "cores": 2})
     with pytest.raises(UserError, match="mixes settings: machine is"):
-        Tested(tmp_path / PART)
+        Scored(tmp_path / PART)
 
 
 def simulated_runs(folder: Path) -> None:
