@@ -46,7 +46,7 @@ STUDY = $(VENV)/wirebench study
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean tables site bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-speed bench-gssgd bench-accuracy bench-mgwfbp \
-	bench-prediction bench-schedules bench-break-even bench-iwp bench-today bench-ranking
+	bench-prediction bench-schedules bench-break-even bench-iwp bench-ranking
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -185,9 +185,6 @@ bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR
 bench-accuracy: setup ## trainings over seeds: every compressor on CIFAR-10, the methods of 2022 to 2026; CIFAR=FOLDER (about 36 h)
 	@$(STUDY) accuracy run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
 
-bench-today: setup ## the planner's order of the methods of today, and their steps on emulated hosts (about 70 min)
-	@$(STUDY) today run
-
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(STUDY) mg_wfbp report
 
@@ -199,8 +196,7 @@ bench-schedules: setup ## every schedule on emulated clusters, compared with the
 BREAK_EVEN = results/break_even
 # How long compressors work is measured anew: machines of one name differ by a fifth in how fast they copy. The runs that
 # show what messages cost its processors are those of bench-prediction.
-RATES = $(BREAK_EVEN)/rates.jsonl
-SIDES = $(STUDY) break_even run --again --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit --rates $(RATES)
+RATES = results/prediction/rates.jsonl
 
 bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 30 min)
 	@mkdir -p $(BREAK_EVEN)
@@ -210,16 +206,13 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 		--json $(BREAK_EVEN)/2x1gbit.jsonl
 	@$(VENV)/wirebench fit $(BREAK_EVEN)/2x1gbit.jsonl --runs results/prediction --out $(BREAK_EVEN)/2x1gbit.toml
 	@failed=; \
-	$(SIDES) --compressors fp16 gs_sgd --config configs/tables/break_even_vgg16.toml \
-		--out $(BREAK_EVEN)/vgg16_epyc || failed=yes; \
-	$(SIDES) --compressors gs_sgd sketched_sgd --config configs/tables/break_even_vgg16_gtx1080ti.toml \
-		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
-	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
+	$(STUDY) planner run --only break_even --again --topology $(BREAK_EVEN)/2x1gbit.toml || failed=yes; \
+	$(STUDY) planner report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
 bench-ranking: setup ## the planner's ten best compositions on six emulated clusters, five turns of each (about 90 min)
 	@failed=; \
-	$(STUDY) ranking run --again || failed=yes; \
-	$(STUDY) ranking report && test -z "$$failed"
+	$(STUDY) planner run --only ranking --again || failed=yes; \
+	$(STUDY) planner report results/ranking/*/ && test -z "$$failed"
 
 # A method over its budget of copies is measured all the same.
 bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
@@ -228,8 +221,8 @@ bench-prediction: setup ## forty compositions on emulated clusters, each compare
 	test -s $(RATES).new
 	@test ! -e $(RATES).new || mv $(RATES).new $(RATES)
 	@failed=; \
-	$(STUDY) prediction run --again || failed=yes; \
-	$(STUDY) prediction report --simulate && test -z "$$failed"
+	$(STUDY) planner run --only prediction --again || failed=yes; \
+	$(STUDY) planner report --fit results/prediction results/prediction-100 && test -z "$$failed"
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from papers import benchmarks
-from papers.prediction import signed
+from papers.planner import forecast
 from papers.repository import Repository
 from papers.study import Study, available
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
+from wirebench.planner.resimulated import RATES
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.record.recorded import NOTE, RUNS, SHARED
 from wirebench.record.rules import DAMAGED, ENOUGH, UNTIMED, Broken, broken, copies, moment
 from wirebench.record.submission import CLAIMS
-from wirebench.utils.parsing import json_of, toml_of
+from wirebench.simulation.compress_rates import Rates
+from wirebench.utils.parsing import toml_of
 
 EXCEPTIONS = "exceptions.toml"
-NO_HEADER = (RUNS, SHARED, NOTE, "record.json", "trace.json", "predicted.json", "outside.json", "simulated.json",
-             "ranking.json", "advice.json", "diagnose.json", "loops.json", "picture.json")  # fmt: skip
+NO_HEADER = (RUNS, SHARED, NOTE, "record.json", "trace.json", "outside.json", "simulated.json", "advice.json",
+             "diagnose.json", "loops.json", "picture.json", forecast.FILE)  # fmt: skip
 """JSON files that are no benchmark's: runs, what a study was asked for or computed, and what scripts/front.py makes
 for README."""
 OWN_RUNS = "runs"
@@ -86,7 +88,7 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
         return [Breach(root, "schema", str(error))]
     untimed = [folder for folder, what in judged if what in UNTIMED]
     single = [
-        *_of_runs(runs, repository, untimed), *_of_benchmarks(root, repository), *_of_predictions(root, repository),
+        *_of_runs(runs, repository, untimed), *_of_benchmarks(root, repository), *_of_forecasts(root, repository),
     ]  # fmt: skip
     repeated = [breach for each in judged for breach in _of_rows(*each)]
     # Every excuse is asked, also after one that covers: it is not in vain.
@@ -122,27 +124,31 @@ def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
         yield from (Breach(path, *each) for each in mistakes)
 
 
-def _of_predictions(root: Path, repository: Repository) -> Iterator[Breach]:
-    """What was predicted before its runs: by a known commit, and before the first of them."""
-    for path in _below(root, signed.FILE):
+def _of_forecasts(root: Path, repository: Repository) -> Iterator[Breach]:
+    """What was forecast before its runs: by a known commit, before the first of them, and after the compressors of the
+    folder were timed.
+    """
+    for path in _below(root, forecast.FILE):
         try:
-            found = _predicted(path, repository)
+            found = _forecast(path.parent, repository)
         except (*DAMAGED, UserError) as error:
             found = [Broken("schema", f"cannot be held against its runs: {error}")]
         yield from (Breach(path, *each) for each in found)
 
 
-def _predicted(path: Path, repository: Repository) -> list[Broken]:
-    told = json_of(path.read_text(encoding="utf-8"))
-    if told.get(signed.KEY) is None:  # another study's, which does not sign
-        return []
-    moments = (moment(run.has("environment", "utc")) for run in recorded.directly_below(path.parent))
-    began = min((at for at in moments if at), default=None)
-    at, found = moment(told.get("utc")), []
-    if not repository.knows(str(told.get("commit"))):
-        found.append(Broken("commit", f"{str(told.get('commit'))[:10]} is not in this repository's history"))
-    if at is None or (began is not None and at > began):
-        found.append(Broken("predicted", f"at {told.get('utc')}, and the first of the runs began at {began}"))
+def _forecast(folder: Path, repository: Repository) -> list[Broken]:
+    before, found = forecast.load(folder), []
+    assert before is not None
+    began = [at for run in recorded.directly_below(folder) if (at := moment(run.has("environment", "utc")))]
+    timed = moment(Rates(rates).utc) if (rates := folder / RATES).is_file() and "rates" in before.given else None
+    if before.changed:
+        found.append(Broken("commit", f"{before.commit[:10]} with changes"))
+    elif not repository.knows(before.commit):
+        found.append(Broken("commit", f"{before.commit[:10]} is not in this repository's history"))
+    if began and before.at and before.at > min(began):
+        found.append(Broken("predicted", f"at {before.utc}, and the first of the runs began at {min(began)}"))
+    if timed and before.at and timed > before.at:
+        found.append(Broken("predicted", f"at {before.utc}, and {RATES}, which it was made of, is of {timed}"))
     return found
 
 

@@ -23,9 +23,7 @@ import pytest
 import torch
 
 from papers import cli as study
-from papers.break_even import run as break_even
-from papers.ranking import ranked
-from papers.ranking.ranked import Ranked, Ranking
+from papers.planner import experiments, forecast
 from papers.runner import ROOT, Command, shown
 from papers.study import Study, available
 from wirebench import collectives, data, models
@@ -277,11 +275,11 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
 
 @pytest.fixture(autouse=True)
 def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the planner finds depends on this machine's memory and takes seconds; here it is made up."""
-    monkeypatch.setattr(break_even, "memory", lambda rates: (1e10, "probe"))
+    """What the planner ranks takes seconds; here it is made up."""
     monkeypatch.setattr(environment, "git", lambda: {"commit": "c0ffee", "dirty": False})
-    best = (Ranked("optimal", "none", "ring", 1.0, 1.0, 1.0), Ranked("optimal", "topk", "native", 1.0, 1.0, 1.0))
-    monkeypatch.setattr(ranked, "rank", lambda cluster, machine: Ranking(best, "", False, "", "", False))
+    best = tuple(forecast.Expected(f"2x1gbit-optimal-{name}-native", 1.0) for name in ("none", "topk"))
+    made = forecast.Forecast(forecast.BEST, best, "", "c0ffee")
+    monkeypatch.setattr(experiments.TenBest, "forecast", lambda *_: made)
 
 
 @pytest.mark.slow

@@ -14,16 +14,13 @@ from wirebench.errors import UserError
 
 STUDIES = [
     "accuracy",
-    "break_even",
     "failures",
     "flexreduce",
     "gs_sgd",
     "iwp",
     "mg_wfbp",
-    "prediction",
-    "ranking",
+    "planner",
     "speed",
-    "today",
 ]
 
 

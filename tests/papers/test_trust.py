@@ -202,22 +202,37 @@ def test_a_line_that_went_or_changed_since_a_commit_is_named(
         repository.deleted_lines(tmp_path, "nothing", results)
 
 
-def test_predictions_are_older_than_their_runs(results: Path) -> None:
+def test_forecasts_are_older_than_their_runs(results: Path) -> None:
     folder = results / "prediction-2"
     run = put(folder, "one-0")
     began = json.loads(run.read_text())["environment"]["utc"]
-    told = {"commit": "c" * 40, "utc": "1970-01-01T00:00:00+00:00", "fitted_to": "x", "steps": {}}
-    path = folder / "predicted.json"
+    row = {"name": "2x1gbit-wfbp-none-ring", "seconds": 1.0}
+    told = {"kind": "list", "rows": [row], "constants": "x", "commit": "c" * 40, "utc": "1970-01-01T00:00:00+00:00"}
+    path = folder / "forecast.json"
     path.write_text(json.dumps(told))
     assert breaches(results, KNOWN) == []
-    path.write_text(json.dumps(told | {"commit": "d" * 40}))
-    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
+    for wrong in ({"commit": "d" * 40}, {"changed": True}):
+        path.write_text(json.dumps(told | wrong))
+        assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
     path.write_text(json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}))
     [late] = breaches(results, KNOWN)
     assert late.rule == "predicted" and began[:10] in late.how
-    for damaged in ("{", "[]", '{"steps": {}, "utc": 1, "commit": null}'):
+    for damaged in ("{", "[]", json.dumps(told | {"utc": 1}), json.dumps(told | {"rows": []})):
         path.write_text(damaged)
         assert {breach.file for breach in breaches(results, KNOWN)} == {path}
+
+
+def test_compressors_are_timed_before_what_rests_on_that(results: Path) -> None:
+    folder = results / "order"
+    put(folder, "one-0")
+    header, *cells = (RESULTS / "today" / "order_1gbit" / "rates.jsonl").read_text().splitlines()
+    timed = json.loads(header)
+    timed["environment"]["git"] = {"commit": "c" * 40, "dirty": False}
+    (folder / "rates.jsonl").write_text("\n".join([json.dumps(timed), *cells]))
+    told = {"kind": "order", "rows": [{"name": "dense", "seconds": 1.0}], "constants": "x", "commit": "c" * 40,
+            "given": {"rates": "rates.jsonl"}, "utc": "1970-01-01T00:00:00+00:00"}  # fmt: skip
+    (folder / "forecast.json").write_text(json.dumps(told))
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["predicted"]
 
 
 def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:

@@ -1,6 +1,6 @@
 """How far predictions from outside have been off, and the range that this gives to a predicted step.
 
-`wirebench study prediction report --simulate` compares steps that were measured with what the simulator says of them,
+`wirebench study planner report --fit` compares steps that were measured with what the simulator says of them,
 and writes how many times as long as predicted their exchanges took (results/prediction/outside.json, here
 data/outside.json). The range of a prediction is its step with an exchange as short and as long as 9 out of 10 of them.
 
@@ -25,7 +25,7 @@ from wirebench.utils.parsing import json_of
 
 NAME = "outside.json"
 SHIPPED = Path(__file__).parent / "data" / NAME
-WRITER = "wirebench study prediction report --simulate"
+WRITER = "wirebench study planner report --fit"
 TAIL = 0.05
 """Share of the exchanges that are left out at either end: nine out of ten lie between."""
 LEAST_EXPOSED = 0.05

@@ -6,7 +6,7 @@
 
 CELLS is what wirebench bench collectives --json wrote, of one layout. Start-up time (alpha) and rate (1 / beta) are
 fitted per level of the topology, the cost of adding (gamma) once; lines are broken where one line does not fit. FOLDER
-has runs of `wirebench study prediction run`: once per machine, their steps show what a request, a message and its bytes
+has runs of `wirebench study planner run`: once per machine, their steps show what a request, a message and its bytes
 cost the cores that play all hosts, which compressors share (docs/topology.md).
 """
 
