@@ -16,6 +16,7 @@ from wirebench.collectives.execution.executor import REDUCE_SCATTER_DONE, Reques
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange.driver import Steps, advance, run
+from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.requests import Combine, Gather, Merge, Reduce, Request, Route, Sum, payload
 from wirebench.topology.tree import Topology
@@ -60,6 +61,23 @@ def cut(grad: Tensor, layers: tuple[Layer, ...], groups: Sequence[range], param:
 def whole(grad: Tensor) -> Bucket:
     """The bucket of a model with a single two-dimensional layer."""
     return Bucket(0, grad, torch.zeros_like(grad), (Layer("weight", 0, grad.numel(), 2),))
+
+
+def exchange(
+    ranks: Sequence[Any],
+    grads: Sequence[Tensor],
+    layers: tuple[Layer, ...] | None = None,
+    log: Log | None = None,
+    **world: Any,
+) -> list[Tensor]:
+    """One exchange of the whole model by all ranks' compressors, of copies of their gradients; their results.
+
+    layers: by default one matrix; world: fields of ExchangeContext, such as step
+    """
+    worlds = [ExchangeContext(rank, len(ranks), **world) for rank in range(len(ranks))]
+    copies = [grad.clone() for grad in grads]
+    buckets = [cut(each, layers, [range(len(layers))])[0] if layers else whole(each) for each in copies]
+    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
 
 
 def answer_all(exchanges: Exchanges, log: Log | None = None) -> list[Tensor]:

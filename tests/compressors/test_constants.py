@@ -93,6 +93,23 @@ COLLECTIVES = {name: "tree" for name in ("gs_sgd", "gtopk", "iblt")} | {"iwp": "
 COLLECTIVES |= {name: "star" for name in ("sketched_sgd", "fetch_sgd")}
 
 
+KEEPS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("randomk", {}, "exactly", "density"),
+    ("randomk", {"error_feedback": False}, "nothing", ""),
+    ("clt_k", {"beta": 0.5}, "rounded", "density"),
+    ("int8", {"feedback": False}, "nothing", ""),
+    ("signsgd", {"feedback": False}, "nothing", ""),
+    ("fetch_sgd", {}, "sketched", "density"),
+]
+"""By method and options what it says of what it does not send, and the option that bounds it."""
+
+
+@pytest.mark.parametrize(("name", "options", "keeps", "bounded_by"), KEEPS)
+def test_what_is_kept_is_said(name: str, options: dict[str, Any], keeps: str, bounded_by: str) -> None:
+    method = compressors.build(name, **options)
+    assert (method.keeps, method.bounded_by) == (keeps, bounded_by)
+
+
 @pytest.mark.parametrize(("module", "wanted"), CONSTANTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_constants(module: ModuleType, wanted: dict[str, Any]) -> None:
     assert {name: getattr(module, name) for name in wanted} == wanted

@@ -154,12 +154,9 @@ def densities_used(compressor, epochs):
     return used
 
 
-def test_warmup_sets_the_density_of_each_epoch():
-    assert densities_used(Warmup(TopK(0.01), (0.5, 0.25)), range(4)) == [50, 25, 1, 1]
-
-
-def test_warmup_of_a_resumed_run_depends_on_the_epoch_alone():
-    assert densities_used(Warmup(TopK(0.01), (0.5, 0.25)), [1, 3, 0]) == [25, 1, 50]
+@pytest.mark.parametrize(("epochs", "entries"), [(range(4), [50, 25, 1, 1]), ([1, 3, 0], [25, 1, 50])])
+def test_warmup_sets_the_density_by_the_epoch_alone(epochs, entries):
+    assert densities_used(Warmup(TopK(0.01), (0.5, 0.25)), epochs) == entries
 
 
 def test_warmup_plans_with_the_density_of_most_of_the_run():
@@ -168,7 +165,7 @@ def test_warmup_plans_with_the_density_of_most_of_the_run():
     assert warmup.wire_bytes(1000, 4) == TopK(0.01).wire_bytes(1000, 4)
 
 
-@pytest.mark.parametrize("name", ["none", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["none", "fp16", "bf16", "threshold"])
 def test_warmup_needs_a_density(name):
     with pytest.raises(UserError, match=f"^compressor.warmup: '{name}' has no density$"):
         compressors.build(name, warmup=[0.25])

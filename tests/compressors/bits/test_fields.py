@@ -1,6 +1,7 @@
 """The ground of the quantisers: blocks and groups, fields in words, draws for rounding, levels."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 import wirebench.compressors.bits.blocks as blocks_module
 import wirebench.compressors.bits.noise as noise_module
-from tests.helpers import answer_all, lay_out, whole
+from tests.helpers import exchange, lay_out
 from wirebench import compressors
 from wirebench.compressors.bits.blocks import (
     HIGHEST,
@@ -27,7 +28,6 @@ from wirebench.compressors.bits.blocks import (
 from wirebench.compressors.bits.fields import Fields, width_for
 from wirebench.compressors.bits.levels import Levels
 from wirebench.compressors.bits.noise import Noise
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 from wirebench.utils.rng import generator
 
@@ -100,7 +100,7 @@ def test_constants_are_made_in_the_first_step_only(name, monkeypatch):
     """On a GPU the host would wait for each of them, in every step."""
     grad, compressor = torch.randn(200), compressors.build(name)
     for step in range(3):
-        answer_all([compressor.exchange(whole(grad.clone()), ExchangeContext(0, 1, step))])
+        exchange([compressor], [grad], step=step)
         monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a constant is made anew"))
 
 
@@ -234,5 +234,28 @@ def test_a_scale_that_is_no_number_spoils_its_group(bad):
     assert torch.equal(result[:4], x[:4])
 
 
-def test_whole_is_one_layer():
-    assert by_layer(whole(torch.zeros(5))) == (Run(5, 1),)
+@pytest.mark.parametrize("size", [1, 3, 9])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("int8", {"rounding": "nearest"}),
+        ("int8", {"rounding": "stochastic"}),
+        ("signsgd", {}),
+        ("signsgd", {"feedback": False}),
+        ("signsgd", {"form": "vote", "feedback": False}),
+        ("signsgd", {"form": "vote", "scale": "one", "feedback": False}),
+        ("terngrad", {"form": "sum"}),
+        ("terngrad", {"form": "gather"}),
+        ("qsgd", {"chunk": 16, "norm": "max"}),
+        ("qsgd", {"chunk": 16, "norm": "l2"}),
+        ("onebit", {}),
+        ("lion_sign", {}),
+        ("zero_one_adam", {"kappa": 1, "freeze_step": 1}),
+    ],
+)
+def test_layers_of_zeros_stay_zeros(name: str, options: dict[str, Any], size: int) -> None:
+    layers, ranks = lay_out([(4, 4), (3, 3)]), [compressors.build(name, **options) for _ in range(size)]
+    grads = [torch.cat([torch.ones(16) * (rank == 0), torch.zeros(9)]) for rank in range(size)]
+    for step in range(3):
+        for result in exchange(ranks, grads, layers, step=step):
+            assert result.isfinite().all() and result[:16].any() and not result[16:].any()

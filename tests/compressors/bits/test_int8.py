@@ -2,22 +2,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.helpers import Log, answer_all, cut, lay_out
-from wirebench import compressors
+from tests.helpers import Log, exchange, lay_out
 from wirebench.compressors.int8 import Int8
 from wirebench.errors import UserError
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Merge, Sum, payload
-
-
-def exchange(ranks, grads, layers=None, log: Log | None = None, step: int = 0) -> list[Tensor]:
-    """One step of all ranks, in one bucket; the results."""
-    layers = layers or lay_out([(grads[0].numel(), 1)])
-    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
-    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
-    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
 
 
 def ranks(size: int, **options) -> list[Int8]:
@@ -53,19 +42,6 @@ def test_equals_the_plain_twin(size, sum_bits, chunk):
         torch.testing.assert_close(result, wanted, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_feedback_keeps_what_rounding_cut_off(rounding):
-    mine, total, given = ranks(3, rounding=rounding), torch.zeros(50), torch.zeros(50)
-    rng = torch.Generator().manual_seed(1)
-    for step in range(6):
-        grads = [torch.randn(50, generator=rng) for _ in range(3)]
-        given += torch.stack(grads).sum(0)
-        total += exchange(mine, grads, step=step)[0] * 3
-        held = torch.stack([rank.state_dict()["residual"] for rank in mine])
-        torch.testing.assert_close(total + held.sum(0), given, rtol=1e-5, atol=1e-5)
-        assert held.abs().max() < 4 / levels_of(3, 8), "no more than a step stays"
-
-
 def test_unbiased_without_feedback():
     """Mean within 4.5 standard errors, of several places between two levels."""
     each, places = 40_000, torch.tensor([0.0, 0.05, 0.5, 0.9, 14.3])
@@ -94,7 +70,7 @@ def test_more_ranks_than_a_sum_can_hold_are_the_users_mistake():
 @pytest.mark.parametrize(("chunk", "scales"), [(0, 2), (100, 11)])
 def test_the_messages_are_as_short_as_stated(sum_bits, chunk, scales):
     log: Log = []
-    exchange(ranks(2, sum_bits=sum_bits, chunk=chunk), [torch.ones(1001)] * 2, lay_out([(1000, 1), (1,)]), log)
+    exchange(ranks(2, sum_bits=sum_bits, chunk=chunk), [torch.ones(1001)] * 2, lay_out([(1000, 1), (1,)]), log=log)
     (merge, _), (total, _) = log
     assert isinstance(merge, Merge)
     assert (merge.message.nbytes, merge.values) == (4 * scales, 0)
@@ -102,35 +78,3 @@ def test_the_messages_are_as_short_as_stated(sum_bits, chunk, scales):
     assert payload(total).nbytes == 4 * math.ceil(1001 * sum_bits / 32)
     estimate = Int8(sum_bits=sum_bits, chunk=chunk).wire_bytes(1001, 2)
     assert estimate == payload(total).nbytes + 4 * (scales if chunk else 1)
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("size", [1, 3])
-def test_layers_of_zeros_stay_zeros(size, rounding):
-    layers = lay_out([(4, 4), (3, 3)])
-    grad = torch.cat([torch.ones(16), torch.zeros(9)])
-    for result in exchange(ranks(size, rounding=rounding), [grad] * size, layers):
-        assert result.isfinite().all()
-        assert not result[16:].any()
-
-
-def test_what_is_kept_is_said():
-    assert Int8().keeps == "rounded"
-    assert Int8(feedback=False).keeps == "nothing"
-    assert not Int8(feedback=False).bounded_by
-    (rank,) = ranks(1, feedback=False)
-    exchange([rank], [torch.randn(10)])
-    assert not rank.state_dict()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sum_bits": 4}, "sum_bits: needs one of 8, 16, 32"),
-        ({"rounding": "up"}, "rounding: needs one of stochastic, nearest"),
-        ({"chunk": -1}, "chunk is a number of elements, or 0 for a layer's, got -1"),
-    ],
-)
-def test_wrong_options_are_the_users_mistake(options, message):
-    with pytest.raises(UserError, match=message):
-        compressors.build("int8", **options)

@@ -2,23 +2,12 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.helpers import Log, answer_all, cut, lay_out
-from wirebench import compressors
+from tests.helpers import Log, exchange, lay_out
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.onebit import OneBit, means
-from wirebench.errors import UserError
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Gather, payload
-
-
-def exchange(ranks, grads, layers, log: Log | None = None) -> list[Tensor]:
-    """One step of all ranks, in one bucket; the results."""
-    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
-    worlds = [ExchangeContext(rank, len(ranks)) for rank in range(len(ranks))]
-    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
 
 
 def ranks(size: int, **options) -> list[OneBit]:
@@ -31,17 +20,6 @@ def groups_of(layer: Layer, per: str) -> list[slice]:
     if per == "layer" or layer.ndim == 1 or width < 64:
         return [slice(layer.start, layer.stop)]
     return [slice(start, start + width) for start in range(layer.start, layer.stop, width)]
-
-
-def test_two_means_by_hand():
-    layers, both = lay_out([(2, 2)]), ranks(2)
-    grads = [torch.tensor([3.0, 1.0, -1.0, -5.0]), torch.tensor([2.0, 0.0, 4.0, -8.0])]
-    for result in exchange(both, grads, layers):
-        assert result.tolist() == [2.0, 2.0, -0.5, -5.5]
-    assert both[0].state_dict()["residual"].tolist() == [1.0, -1.0, 2.0, -2.0]
-    assert both[1].state_dict()["residual"].tolist() == [0.0, -2.0, 2.0, 0.0]
-    for result in exchange(both, [torch.zeros(4)] * 2, layers):
-        torch.testing.assert_close(result, torch.tensor([13 / 12, -1.75, 13 / 12, -5 / 12]))
 
 
 @pytest.mark.parametrize("per", ["row", "layer"])
@@ -92,24 +70,9 @@ def test_layers_of_zeros_and_of_one_sign(size):
 def test_the_message_is_a_bit_for_each_element_and_two_numbers_for_each_group(shape, pairs):
     log: Log = []
     numel = math.prod(shape)
-    exchange(ranks(2), [torch.ones(numel)] * 2, lay_out([shape]), log)
+    exchange(ranks(2), [torch.ones(numel)] * 2, lay_out([shape]), log=log)
     ((request, _),) = log
     assert isinstance(request, Gather)
     assert payload(request).nbytes == 4 * math.ceil(numel / 32) + 8 * pairs
     assert request.values == math.ceil(numel / 32)
     assert OneBit().wire_bytes(numel, 2) == 4 * math.ceil(numel / 32) + 8
-
-
-def test_feedback_brings_the_average_to_that_of_the_gradients():
-    """Of constant gradients each step is far off; the mean of many is not, since what is held back does not pile up."""
-    layers, mine = lay_out([(4, 100)]), ranks(2)
-    rng = torch.Generator().manual_seed(3)
-    grads = [torch.randn(400, generator=rng) for _ in range(2)]
-    results = torch.stack([exchange(mine, grads, layers)[0] for _ in range(200)])
-    wanted = torch.stack(grads).mean(0)
-    assert (results.mean(0) - wanted).square().mean() < 0.01 * (results[0] - wanted).square().mean()
-
-
-def test_a_wrong_option_is_the_users_mistake():
-    with pytest.raises(UserError, match="values_per: needs one of row, layer"):
-        compressors.build("onebit", values_per="column")

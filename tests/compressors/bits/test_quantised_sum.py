@@ -6,23 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import Log, answer_all, whole
-from wirebench import compressors
+from tests.helpers import Log, exchange
 from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
 from wirebench.compressors.quantised_sum import QuantisedSum
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.requests import Route
 
 FORMS = ("int4", "int8", "fp8")
 STEP = {"int4": 1 / 7, "int8": 1 / 127, "fp8": 1 / 8}
 """Distance of neighbours, of a chunk's largest magnitude: of fp8 (three bits behind the point) at the upper end."""
-
-
-def exchange(methods: list[QuantisedSum], gradients: list[Tensor], log: Log | None = None) -> list[Tensor]:
-    worlds = [ExchangeContext(rank, len(methods)) for rank in range(len(methods))]
-    buckets = [whole(gradient.clone()) for gradient in gradients]
-    return list(answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)], log))
 
 
 def gradients(ranks: int, numel: int, seed: int = 0) -> list[Tensor]:
@@ -109,7 +101,7 @@ def test_all_ranks_have_the_same_and_nothing_is_lost(form: Any, size: int, group
 def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None:
     log: Log = []
     methods = [QuantisedSum("int4", group=group, feedback=False) for _ in range(4)]
-    exchange(methods, gradients(4, 8192), log)
+    exchange(methods, gradients(4, 8192), log=log)
     mine = [requests[0] for requests in log]
     first = message_bytes(8192, 256, "int4")
     routes = [request for request in mine if isinstance(request, Route)]
@@ -131,12 +123,3 @@ def test_groups_that_do_not_divide_the_ranks_are_cut_smaller(size: int, group: i
     ours, alike = ([QuantisedSum(group=each) for _ in range(size)] for each in (group, divisor))
     assert torch.equal(exchange(ours, gradients(size, 100))[0], exchange(alike, gradients(size, 100))[0])
     assert ours[0].wire_bytes(8192, size) == alike[0].wire_bytes(8192, size)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"chunk": 6}, "chunk: needs a multiple of 4"), ({"group": -1}, "group is a number of ranks")],
-)
-def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        compressors.build("quantised_sum", **options)

@@ -5,22 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import Log, answer_all, cut, lay_out
-from wirebench import compressors
+from tests.helpers import Log, exchange, lay_out
 from wirebench.compressors.signsgd import SignSGD
-from wirebench.errors import UserError
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Sum, handed_over
 
 VOTE: dict[str, Any] = {"form": "vote", "feedback": False}
-
-
-def exchange(ranks, grads, layers=None, log: Log | None = None, step: int = 0) -> list[Tensor]:
-    """One step of all ranks, in one bucket; the results."""
-    layers = layers or lay_out([(grads[0].numel(), 1)])
-    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
-    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
-    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
 
 
 def ranks(size: int, **options) -> list[SignSGD]:
@@ -35,17 +24,6 @@ def whole_numbers(size: int, numel: int, seed: int = 0) -> list[Tensor]:
 def signs(x: Tensor) -> Tensor:
     """1 and -1; a zero is plus."""
     return torch.where(x < 0, -1.0, 1.0)
-
-
-def test_scaled_signs_by_hand():
-    """Scales 2 and 4, then what they missed is added to the next gradients."""
-    both = ranks(2)
-    first = exchange(both, [torch.tensor([3.0, -1.0]), torch.tensor([2.0, 6.0])])
-    assert [r.tolist() for r in first] == [[3.0, 1.0]] * 2
-    assert both[0].state_dict()["residual"].tolist() == [1.0, 1.0]
-    assert both[1].state_dict()["residual"].tolist() == [-2.0, 2.0]
-    second = exchange(both, [torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0])])
-    assert [r.tolist() for r in second] == [[-0.5, 1.5]] * 2
 
 
 @pytest.mark.parametrize("feedback", [True, False])
@@ -109,15 +87,6 @@ def test_a_zero_votes_both_ways_in_turn(size):
     assert total.tolist() == [2.0, 0.0, -2.0]
 
 
-@pytest.mark.parametrize("size", [1, 3, 9])
-@pytest.mark.parametrize("options", [{}, VOTE, {"feedback": False}, {"scale": "one", **VOTE}])
-def test_layers_of_zeros_stay_zeros(size, options):
-    layers = lay_out([(2, 2), (3, 3)])
-    grad = torch.cat([torch.ones(4), torch.zeros(9)])
-    for result in exchange(ranks(size, **options), [grad] * size, layers):
-        assert torch.equal(result, grad)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("options", [VOTE, {"scale": "one", **VOTE}, {"scale": "one", "feedback": False}])
 def test_what_is_not_finite_reaches_all_ranks_also_where_only_signs_travel(options, bad):
@@ -135,15 +104,3 @@ def test_the_message_is_a_bit_for_each_element_and_a_scale(numel):
     assert isinstance(request, Gather)
     assert request.values == math.ceil(numel / 32)
     assert request.tensor.nbytes == 4 * math.ceil(numel / 32) + 4 == SignSGD().wire_bytes(numel, 2)
-
-
-def test_what_is_kept_is_said():
-    assert SignSGD().keeps == "rounded"
-    assert SignSGD(feedback=False).keeps == SignSGD(**VOTE).keeps == "nothing"
-    assert not SignSGD(feedback=False).bounded_by
-
-
-@pytest.mark.parametrize("options", [{"form": "vote"}, {"scale": "one"}, {"form": "vote", "scale": "one"}])
-def test_feedback_without_a_share_of_its_own_is_the_users_mistake(options):
-    with pytest.raises(UserError, match='feedback needs form = "mean" and scale = "mean"; set feedback = false'):
-        compressors.build("signsgd", **options)

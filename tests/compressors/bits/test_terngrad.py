@@ -2,23 +2,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.helpers import Log, answer_all, cut, lay_out
-from wirebench import compressors
+from tests.helpers import Log, exchange, lay_out
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.terngrad import TernGrad
-from wirebench.errors import UserError
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Merge, Sum, payload
-
-
-def exchange(ranks, grads, layers=None, log: Log | None = None, step: int = 0) -> list[Tensor]:
-    """One step of all ranks, in one bucket; the results."""
-    layers = layers or lay_out([(grads[0].numel(), 1)])
-    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
-    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
-    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
 
 
 def ranks(size: int, **options) -> list[TernGrad]:
@@ -152,7 +140,7 @@ def test_many_ranks_are_summed_without_overflow(size):
 @pytest.mark.parametrize(("size", "per_word"), [(1, 16), (2, 10), (3, 10), (4, 8), (7, 8), (8, 6), (32, 4), (127, 4)])
 def test_a_sum_takes_as_few_words_as_stated(size, per_word):
     log: Log = []
-    exchange(ranks(size), [torch.ones(1001)] * size, lay_out([(1001, 1)]), log)
+    exchange(ranks(size), [torch.ones(1001)] * size, lay_out([(1001, 1)]), log=log)
     (merge, *_), (total, *_) = log
     assert isinstance(merge, Merge)
     assert (merge.message.numel(), merge.values) == (1, 0)
@@ -170,27 +158,3 @@ def test_a_gather_takes_two_bits():
     assert isinstance(request, Gather)
     assert payload(request).nbytes == 1600 * 2 / 8
     assert TernGrad(form="gather").wire_bytes(1600, 9) == 400 + 4
-
-
-@pytest.mark.parametrize("form", ["sum", "gather"])
-def test_layers_of_zeros_stay_zeros(form):
-    layers = lay_out([(4, 4), (3, 3)])
-    zeros = torch.zeros(25)
-    one = torch.cat([torch.ones(16), torch.zeros(9)])
-    for result in exchange(ranks(3, form=form), [zeros, one, zeros], layers):
-        assert result.isfinite().all()
-        assert not result[16:].any()
-        torch.testing.assert_close(result[:16], torch.full((16,), 1 / 3))
-
-
-def test_no_gradient_is_kept():
-    (rank,) = ranks(1)
-    exchange([rank], [torch.randn(50)])
-    assert not rank.state_dict()
-
-
-def test_wrong_options_are_the_users_mistake():
-    with pytest.raises(UserError, match="clip_factor is a number of standard deviations, or 0 for none, got -1"):
-        compressors.build("terngrad", clip_factor=-1.0)
-    with pytest.raises(UserError, match="form: needs one of sum, gather"):
-        compressors.build("terngrad", form="ring")

@@ -104,17 +104,6 @@ def test_a_matrix_of_no_higher_rank_is_sent_at_once(size, rank, seed):
     assert all(float(method.state_dict()["residual"].norm() / mean.norm()) < 1e-3 for method in ranks.ranks)
 
 
-def test_by_hand():
-    """M = [[3, 0, 0], [0, 4, 0]], Q = (1, 0, 0): P = (3, 0), P^ = (1, 0), Q = (3, 0, 0), and 4 stays."""
-    layers = lay_out([(2, 3)])
-    method = PowerSGD(rank=1, min_compression_rate=1.0)
-    method.load_state_dict({"shared.layer0.right": torch.tensor([[1.0, 0.0, 0.0]])})
-    grad = torch.tensor([3.0, 0.0, 0.0, 0.0, 4.0, 0.0])
-    torch.testing.assert_close(one_step(method, grad, 0, layers), torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
-    assert method.state_dict()["residual"].tolist() == [0.0, 0.0, 0.0, 0.0, 4.0, 0.0]
-    torch.testing.assert_close(method.state_dict()["shared.layer0.right"], torch.tensor([[3.0, 0.0, 0.0]]))
-
-
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_warm_start_finds_the_best_approximation_of_what_does_not_change(rank):
     """Subspace iteration: the error shrinks with the ratio of singular values, here 1/2 squared at each step."""

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from tests.compressors.twins import estimates_of_all, estimates_reference, sketch_reference
-from tests.helpers import LocalEngine
 from wirebench.compressors.sketch import block_hash
 from wirebench.compressors.sketch.block_hash import BlockHash
 from wirebench.compressors.sketch.count_sketch import MAX_ROWS, CountSketch, median
 from wirebench.compressors.sketch.reference_hash import PRIME, ReferenceHash, _folded, _least
-from wirebench.gradient.requests import Sum
 
 HASHES = ("reference", "block")
 both_hashes = pytest.mark.parametrize("hash", HASHES)
@@ -142,21 +140,6 @@ def test_sketches_add_up_exactly(hash):
     x, y = whole_numbers(5000, 1), whole_numbers(5000, 2)
     assert torch.equal(sketch.sketch(x) + sketch.sketch(y), sketch.sketch(x + y))
     assert torch.equal(sketch.sketch(x.double() / 3 * 3), sketch.sketch(x).double())
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("size", range(1, 10))
-@both_hashes
-def test_sketches_summed_along_the_tree_are_the_sketch_of_the_sum(hash, size):
-    sketch = CountSketch(500, 5, 40, 9, hash)
-    vectors = [whole_numbers(500, seed) for seed in range(size)]
-
-    def exchange(x):
-        return (yield Sum(sketch.sketch(x)))
-
-    wanted = sketch.sketch(torch.stack(vectors).sum(0))
-    for table in LocalEngine(size, "tree").answer_all([exchange(x) for x in vectors]):
-        assert torch.equal(table, wanted)
 
 
 @both_hashes

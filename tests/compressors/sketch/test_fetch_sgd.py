@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from tests.compressors.twins import estimates_reference, top_k_reference
-from tests.helpers import Log, answer_all, cut, lay_out, whole
-from wirebench import compressors
+from tests.helpers import Log, answer_all, cut, exchange, lay_out, whole
 from wirebench.compressors.fetch_sgd import FetchSgd
 from wirebench.compressors.sketch.heavy_hitters import largest
-from wirebench.errors import UserError
 from wirebench.exchange.diagnostics import held_back
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.context import ExchangeContext
@@ -26,13 +24,6 @@ HASHES = ("block", "reference")
 def whole_numbers(size, seed):
     rng = torch.Generator().manual_seed(seed)
     return [torch.randint(-8, 9, (NUMEL,), generator=rng).float() for _ in range(size)]
-
-
-def exchange(ranks, grads, log=None, step=0):
-    size = len(ranks)
-    worlds = [ExchangeContext(rank, size, step) for rank in range(size)]
-    pairs = zip(ranks, grads, worlds, strict=True)
-    return answer_all([rank.exchange(whole(grad.clone()), world) for rank, grad, world in pairs], log)
 
 
 def state(rank, name):
@@ -89,7 +80,7 @@ def test_the_twin(hash, clear):
 def test_one_round_and_its_bytes():
     log: Log = []
     rank = FetchSgd(**SIZES)
-    exchange([rank], whole_numbers(1, 0), log)
+    exchange([rank], whole_numbers(1, 0), log=log)
     assert len(log) == 1
     assert payload(log[0][0]).nbytes == rank.wire_bytes(NUMEL, 4) == 4 * ROWS * COLUMNS
 
@@ -171,22 +162,3 @@ def test_repeated_heavy_entries_come_through():
     torch.testing.assert_close(result[places], grad[places], rtol=0.1, atol=0)
     sketch = rank.sketch_of(whole(grad), ExchangeContext(0, 1))
     assert torch.isin(places, largest(sketch, sketch.sketch(grad), 10)).all()
-
-
-def test_mistakes_are_told():
-    for options, message in (({"momentum": 1.0}, "momentum lies in"), ({"clear": "no"}, "one of cells, subtract")):
-        with pytest.raises(UserError, match=message):
-            compressors.build("fetch_sgd", **options)
-
-
-def test_what_waits_has_the_same_part_in_the_average_of_another_world():
-    before = [FetchSgd(**SIZES, momentum=0.5) for _ in range(2)]
-    for step in range(3):
-        exchange(before, whole_numbers(2, step), step=step)
-    after = [FetchSgd(**SIZES, momentum=0.5) for _ in range(4)]
-    for place, rank in enumerate(after):
-        rank.take_over([before[place % 2].state_dict()], joins=place >= 2, weight=2.0)
-    zeros = [torch.zeros(NUMEL)] * 4
-    wanted = exchange(before, zeros[:2], step=3)[0]
-    assert wanted.any()
-    assert all(torch.equal(result, wanted) for result in exchange(after, zeros, step=3))

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers import Log, answer_all, whole
+from tests.helpers import Log, exchange
 from wirebench.compressors.iblt import Iblt
 from wirebench.compressors.topk import TopK
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.metrics import values
 from wirebench.gradient.requests import payload
 
@@ -18,12 +17,6 @@ NUMEL = 2000
 def whole_numbers(size, seed, numel=NUMEL):
     rng = torch.Generator().manual_seed(seed)
     return [torch.randint(-99, 100, (numel,), generator=rng).float() for _ in range(size)]
-
-
-def exchange(ranks, grads, log=None, measuring=False, step=0):
-    worlds = [ExchangeContext(rank, len(ranks), step, measuring=measuring) for rank in range(len(ranks))]
-    pairs = zip(ranks, grads, worlds, strict=True)
-    return answer_all([rank.exchange(whole(grad.clone()), world) for rank, grad, world in pairs], log)
 
 
 def stalled(rank):
@@ -88,7 +81,7 @@ def test_sums_are_top_ks_up_to_rounding():
 def test_bytes_and_rounds(options: dict[str, Any], dense: bool):
     log: Log = []
     ranks = [Iblt(**options) for _ in range(3)]
-    exchange(ranks, whole_numbers(3, 0), log)
+    exchange(ranks, whole_numbers(3, 0), log=log)
     assert len(log) == (1 if dense else 2)
     assert sum(payload(requests[0]).nbytes for requests in log) == ranks[0].wire_bytes(NUMEL, 3)
     # 8 bytes for each of 1.3 cells for each of 3 k entries, which are all of three ranks', of 2 columns more.

@@ -10,34 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.helpers import answer_all
+from tests.helpers import cut, exchange, lay_out
 from wirebench import compressors
 from wirebench.compressors.bits import packing
 from wirebench.compressors.chunk_topk import ChunkTopK
 from wirebench.compressors.sparse.chunks import chunks_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
-from wirebench.gradient.flat import Bucket, Layer
+from wirebench.gradient.flat import Bucket
 
 SIZES = (5000, 7, 4096, 300)
-
-
-def bucket_of(values: Tensor) -> Bucket:
-    layers, start = [], 0
-    for number, numel in enumerate(SIZES):
-        layers.append(Layer(f"layer{number}", start, start + numel, 1))
-        start += numel
-    return Bucket(0, values, torch.zeros_like(values), tuple(layers))
+LAYERS = lay_out([(numel,) for numel in SIZES])
 
 
 def test_what_a_gpu_does_is_what_a_cpu_does():
     """In other kernels, which run here as well."""
     chance = torch.Generator().manual_seed(3)
-    sizes = (300_000, 7, 4096, 300, 9000)
-    layers = [Layer(f"{place}", sum(sizes[:place]), sum(sizes[: place + 1]), 1) for place in range(len(sizes))]
-    values = torch.randn(sum(sizes), generator=chance)
+    layers = lay_out([(300_000,), (7,), (4096,), (300,), (9000,)])
+    values = torch.randn(layers[-1].stop, generator=chance)
     for size, k in ((4096, 64), (1024, 3), (64, 64)):
-        chunks = chunks_of(Bucket(0, values, values, tuple(layers)), size, k)
+        chunks = chunks_of(Bucket(0, values, values, layers), size, k)
         assert torch.equal(chunks._gathered(values), chunks._copied(values))
         numbers, bins = torch.randn(chunks.total, generator=chance), torch.randint(4, (chunks.total,), generator=chance)
         exact = chunks.sums(numbers.double(), bins, 4)
@@ -47,12 +39,6 @@ def test_what_a_gpu_does_is_what_a_cpu_does():
 def gradients(ranks: int, seed: int = 0) -> list[Tensor]:
     chance = torch.Generator().manual_seed(seed)
     return [torch.randn(sum(SIZES), generator=chance) for _ in range(ranks)]
-
-
-def exchange_all(methods: list[ChunkTopK], buckets: list[Bucket], step: int) -> list[Tensor]:
-    """One exchange of all ranks; what each has in the end."""
-    worlds = [ExchangeContext(rank, len(methods), step) for rank in range(len(methods))]
-    return list(answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)]))
 
 
 def by_hand(values: Tensor, chunk: int, k: int) -> tuple[Tensor, dict[int, tuple[int, int]]]:
@@ -90,7 +76,7 @@ def test_three_exchanges_are_the_papers(chunk: int, k: int, beta: float) -> None
     memories = [torch.zeros(sum(SIZES)) for _ in methods]
     for step in range(3):
         given_ = gradients(3, step)
-        averages = exchange_all(methods, [bucket_of(each.clone()) for each in given_], step)
+        averages = exchange(methods, given_, LAYERS, step=step)
         total = torch.zeros(sum(SIZES))
         for memory, gradient in zip(memories, given_, strict=True):
             memory.mul_(beta).add_(gradient)
@@ -104,18 +90,14 @@ def test_three_exchanges_are_the_papers(chunk: int, k: int, beta: float) -> None
             assert torch.allclose(method.memory.state_dict()[RESIDUAL], memory, atol=1e-5)
 
 
-@given(st.lists(st.integers(0, 4095), min_size=0, max_size=50))
-def test_twelve_bits(numbers: list[int]) -> None:
-    packed = packing.pack12(torch.tensor(numbers, dtype=torch.int64))
-    assert packed.dtype == torch.uint8 and packed.numel() == packing.bytes12(len(numbers))
-    assert packing.unpack12(packed, len(numbers)).tolist() == numbers
-
-
-@given(st.lists(st.integers(0, 3), min_size=0, max_size=50))
-def test_two_bits(numbers: list[int]) -> None:
-    packed = packing.pack2(torch.tensor(numbers, dtype=torch.int64))
-    assert packed.dtype == torch.uint8 and packed.numel() == packing.bytes2(len(numbers))
-    assert packing.unpack2(packed, len(numbers)).tolist() == numbers
+@pytest.mark.parametrize("bits", [2, 12])
+@given(st.lists(st.integers(0, 4095), max_size=50))
+def test_packed_numbers_come_back(bits: int, numbers: list[int]) -> None:
+    pack, unpack, size = (getattr(packing, f"{name}{bits}") for name in ("pack", "unpack", "bytes"))
+    given_ = torch.tensor(numbers, dtype=torch.int64) % 2**bits
+    packed = pack(given_)
+    assert packed.dtype == torch.uint8 and packed.numel() == size(len(numbers))
+    assert torch.equal(unpack(packed, len(numbers)), given_)
 
 
 def test_the_ratio_is_that_of_14_bits_in_64_entries() -> None:
@@ -129,17 +111,8 @@ def test_the_ratio_is_that_of_14_bits_in_64_entries() -> None:
 
 def test_what_it_hands_over_is_what_it_says() -> None:
     method = ChunkTopK()
-    bucket = bucket_of(gradients(1)[0])
+    (bucket,) = cut(gradients(1)[0], LAYERS, [range(len(LAYERS))])
     request: Any = next(method.exchange(bucket, ExchangeContext(0, 1)))
     entries = 64 + math.ceil(904 / 64) + 1 + 64 + math.ceil(300 / 64)
     tables = 4 * 4 * len(SIZES)
     assert request.tensor.nbytes == tables + packing.bytes12(entries) + packing.bytes2(entries)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"chunk": 4097}, "chunk lies in 1 to 4096"), ({"k": 0}, "k lies in 1 to chunk"), ({"beta": 0.0}, "beta lies in")],
-)
-def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        compressors.build("chunk_topk", **options)

@@ -1,31 +1,11 @@
-import math
-
 import pytest
 import torch
 
 from tests.compressors.twins import top_k_reference
-from tests.helpers import LocalEngine, Log, answer_all, whole
+from tests.helpers import LocalEngine, Log, exchange, whole
 from wirebench.compressors.clt_k import CltK
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Sum, payload
-
-
-def exchange(ranks, grads, step=0, log=None):
-    """One step of all ranks on one-layer models; the results."""
-    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
-    return answer_all([r.exchange(whole(g), w) for r, g, w in zip(ranks, grads, worlds, strict=True)], log)
-
-
-def test_by_hand():
-    ranks = [CltK(0.5), CltK(0.5)]
-    results = exchange(ranks, [torch.tensor([4.0, -1.0, 0.0, 3.0]), torch.tensor([0.0, -6.0, 5.0, 1.0])])
-    assert [r.tolist() for r in results] == [[2.0, 0.0, 0.0, 2.0]] * 2  # rank 0 leads: places 0 and 3
-    assert ranks[0].state_dict()["residual"].tolist() == [0.0, -1.0, 0.0, 0.0]
-    assert ranks[1].state_dict()["residual"].tolist() == [0.0, -6.0, 5.0, 0.0]
-    results = exchange(ranks, [torch.ones(4), torch.zeros(4)], step=1)
-    assert [r.tolist() for r in results] == [[0.0, -3.0, 3.0, 0.0]] * 2  # rank 1 leads: places 1 and 2
-    assert ranks[0].state_dict()["residual"].tolist() == [1.0, 0.0, 0.0, 1.0]
-    assert not ranks[1].state_dict()["residual"].any()
 
 
 @pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
@@ -42,7 +22,7 @@ def test_equals_the_reference_bit_for_bit(size, indices):
         for residual in residuals:
             total[places] += residual[places]
             residual[places] = 0
-        for result in exchange(ranks, [grad.clone() for grad in grads], step):
+        for result in exchange(ranks, grads, step=step):
             assert torch.equal(result, total / size)
         for rank, residual in zip(ranks, residuals, strict=True):
             assert torch.equal(rank.state_dict()["residual"], residual)
@@ -59,23 +39,10 @@ def test_the_filter_is_the_papers(beta):
         places = top_k_reference(offered[step % size].float(), 20)
         sent = [torch.zeros_like(each).index_copy(0, places, each[places]) for each in offered]
         memories = [(1 - beta) * m + beta * (o - s) for m, o, s in zip(memories, offered, sent, strict=True)]
-        for result in exchange(ranks, [grad.clone() for grad in grads], step):
+        for result in exchange(ranks, grads, step=step):
             torch.testing.assert_close(result.double(), sum(sent) / size, rtol=1e-5, atol=1e-6)
         for rank, memory in zip(ranks, memories, strict=True):
             torch.testing.assert_close(rank.state_dict()["residual"].double(), memory / beta, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("beta", [0.25, 1.0])
-def test_no_gradient_is_lost_by_the_filter(beta):
-    rng = torch.Generator().manual_seed(5)
-    ranks, given, applied = [CltK(0.1, beta) for _ in range(2)], torch.zeros(100), torch.zeros(100)
-    for step in range(60):
-        grads = [torch.randn(100, generator=rng) for _ in range(2)]
-        given += sum(grads)
-        applied += 2 * exchange(ranks, grads, step)[0]
-    held = sum(rank.state_dict()["residual"] for rank in ranks)
-    torch.testing.assert_close(applied + held, given, rtol=1e-4, atol=1e-4)
-    assert (ranks[0].keeps == "exactly") == (beta == 1)
 
 
 def test_the_leaders_places_are_summed_and_then_the_values():
@@ -114,7 +81,7 @@ def test_large_numbers_are_finite():
 
 def test_the_leaders_choice_may_be_estimated():
     grad = torch.randn(100_000, generator=torch.Generator().manual_seed(1))
-    (result,) = exchange([CltK(0.01, selection="sidco")], [grad.clone()])
+    (result,) = exchange([CltK(0.01, selection="sidco")], [grad])
     assert 500 <= result.count_nonzero() <= 1000
     assert result[result != 0].abs().min() >= grad[result == 0].abs().max()
 
@@ -129,9 +96,3 @@ def test_what_a_rank_sends_does_not_grow_with_the_ranks():
             engine.answer_all([r.exchange(whole(g), w) for r, g, w in zip(ranks, grads, worlds, strict=True)])
             for server in engine.servers:
                 assert sum(served.wire_bytes for served in server.take_log()) == 2 * (4 + 4) * 80 * (size - 1) // size
-
-
-@pytest.mark.parametrize("beta", [0.0, -0.5, 1.5, math.nan])
-def test_a_filter_outside_its_range_is_the_users_mistake(beta):
-    with pytest.raises(ValueError, match=r"beta lies in \(0, 1\]"):
-        CltK(beta=beta)

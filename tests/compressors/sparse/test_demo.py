@@ -1,7 +1,6 @@
 """demo against sums of cosines written out, over the ranks that sent; its blocks, and the bytes that it sends."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from tests.compressors.updates import LAYERS, NUMEL, SHAPES, gradients, step_of, world_of
 from tests.helpers import Log, cut
 from wirebench import compressors
-from wirebench.compressors.sparse.frequencies import divisor, frequencies_of
+from wirebench.compressors.sparse.frequencies import frequencies_of
 
 CHUNK, K = 4, 3
 
@@ -92,13 +91,6 @@ def test_the_transform_is_orthonormal_and_its_own_inverse() -> None:
     assert int(constant.abs().gt(1e-6).sum()) == len(blocks()), "of a constant only the lowest frequency is left"
 
 
-@pytest.mark.parametrize(
-    ("side", "limit", "length"), [(576, 64, 64), (192, 64, 64), (27, 64, 27), (67, 64, 1), (6, 4, 3)]
-)
-def test_sides_are_cut_evenly(side: int, limit: int, length: int) -> None:
-    assert divisor(side, limit) == length
-
-
 def test_what_it_hands_over_is_what_it_says() -> None:
     log: Log = []
     step_of(world_of("demo", chunk=CHUNK, k=K), 0, gradients(0), log)
@@ -109,12 +101,3 @@ def test_what_it_hands_over_is_what_it_says() -> None:
     usual = compressors.build("demo")
     assert usual.wire_bytes(4096 * 10, 4) == 10 * 32 * 5.5
     assert usual.sent_share(4096) == 32 / 4096
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"chunk": 65}, "chunk lies in 1 to 64"), ({"chunk": 2, "k": 5}, "k lies in 1 to"), ({"beta": 1.0}, "beta lies")],
-)
-def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        compressors.build("demo", **options)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers import answer_all, cut, lay_out, whole
-from wirebench import compressors
+from tests.helpers import answer_all, whole
 from wirebench.compressors.dgc import Dgc
 from wirebench.gradient.context import ExchangeContext
 
@@ -29,11 +28,6 @@ def test_without_masking_momentum_goes_on():
     torch.testing.assert_close(send(rank, grad), torch.tensor([4.0 + 0.9 * 4.0, 0.0]))
 
 
-def test_it_owns_the_momentum_only_if_it_has_one():
-    assert Dgc().owns_momentum
-    assert not Dgc(momentum=0.0).owns_momentum
-
-
 @pytest.mark.parametrize("density", [0.01, 0.001])
 def test_what_the_sample_lets_through_is_thinned_by_magnitude(density):
     numel = 200_000
@@ -48,13 +42,3 @@ def test_what_the_sample_lets_through_is_thinned_by_magnitude(density):
         left[chosen] = 0
         if chosen.numel() == k:
             assert (left.abs() > result[chosen].abs().min()).sum() == 0
-
-
-def test_only_tensors_of_several_dimensions_are_compressed_by_default():
-    assert Dgc.dense_below == 1
-    layers = lay_out([(3, 2), (4,)])
-    (bucket,) = cut(torch.ones(10), layers, [range(0, 2)])
-
-    wrapped = compressors.build("dgc", dense_below=Dgc.dense_below, density=0.2)
-    (result,) = answer_all([wrapped.exchange(bucket, ExchangeContext(0, 1))])
-    assert result.count_nonzero() == 1 + 4

@@ -1,13 +1,15 @@
+import functools
 import math
 
 import pytest
 import torch
 
-from tests.helpers import answer_all, cut, lay_out
+from tests.compressors.sparse.test_iwp import draws as draws_of
+from tests.compressors.sparse.test_iwp import exchange as iwp_exchange
+from tests.helpers import lay_out
 from wirebench.compressors.iwp import Iwp
 from wirebench.compressors.sparse.importance import Chooser, Luck, Piece, least_divisors
 from wirebench.compressors.sparse.importance_thresholds import Thresholds, due, equation_4, note, typical_ratio
-from wirebench.gradient.context import ExchangeContext
 
 SCHEDULE, EPOCHS = (0.005, 0.01, 0.05, 0.1), (5, 30, 60)
 
@@ -71,21 +73,8 @@ def test_the_typical_ratio_is_the_median_of_the_epoch_before():
 LAYERS = lay_out([(40, 50), (30, 30), (20, 100)])
 NUMEL = LAYERS[-1].stop
 CUTS = ([range(0, 3)], [range(0, 1), range(1, 2), range(2, 3)])
-
-
-def exchange(ranks, grads, param, groups, step, epoch):
-    worlds = [ExchangeContext(rank, len(ranks), step, epoch) for rank in range(len(ranks))]
-    buckets = [cut(grad.clone(), LAYERS, groups, param) for grad in grads]
-    results = []
-    for same in zip(*buckets, strict=True):
-        answers = answer_all([r.exchange(b, w) for r, b, w in zip(ranks, same, worlds, strict=True)])
-        assert all(torch.equal(answer, answers[0]) for answer in answers)
-        results.append(answers[0].clone())
-    return torch.cat(results)
-
-
-def draws(seed, spread=1.0):
-    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed)) * spread
+exchange = functools.partial(iwp_exchange, layers=LAYERS)
+draws = functools.partial(draws_of, numel=NUMEL)
 
 
 def importance_ratio(v, w):
@@ -96,7 +85,7 @@ def importance_ratio(v, w):
 @pytest.mark.parametrize("groups", CUTS)
 def test_layers_get_thresholds_of_their_own(groups):
     rank, param = Iwp("layerwise", schedule=(0.5, 2.0), schedule_epochs=(1,), rho=0.0, momentum=0.0), draws(0)
-    first = draws(1, 0.1) * torch.repeat_interleave(torch.tensor([1.0, 5.0, 0.2]), torch.tensor([2000, 900, 2000]))
+    first = 0.1 * draws(1) * torch.repeat_interleave(torch.tensor([1.0, 5.0, 0.2]), torch.tensor([2000, 900, 2000]))
     pieces = [slice(layer.start, layer.stop) for layer in LAYERS]
     typical = sorted(importance_ratio(first[piece], param[piece]) for piece in pieces)[1]
     residual = first.clone()
@@ -131,41 +120,6 @@ def test_all_ranks_know_the_same_ratios_however_buckets_are_cut(draw):
         assert all(torch.equal(tables[1][name], tensor) for name, tensor in tables[0].items())
 
 
-def compression_ratio(share: float, bitmaps: int = 0) -> float:
-    """Dense bytes over bytes sent, of a `share` of fp32 values and so many raw bitmaps: at most 32 / bitmaps.
-
-    The paper's ratios of up to 64 leave its bitmaps out.
-    """
-    return 1 / (share + bitmaps / 32)
-
-
-def ideal_compression_ratio(share: float, bitmaps: int = 1) -> float:
-    """As compression_ratio, of bitmaps in their shortest code, where chosen places lie as if drawn at random."""
-    entropy = -sum(p * math.log2(p) for p in (share, 1 - share) if p)
-    return 1 / (share + bitmaps * entropy / 32)
-
-
-def densified(share: float, ranks: int) -> float:
-    """The share of places that any of `ranks` ranks has, if each has a `share` of its own, drawn at random."""
-    return 1 - (1 - share) ** ranks
-
-
-def test_ratios_count_values_alone_or_with_bitmaps():
-    share = 1 / 64
-    assert compression_ratio(share) == pytest.approx(64.00, abs=0.005)
-    assert compression_ratio(share, bitmaps=1) == pytest.approx(21.33, abs=0.005)
-    assert compression_ratio(share, bitmaps=2) == pytest.approx(12.80, abs=0.005)
-    assert ideal_compression_ratio(share) == pytest.approx(51.9, abs=0.05)
-    # However little is sent, bitmaps are a bound, which the paper's 47.6 to 64 exceed.
-    assert compression_ratio(1e-9, bitmaps=1) < 32
-    assert ideal_compression_ratio(1.0) == 1.0
-    assert ideal_compression_ratio(1e-9) > 1e6
-
-
-def test_ranks_with_sets_of_their_own_fill_up():
-    assert [round(100 * densified(0.01, ranks), 2) for ranks in (1, 2, 8, 96)] == [1.0, 1.99, 7.73, 61.9]
-
-
 @pytest.mark.parametrize(("rho", "ratio"), [(1.0, 13.6), (0.05, 54.0), (0.01, 61.7)])
 def test_luck_as_the_paper_writes_it_costs_most_of_the_ratio(rho, ratio):
     # Half-Cauchy importance, of which 1/64 lies above the threshold. 4 standard errors: fails in 6 of 100,000 seeds.
@@ -195,35 +149,6 @@ def test_moments_of_the_importance():
     assert moments.variance == pytest.approx(importance.var(correction=0).item(), rel=1e-5)
     assert moments.ratio == pytest.approx(moments.variance / moments.mean)
     assert math.isnan(chooser.moments(v * 0, w, 0.05).ratio)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"threshold": -0.1}, r"a threshold lies in \[0, 1e\+06\], got"),
-        ({"threshold": 1e300}, r"a threshold lies in \[0, 1e\+06\], got"),
-        ({"threshold": math.nan}, r"a threshold lies in \[0, 1e\+06\], got"),
-        (
-            {"mode": "schedule", "schedule": (0.1, -0.1), "schedule_epochs": (5,)},
-            r"a threshold lies in \[0, 1e\+06\], got",
-        ),
-        ({"mode": "schedule", "schedule": (0.1,)}, "schedule_epochs are rising epochs"),
-        ({"mode": "schedule", "schedule_epochs": (5, 60, 30)}, "schedule_epochs are rising epochs"),
-        ({"mode": "schedule", "schedule_epochs": (0, 30, 60)}, "schedule_epochs are rising epochs"),
-        ({"mode": "layerwise", "beta": -1.0}, r"beta lies in \[0, 1e\+06\]"),
-        ({"mode": "layerwise", "limit": 0.5}, r"limit in \[1, 1e\+06\]"),
-        ({"mode": "layerwise", "limit": 1e300}, r"limit in \[1, 1e\+06\]"),
-        ({"mode": "schedule", "threshold": 0.1}, "threshold is for mode = fixed, not for mode = schedule"),
-        ({"schedule": (0.1,)}, "schedule is for mode = schedule or layerwise, not for mode = fixed"),
-        ({"schedule": (0.1, 0.1, 0.2, 0.2)}, "schedule is for mode = schedule or layerwise, not for mode = fixed"),
-        ({"schedule_epochs": [5, 30, 61]}, "schedule_epochs is for mode = schedule or layerwise"),
-        ({"mode": "schedule", "beta": 0.5}, "beta is for mode = layerwise"),
-        ({"limit": 5.0}, "limit is for mode = layerwise"),
-    ],
-)
-def test_thresholds_that_make_no_sense_are_the_users_mistake(options, message):
-    with pytest.raises(ValueError, match=message):
-        Iwp(**options)
 
 
 def test_the_defaults_may_be_named_in_every_mode():

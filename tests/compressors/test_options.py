@@ -1,0 +1,98 @@
+"""Options that make no sense are refused by their names. Words that are none of a few, and NaN, are tests/config's."""
+
+from typing import Any
+
+import pytest
+
+from wirebench import compressors
+from wirebench.errors import UserError
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("topk", {"density": 0.0}, "density lies in (0, 1]"),
+    ("topk", {"density": 1.5}, "density lies in (0, 1]"),
+    ("randomk", {"density": -0.1}, "density lies in"),
+    ("threshold", {"threshold": -0.1}, "threshold is a magnitude"),
+    ("dgc", {"momentum": 1.0}, "momentum lies in"),
+    ("dgc", {"momentum": -0.1}, "momentum lies in"),
+    ("dgc", {"momentum": 0.0, "nesterov": True}, "nesterov needs"),
+    ("dgc", {"momentum": 0.0, "masking": False}, "masking = false needs"),
+    ("dgc", {"clip": -1.0}, "clip is a norm"),
+    ("clt_k", {"beta": 0.0}, "beta lies in (0, 1]"),
+    ("clt_k", {"beta": 1.5}, "beta lies in (0, 1]"),
+    ("chunk_topk", {"chunk": 4097}, "chunk lies in 1 to 4096"),
+    ("chunk_topk", {"k": 0}, "k lies in 1 to chunk"),
+    ("chunk_topk", {"beta": 0.0}, "beta lies in"),
+    ("demo", {"chunk": 65}, "chunk lies in 1 to 64"),
+    ("demo", {"chunk": 2, "k": 5}, "k lies in 1 to"),
+    ("demo", {"beta": 1.0}, "beta lies"),
+    ("oktopk", {"reevaluate_every": 0}, "reevaluate_every is a number of steps, at least 1"),
+    ("oktopk", {"rebalance_every": -1}, "rebalance_every is a number of steps, at least 1"),
+    ("oktopk", {"dense_steps": -1}, "dense_steps is a number of steps, or 0"),
+    ("iwp", {"voters": 0}, "voters are 1 or more"),
+    ("iwp", {"rho": 1.5}, "rho lies in [1e-09, 1], or is 0"),
+    ("iwp", {"rho": -0.1}, "rho lies in"),
+    ("iwp", {"rho": 1e-30}, "rho lies in"),
+    ("iwp", {"epsilon": -1.0}, "epsilon lies in [0, 1e+06]"),
+    ("iwp", {"epsilon": 1e300}, "epsilon lies in"),
+    ("iwp", {"threshold": -0.1}, "a threshold lies in [0, 1e+06]"),
+    ("iwp", {"threshold": 1e300}, "a threshold lies in"),
+    ("iwp", {"mode": "schedule", "schedule": (0.1, -0.1), "schedule_epochs": (5,)}, "a threshold lies in"),
+    ("iwp", {"mode": "schedule", "schedule": (0.1,)}, "schedule_epochs are rising epochs"),
+    ("iwp", {"mode": "schedule", "schedule_epochs": (5, 60, 30)}, "schedule_epochs are rising epochs"),
+    ("iwp", {"mode": "schedule", "schedule_epochs": (0, 30, 60)}, "schedule_epochs are rising epochs"),
+    ("iwp", {"mode": "layerwise", "beta": -1.0}, "beta lies in [0, 1e+06]"),
+    ("iwp", {"mode": "layerwise", "limit": 0.5}, "limit in [1, 1e+06]"),
+    ("iwp", {"mode": "layerwise", "limit": 1e300}, "limit in [1, 1e+06]"),
+    ("iwp", {"mode": "schedule", "threshold": 0.1}, "threshold is for mode = fixed"),
+    ("iwp", {"schedule": (0.1,)}, "schedule is for mode = schedule or layerwise"),
+    ("iwp", {"schedule_epochs": [5, 30, 61]}, "schedule_epochs is for mode = schedule or layerwise"),
+    ("iwp", {"mode": "schedule", "beta": 0.5}, "beta is for mode = layerwise"),
+    ("iwp", {"limit": 5.0}, "limit is for mode = layerwise"),
+    ("int8", {"chunk": -1}, "chunk is a number of elements, or 0"),
+    ("lion_sign", {"beta1": 1.0}, "beta1 lies in [0, 1)"),
+    ("lion_sign", {"beta2": 1.0}, "beta2 lies in [0, 1)"),
+    ("qsgd", {"bits": 4, "levels": 8}, "levels lies in [1, 7] with 4 bits"),
+    ("qsgd", {"levels": -1}, "levels lies in [1, 7]"),
+    ("qsgd", {"chunk": 0}, "chunk is a number of elements, at least 1"),
+    ("quantised_sum", {"chunk": 6}, "chunk: needs a multiple of 4"),
+    ("quantised_sum", {"group": -1}, "group is a number of ranks"),
+    ("signsgd", {"form": "vote"}, 'feedback needs form = "mean" and scale = "mean"'),
+    ("signsgd", {"scale": "one"}, "feedback needs"),
+    ("terngrad", {"clip_factor": -1.0}, "clip_factor is a number of standard deviations, or 0"),
+    ("zero_one_adam", {"kappa": 0}, "kappa is at least 1"),
+    ("zero_one_adam", {"freeze_step": 0}, "freeze_step is at least 1"),
+    ("zero_one_adam", {"longest": 3}, "longest is a power of two"),
+    ("zero_one_adam", {"eps": 0.0}, "eps is positive"),
+    ("zero_one_adam", {"beta1": 0.0}, "set longest = 1"),
+    ("dion", {"rank_fraction": 0.0}, "rank_fraction lies in"),
+    ("dion", {"mu": 1.0}, "mu lies in"),
+    *((name, {"rank": 0}, "rank is at least 1") for name in ("powersgd", "acp_sgd")),
+    *((name, {"min_compression_rate": 0.5}, "at least 1") for name in ("powersgd", "acp_sgd")),
+    *((name, {"start_step": -1}, "at least 0") for name in ("powersgd", "acp_sgd")),
+    ("fetch_sgd", {"momentum": 1.0}, "momentum lies in"),
+    ("gs_sgd", {"density": 0.0}, "density lies in"),
+    ("gs_sgd", {"rows": 4}, "rows is an odd number up to 15"),
+    ("gs_sgd", {"agree": "majority", "rows": 17}, "rows is an odd number up to 15"),
+    ("gs_sgd", {"rows": -1}, "rows is an odd number"),
+    ("gs_sgd", {"rows": 9, "agree": "all"}, "agree = all takes at most 7 rows"),
+    ("gs_sgd", {"columns": 10, "ratio": 0.1}, "give one of them"),
+    ("gs_sgd", {"columns": 10, "columns_per_entry": 9.0}, "columns = 10 and columns_per_entry = 9.0 both"),
+    ("gs_sgd", {"ratio": 0.1, "columns_per_entry": 9.0}, "ratio = 0.1 and columns_per_entry = 9.0 both"),
+    ("gs_sgd", {"columns_per_entry": 0.0}, "columns_per_entry is positive"),
+    ("gs_sgd", {"columns": -1}, "k and columns are positive"),
+    ("gs_sgd", {"k": -1}, "k and columns are positive"),
+    ("gs_sgd", {"k": 3, "density": 0.3}, "k = 3 and density = 0.3 both"),
+    ("gs_sgd", {"ratio": 1.5}, "ratio lies in [0, 1]"),
+    ("gs_sgd", {"p1": -0.5}, "p1 "),
+    ("gs_sgd", {"p2": 0}, "p2 is at least 1"),
+    ("gs_sgd", {"p1": 0.0, "fill": "random", "p2": 2}, "p2 = 2 needs fill = estimate"),
+    ("gs_sgd", {"broadcast": "sketch", "indices": "delta"}, "indices = delta needs broadcast = indices"),
+    ("gs_sgd", {"momentum": 1.0}, "momentum lies in"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "words"), REFUSED)
+def test_options_that_make_no_sense(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        compressors.build(name, **options)
+    assert words in str(refused.value)
