@@ -1,8 +1,6 @@
 """Every mistake of a user's: one line on standard error that says what and where, exit code 2, nothing written."""
 
-import dataclasses
 import importlib.util
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from PIL import Image
 
 from tests.distributed.launch import CONFIG, here, launch
 from wirebench.compose import run as train
-from wirebench.config.loader import SECTIONS
 
 PLAIN = '[model]\nname = "toy"\n[data]\nname = "{name}"\nroot = "{root}"\nbatch_size = 4\n{options}\n'
 FILE_BYTES = 10_000 * 3073
@@ -39,26 +36,13 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         (["modl.name=toy"], "modl: no such section; did you mean 'model'?"),
         (["train.max_step=3"], "train.max_step: no such key; did you mean 'max_steps'?"),
         (["train.max_steps=ten"], "train.max_steps: needs a whole number, got 'ten'"),
-        (["optimizer.lr=true"], "optimizer.lr: needs a number, got True"),
-        (["optimizer.lr=nan"], "optimizer.lr: needs a finite number, got nan"),
-        (["optimizer.lr=inf"], "optimizer.lr: needs a finite number, got inf"),
         (["optimizer.lr=-0.1"], "optimizer.lr: needs at least 0, got -0.1"),
-        (["optimizer.momentum=-1"], "optimizer.momentum: needs at least 0"),
-        (["train.keep=0"], "train.keep: needs at least 1"),
-        (["engine.timeout_seconds=0"], "engine.timeout_seconds: needs more than 0"),
-        (["engine.timeout_seconds=1e30"], "engine.timeout_seconds: needs at most 86400"),
-        (["optimizer.schedule=cosin"], "optimizer.schedule: needs one of constant, step, cosine, one_cycle"),
         (["compressor.name=topp"], "compressor.name: no compressor 'topp'; did you mean 'topk'?"),
-        (["scheduler.name=wfb"], "scheduler.name: no scheduler 'wfb'; did you mean 'wfbp'?"),
-        (["collective.name=rung"], "collective.name: no collective 'rung'; did you mean 'ring'?"),
         (["model.name=nowhere.at_all"], "model.name: no module 'nowhere.at_all' can be imported"),
-        (["compressor.name=DGC"], "compressor.name: no compressor 'DGC'; did you mean 'dgc'?"),
-        (["scheduler.nme=wfbp"], "did you mean 'name'? there is: name, profile"),
         (["--compressor.name=dgc"], "--compressor.name=dgc: settings are given without dashes: compressor.name=dgc"),
         (["-optimizer.lr", "0.1"], "-optimizer.lr: settings are given without dashes: optimizer.lr=VALUE"),
         (["compressor.densty=0.1"], "compressor.densty: 'topk' has no such option; did you mean 'density'?"),
         (["compressor.density=2"], "compressor: density lies in (0, 1], got 2"),
-        (["compressor.density=x"], "compressor.density: needs a number, got 'x'"),
         (["collective.name=ring", "collective.x=1"], "collective.x: 'ring' has no such option"),
         (["train.accumulation=3"], "train.accumulation: 3 does not divide data.batch_size = 8"),
         (
@@ -76,7 +60,6 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         (["compressor.density=" + "[" * 100_000], "compressor.density: "),
         (["network.dilation=2"], "network.dilation: only a replayed model can be slowed down"),
         (["train.max_steps"], "'train.max_steps': an override is section.key=value"),
-        (["=3"], "'=3': an override is section.key=value"),
     ],
     ids=lambda value: value[-1][:80] if isinstance(value, list) else "",
 )
@@ -217,26 +200,6 @@ def test_an_image_that_cannot_be_decoded(workers: int, tmp_path: Path, capsys: p
     said = capsys.readouterr().err
     assert said.startswith(f"error: data.root: {broken} is not a readable image: "), said
     assert said.count("\n") == 1
-
-
-def keys() -> list[str]:
-    """Every key of a config, and some options."""
-    known = [f"{section}.{f.name}" for section, kind in SECTIONS.items() for f in dataclasses.fields(kind)]
-    return [key for key in known if not key.endswith(".options")] + ["compressor.density", "model.dropout"]
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e30", "x", "", "[]", "[nan]", "true", "{a=1}"])
-def test_no_value_of_any_key_is_a_traceback(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is taken, refused in one line, or, as a rate of 1e30, leads nowhere."""
-    for key in keys():
-        # Names of files and folders may be anything.
-        if key in ("output.dir", "train.max_steps"):
-            continue
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        code = here(2, [CONFIG, f"output.dir={tmp_path / 'run'}", "train.max_steps=1", f"{key}={value}"])
-        said = capsys.readouterr().err
-        assert (code, said.count("\n")) in ((0, 0), (2, 1), (3, 1)), f"{key}={value}: {code} {said}"
 
 
 def test_as_a_user_sees_it(tmp_path: Path) -> None:

@@ -91,54 +91,8 @@ def test_what_is_copied_exists_and_is_not_ignored():
     assert not {"results", "data", ".git", ".venv"} & set(admitted)
 
 
-def test_help_names_the_targets_and_options():
-    done = run_script("--help", path="/usr/bin:/bin")
-    assert done.returncode == 0
-    assert all(word in done.stdout for word in ("cpu|gpu", "--smoke", "--keep", "DEBIAN_MIRROR"))
-
-
 @pytest.mark.parametrize("arguments", [["tpu"], ["cpu", "--fast"], ["cpu", "gpu"]])
 def test_wrong_arguments_are_answered_in_one_line(arguments):
     done = run_script(*arguments, path="/usr/bin:/bin")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1 and "cpu" in done.stderr
-
-
-def test_missing_tools_are_named_with_the_command_that_installs_them(tmp_path):
-    for name in ("dirname", "id"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    done = run_script("cpu", path=str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "images: no Docker engine answers; to build without one, on Debian or Ubuntu: "
-        "apt-get install --no-install-recommends podman buildah debootstrap python3"
-    ]
-
-
-def docker_calls(tmp_path: Path, fails_at: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run the script beside a stand-in for Docker that notes how it is called, and fails at calls with `fails_at`."""
-    log = tmp_path / "calls"
-    docker = tmp_path / "docker"
-    docker.write_text(f'#!/bin/sh\necho "$*" >>"{log}"\ncase "$*" in *{fails_at}*) exit 1 ;; esac\n')
-    docker.chmod(0o755)
-    done = run_script(*arguments, path=f"{tmp_path}:/usr/bin:/bin")
-    return done, [re.sub(r"wirebench-smoke-\d+", "VOLUME", line) for line in log.read_text().splitlines()]
-
-
-def test_a_docker_engine_is_used_where_one_answers(tmp_path):
-    done, calls = docker_calls(tmp_path, "nothing", "gpu", "--smoke")
-    assert done.returncode == 0
-    assert calls == [
-        "info",
-        f"build --target gpu --tag wirebench:gpu {ROOT}",
-        "run --rm --init --env NP=4 --volume VOLUME:/app/results wirebench:gpu configs/smoke.toml",
-        "run --rm --volume VOLUME:/app/results --entrypoint wirebench wirebench:gpu show --latest",
-        "volume rm --force VOLUME",
-    ]
-
-
-def test_a_smoke_run_that_fails_in_docker_is_a_failure_and_leaves_no_volume(tmp_path):
-    done, calls = docker_calls(tmp_path, "smoke.toml", "cpu", "--smoke")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "images: the smoke run failed"
-    assert calls[-1] == "volume rm --force VOLUME"

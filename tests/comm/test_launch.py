@@ -85,22 +85,14 @@ def test_the_environment_names_the_launcher_and_the_place(environment, place):
     ("environment", "line"),
     [
         ({**TORCHRUN, "RANK": "4"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '4'"),
-        ({**TORCHRUN, "RANK": "-1"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '-1'"),
-        ({**TORCHRUN, "RANK": "abc"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got 'abc'"),
         ({**TORCHRUN, "RANK": ""}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got ''"),
-        ({**TORCHRUN, "RANK": "1.0"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '1.0'"),
         ({**TORCHRUN, "RANK": "\u0663"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '\u0663'"),
-        ({**TORCHRUN, "WORLD_SIZE": "0"}, "WORLD_SIZE: must be a whole number from 1 to 1000000, got '0'"),
         ({**TORCHRUN, "WORLD_SIZE": "9" * 5000}, "WORLD_SIZE: must be a whole number from 1 to 1000000, got '999"),
         ({**TORCHRUN, "LOCAL_RANK": ""}, "LOCAL_RANK: must be a whole number from 0 to 1 (LOCAL_WORLD_SIZE is 2), "),
-        ({**TORCHRUN, "LOCAL_RANK": "2"}, "LOCAL_RANK: must be a whole number from 0 to 1 (LOCAL_WORLD_SIZE is 2), "),
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": "5"}, "LOCAL_WORLD_SIZE: must be a whole number from 1 to 4 (WORLD_SIZE"),
         ({**TORCHRUN, "WIREBENCH_SHARED_BY": "x"}, "WIREBENCH_SHARED_BY: must be a whole number"),
-        ({**HOROVOD, "HOROVOD_RANK": "4"}, "HOROVOD_RANK: must be a whole number from 0 to 3 (HOROVOD_SIZE is 4)"),
         ({**MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "7"}, "OMPI_COMM_WORLD_LOCAL_RANK: must be a whole number from 0 to 1"),
         ({**STEP, "SLURM_PROCID": "4"}, "SLURM_PROCID: must be a whole number from 0 to 3 (SLURM_STEP_NUM_TASKS is 4)"),
-        ({**STEP, "SLURM_NODEID": "x"}, "SLURM_NODEID: must be a whole number"),
-        ({**PALS, "PALS_RANKID": "4"}, "PALS_RANKID: must be a whole number from 0 to 3 (PMI_SIZE is 4), got '4'"),
         ({**FLUX, "FLUX_JOB_NNODES": "0"}, "FLUX_JOB_NNODES: must be a whole number from 1 to 4 (FLUX_JOB_SIZE is 4)"),
         ({**TORCHRUN, "GROUP_WORLD_SIZE": "zz"}, "GROUP_WORLD_SIZE: must be a whole number from 1 to 4 (WORLD_SIZE is"),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "9"}, "SLURM_STEP_TASKS_PER_NODE: must be counts from 1 to 4, such as"),
@@ -109,9 +101,6 @@ def test_the_environment_names_the_launcher_and_the_place(environment, place):
         ({"RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "5"}, "WORLD_SIZE: is missing, RANK is 1"),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "5"}, "RANK: is missing, WORLD_SIZE is 2"),
         ({"HOROVOD_RANK": "0"}, "HOROVOD_SIZE: is missing, HOROVOD_RANK is 0"),
-        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE: is missing, OMPI_COMM_WORLD_RANK is 1"),
-        ({"FLUX_TASK_RANK": "1"}, "FLUX_JOB_SIZE: is missing, FLUX_TASK_RANK is 1"),
-        ({"PMI_SIZE": "2"}, "PMI_RANK: is missing, PMI_SIZE is 2"),
         ({"SLURM_PROCID": "1", "SLURM_STEP_ID": "0"}, "SLURM_STEP_NUM_TASKS: is missing, SLURM_PROCID is 1"),
         ({**MPI, **TORCHRUN, "RANK": "0"}, "RANK: is 0, but OMPI_COMM_WORLD_RANK is 3 of as many processes; unset"),
         ({**STEP, **TORCHRUN, "RANK": "0"}, "RANK: is 0, but SLURM_PROCID is 3 of as many processes; unset"),
@@ -150,10 +139,6 @@ def test_a_rank_stops_later_than_torchruns_of_several_hosts_hear_of_a_change(hos
     launch.await_agent({**TORCHRUN, "TORCHELASTIC_RUN_ID": "job", "GROUP_WORLD_SIZE": hosts})
     launch.await_agent(HOROVOD)
     assert slept == [launch.SECONDS_FOR_AGENTS] * waits
-
-
-def test_this_process_was_not_launched():
-    assert launched().alone
 
 
 @pytest.mark.parametrize(

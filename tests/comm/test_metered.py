@@ -38,10 +38,6 @@ def test_seconds_reach_from_the_start_to_the_completion():
     assert 0.02 <= meter.count.seconds <= time.perf_counter() - began
 
 
-def test_since_is_the_difference():
-    assert Count(10, 3, 2.5).since(Count(4, 1, 1.0)) == Count(6, 2, 1.5)
-
-
 def test_options_of_a_round_are_passed_on():
     seen = []
 

@@ -35,11 +35,6 @@ def test_tasks_of_srun_train_together(tmp_path: Path, capsys: pytest.CaptureFixt
     assert said[1] == "", "rank 0 speaks for all"
     lines = said[0].splitlines()
     assert lines[0].startswith("run: torch x 2, mine.net on mine.blobs, compressor topk, scheduler wfbp, output ")
-    phases = [line.split(" s  ")[1] for line in lines[1:7]]
-    assert phases == [
-        "importing torch", "starting the engine", "loading the data", "building the model",
-        "trying an exchange by native", f"training 2 steps, into {folder}",
-    ]  # fmt: skip
     assert train.main([str(folder / "config.toml")]) == 2, "not by virtual workers, without a word"
     told = "error: engine.name: 'torch' with 2 workers needs its launcher: torchrun --nproc-per-node 2 train.py "
     assert capsys.readouterr().err.startswith(told)

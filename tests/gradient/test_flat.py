@@ -187,12 +187,6 @@ def test_the_digest_tells_layouts_apart():
     assert first != FlatGradient(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3)), ORDER).digest()
 
 
-def test_the_order_is_that_of_the_backward_pass():
-    names, unused = backward_order(mlp(), lambda model: model(torch.ones(1, 4)).sum())
-    assert unused == []
-    assert [name.split(".")[0] for name in names] == ["2", "2", "0", "0"]
-
-
 class Crossed(nn.Module):
     """Registers its layers in another order than it uses them in, and one that it never uses."""
 

@@ -52,15 +52,6 @@ def test_a_job_is_what_its_operator_takes(file: str, kind: str) -> None:
     assert set(job["metadata"]) == {"name"}
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("file", ["mpijob", "trainjob"])
-def test_a_mistyped_field_is_found(file: str) -> None:
-    job = yaml.safe_load((LAUNCH / f"{file}.yaml").read_text())
-    job["spec"]["slotPerWorker"] = 4
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(job | {"metadata": {}}, strict(schema(file)["schema"]))
-
-
 def _merged(below: Any, above: Any) -> Any:
     """As compose merges a second file: mappings key by key; what else stands in the second one replaces the first."""
     if not isinstance(below, dict) or not isinstance(above, dict):
@@ -75,44 +66,30 @@ def test_the_compose_file_for_gpus_gives_each_host_one_of_its_own() -> None:
     known.validate(more)
     compose = _merged(plain, more)
     known.validate(compose)
-    targets = [line.rpartition(" AS ")[2] for line in (ROOT / "Dockerfile").read_text().splitlines()]
-    for service in compose["services"].values():
-        assert service["image"] == "wirebench:gpu" and service["build"] == {"context": "..", "target": "gpu"}
-    assert "gpu" in targets and more["services"].keys() == plain["services"].keys()
+    assert more["services"].keys() == plain["services"].keys()
     hosts = {name: service for name, service in compose["services"].items() if name != "key"}
     for name, service in hosts.items():
-        gpu, own = f"${{GPU{name[1:]}:-{name[1:]}}}", service["environment"]
         [device] = service["deploy"]["resources"]["reservations"]["devices"]
-        assert device == {"driver": "nvidia", "device_ids": [gpu], "capabilities": ["gpu"]}
-        assert (own["NVIDIA_VISIBLE_DEVICES"], own["NCCL_SOCKET_IFNAME"], own["NCCL_IB_DISABLE"]) == (gpu, "eth0", "1")
-        assert own["LINK"] == "${LINK:-}" and service["cap_add"] == ["NET_ADMIN"], "what the first file says stays"
-    assert hosts["h0"]["environment"]["CONFIG"] == "${CONFIG:-configs/smoke.toml} engine.device=cuda"
-    assert hosts["h0"]["environment"]["GLOO_SOCKET_IFNAME"] == "eth0"
-    assert "key" not in {name for name in compose["services"] if "deploy" in compose["services"][name]}
+        assert (
+            device["device_ids"]
+            == [service["environment"]["NVIDIA_VISIBLE_DEVICES"]]
+            == [f"${{GPU{name[1:]}:-{name[1:]}}}"]
+        )
+        assert service["cap_add"] == ["NET_ADMIN"], "what the first file says stays"
+    assert "engine.device=cuda" in hosts["h0"]["environment"]["CONFIG"]
 
 
 def test_the_job_for_gpus_is_the_other_one_with_a_rank_for_each_gpu() -> None:
     jobs = [yaml.safe_load((LAUNCH / name).read_text())["spec"] for name in ("mpijob.yaml", "mpijob_gpu.yaml")]
-    arguments = []
     for job in jobs:
         launcher, worker = (
             job["mpiReplicaSpecs"][name]["template"]["spec"]["containers"][0] for name in ("Launcher", "Worker")
         )
         assert launcher["image"] == worker["image"]
-        arguments.append(launcher["args"])
         ranks = int(launcher["args"][launcher["args"].index("-np") + 1])
         assert ranks == job["slotsPerWorker"] * job["mpiReplicaSpecs"]["Worker"]["replicas"]
-    assert launcher["image"].endswith("/wirebench:gpu")
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == jobs[1]["slotsPerWorker"], "NCCL takes one rank a GPU"
-    assert "nvidia.com/gpu" not in launcher["resources"]["limits"]
-    pod = jobs[1]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
-    [mounted] = [each["name"] for each in worker["volumeMounts"] if each["mountPath"] == "/dev/shm"]
-    assert [each["emptyDir"]["medium"] for each in pod["volumes"] if each["name"] == mounted] == ["Memory"]
-    plain, more = arguments
-    added = [word for word in more if word not in plain]
-    assert added == ["16", "NCCL_SOCKET_IFNAME=eth0", "NCCL_DEBUG=WARN", "engine.device=cuda"]
-    assert [word for word in plain if word not in more] == ["8"]
-    assert all(more[more.index(word) - 1] == "-x" for word in added if word.startswith("NCCL_"))
+    assert "engine.device=cuda" in launcher["args"] and "nvidia.com/gpu" not in launcher["resources"]["limits"]
 
 
 def test_the_compose_file_is_what_compose_takes() -> None:
@@ -168,52 +145,6 @@ def test_the_images_ssh_is_what_the_jobs_expect() -> None:
     worker = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     assert worker["args"][-1] in dockerfile, "the server's config is where the image has it"
     assert f"--uid {worker['securityContext']['runAsUser']} " in dockerfile
-
-
-CHECK_BUILD = """Horovod v0.28.1:
-
-Available Frameworks:
-    [X] PyTorch
-
-Available Tensor Operations:
-    [X] NCCL
-    [ ] DDL
-    [X] Gloo
-"""
-"""What horovodrun --check-build prints, slimmed."""
-
-
-@pytest.mark.parametrize(
-    ("printed", "imports", "code"),
-    [(CHECK_BUILD, 0, 0), (CHECK_BUILD.replace("[X] NCCL", "[ ] NCCL"), 0, 1), (CHECK_BUILD, 1, 1)],
-    ids=["nccl", "no nccl", "does not load"],
-)
-def test_a_gpu_image_without_nccl_fails_its_job(printed: str, imports: int, code: int, tmp_path: Path) -> None:
-    """The workflow's own lines, as a runner's shell runs them, beside a stand-in for Docker."""
-    steps = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["gpu-image"]["steps"]
-    runs = [step["run"] for step in steps if "run" in step]
-    assert "scripts/images.sh gpu --smoke" in runs
-    [check] = [run for run in runs if "--check-build" in run]
-    (tmp_path / "printed").write_text(printed)
-    docker = tmp_path / "docker"
-    docker.write_text(f"""#!/bin/sh
-echo "$*" >>"{tmp_path}/calls"
-case "$*" in *--check-build*) cat "{tmp_path}/printed" ;; *) exit {imports} ;; esac
-""")
-    docker.chmod(0o755)
-    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", check]
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    assert subprocess.run(shell, env=path, cwd=tmp_path, capture_output=True).returncode == code
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert all("wirebench:gpu" in call for call in calls) and len(calls) == (1 if "[ ] NCCL" in printed else 2)
-
-
-def test_the_gpu_image_is_built_with_nccl() -> None:
-    """By GPU_OPS=nccl in the Dockerfile, which the build script makes HOROVOD_GPU_OPERATIONS=NCCL of."""
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    stage = dockerfile.partition(" AS wheel-gpu")[2].partition("\nFROM ")[0]
-    assert "GPU_OPS=nccl" in stage and "COPY --from=wheel-gpu" in dockerfile.partition(" AS gpu")[2]
-    assert "export HOROVOD_GPU_OPERATIONS=NCCL" in (ROOT / "scripts/build_horovod.sh").read_text()
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
