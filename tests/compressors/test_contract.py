@@ -22,8 +22,6 @@ from wirebench.gradient.flat import Layer
 from wirebench.training.resharding import rank_states
 from wirebench.utils.tensor_tree import pack, unpack
 
-COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce")
-ALL_SIZES = range(1, 10)
 LAYERS = lay_out([(3, 2, 4), (5,), (7, 3), (2,), (11, 2), (1,)])
 NUMEL = LAYERS[-1].stop
 CUTS = ([range(0, 6)], [range(0, 2), range(2, 3), range(3, 4), range(4, 6)], [range(0, 3), range(3, 6)])
@@ -97,57 +95,45 @@ def forms() -> list[tuple[str, dict[str, Any]]]:
 
 
 def variants() -> list[Any]:
-    """(name, arguments of build) of every compressor and of every wrapper that fits around it.
+    """(name, arguments of build) of every compressor, bare and in all wrappers that fit around it.
 
-    By day a further form is bare, and a first one bare or in all wrappers; the rest is slow.
+    A further form in wrappers is slow.
     """
-    found, seen = [], set()
+    found = []
     for name, options in forms():
-        has_density = "density" in options
-        wrappings: dict[str, dict[str, Any]] = {"bare": {}}
+        wrapping: dict[str, Any] = {}
         if not compressors.class_of(name).makes_update:  # an optimizer in itself updates all layers, or none
-            wrappings["dense_below"] = {"dense_below": DENSE_BELOW}
-        if has_density:
-            wrappings["warmup"] = {"warmup": WARMUP}
-            wrappings["both"] = {"warmup": WARMUP, "dense_below": DENSE_BELOW}
+            wrapping["dense_below"] = DENSE_BELOW
+        if "density" in options:
+            wrapping["warmup"] = WARMUP
         words = "-".join([name, *(f"{k}={v}" for k, v in options.items() if (k, v) != ("density", 0.1))])
-        by_day = {"bare"} if name in seen else {"bare", list(wrappings)[-1]}
-        for label, wrapping in wrappings.items():
-            marks = [pytest.mark.slow] * (label not in by_day)
-            found.append(pytest.param((name, options | wrapping), id=f"{words}-{label}", marks=marks))
-        seen.add(name)
+        found.append(pytest.param((name, options), id=f"{words}-bare"))
+        if wrapping:
+            marks = [] if (name, options) in BARE else [pytest.mark.slow]
+            found.append(pytest.param((name, options | wrapping), id=f"{words}-wrapped", marks=marks))
     return found
 
 
 def _rarely(variant: Any) -> Any:
-    """The parameters, slow for a further form and in a wrapper: for what a method's first form shows as well."""
+    """The parameters, slow for a further form and in wrappers: for what a method's first form shows as well."""
     marks = [] if variant.values[0] in BARE else [pytest.mark.slow]
-    return pytest.param(variant.values[0], id=variant.id, marks=[*variant.marks, *marks])
-
-
-def worlds(variant: "Variant") -> dict[str, tuple[set[int], set[int]]]:
-    """By collective, the numbers of ranks to try by day, and the others.
-
-    A compressor does not learn which collective serves it, and these have tests of their own: so a method in its first
-    form meets some sizes with one of them, and one size with another; a further form and a wrapper one.
-    """
-    if variant in BARE:
-        by_day = {name: set[int]() for name in COLLECTIVES} | {"native": {1, 2}, "tree": {5}}
-        return {name: (sizes, set(ALL_SIZES) - sizes) for name, sizes in by_day.items()}
-    return {"tree": ({3}, {2, 5, 8})}
+    return pytest.param(variant.values[0], id=variant.id, marks=marks)
 
 
 def in_worlds() -> list[Any]:
-    """(variant, collective, sizes) of all `worlds`; those that are not for every day are slow."""
+    """(variant, collective, sizes): for a bare first form some sizes by day and all others slow, one for the others.
+
+    A compressor does not learn which collective serves it, and these have tests of their own.
+    """
     found = []
     for variant in variants():
-        for collective, (by_day, others) in worlds(variant.values[0]).items():
+        given = variant.values[0]
+        sizes = {"native": {1, 2}, "tree": {5}} if given in BARE else {"tree": {3}}
+        for collective, these in sizes.items():
             name = f"{variant.id}-{collective}"
-            if by_day:
-                found.append(pytest.param(variant.values[0], collective, by_day, id=name, marks=variant.marks))
-            if others:
-                slow = pytest.mark.slow
-                found.append(pytest.param(variant.values[0], collective, others, id=f"{name}-others", marks=slow))
+            found.append(pytest.param(given, collective, these, id=name, marks=variant.marks))
+        others = set(range(1, 10)) if given in BARE else {2, 8}
+        found.append(pytest.param(given, "tree", others, id=f"{variant.id}-others", marks=pytest.mark.slow))
     return found
 
 

@@ -24,14 +24,6 @@ def test_starts_at_zero_and_remembers_what_is_written_to_a_slice():
     assert memory.slice(second).tolist() == [2.0] * 9
 
 
-def test_buckets_cut_anew_find_the_same_elements():
-    memory = ErrorMemory()
-    for bucket in buckets(range(0, 1), range(1, 3)):
-        memory.slice(bucket).copy_(torch.arange(bucket.start, bucket.stop))
-    for bucket in buckets(range(0, 2), range(2, 3)):
-        assert memory.slice(bucket).tolist() == list(range(bucket.start, bucket.stop))
-
-
 def test_memories_are_apart_and_like_the_gradient():
     memory = ErrorMemory("momentum", "velocity")
     (bucket,) = buckets(range(0, 3), grad=torch.zeros(NUMEL, dtype=torch.float64))

@@ -48,7 +48,8 @@ def test_engines_agree(engine: str, size: int, name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
-@pytest.mark.parametrize("name", compressors.available())
+@pytest.mark.parametrize(
+    ("name", "engine"), [(name, ("torch", "horovod")[place % 2]) for place, name in enumerate(compressors.available())]
+)
 def test_every_compressor_trains_the_main_job(engine: str, name: str, tmp_path: Path) -> None:
-    agree(engine, 4, name, tmp_path)
+    agree(engine, 3, name, tmp_path)

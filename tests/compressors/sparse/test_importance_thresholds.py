@@ -8,7 +8,7 @@ from tests.compressors.sparse.test_iwp import draws as draws_of
 from tests.compressors.sparse.test_iwp import exchange as iwp_exchange
 from tests.helpers import lay_out
 from wirebench.compressors.iwp import Iwp
-from wirebench.compressors.sparse.importance import Chooser, Luck, Piece, least_divisors
+from wirebench.compressors.sparse.importance import Chooser, least_divisors
 from wirebench.compressors.sparse.importance_thresholds import Thresholds, due, equation_4, note, typical_ratio
 
 SCHEDULE, EPOCHS = (0.005, 0.01, 0.05, 0.1), (5, 30, 60)
@@ -118,20 +118,6 @@ def test_all_ranks_know_the_same_ratios_however_buckets_are_cut(draw):
         tables.append(states[0])
     if draw == "layer":
         assert all(torch.equal(tables[1][name], tensor) for name, tensor in tables[0].items())
-
-
-@pytest.mark.parametrize(("rho", "ratio"), [(1.0, 13.6), (0.05, 54.0), (0.01, 61.7)])
-def test_luck_as_the_paper_writes_it_costs_most_of_the_ratio(rho, ratio):
-    # Half-Cauchy importance, of which 1/64 lies above the threshold. 4 standard errors: fails in 6 of 100,000 seeds.
-    numel, rng = 1_000_000, torch.Generator().manual_seed(0)
-    v = torch.tan(torch.rand(numel, generator=rng, dtype=torch.float64) * (math.pi / 2)).float()
-    pieces = [Piece(0, numel, torch.ones(numel), math.tan(math.pi / 2 * 63 / 64), 0.0)]
-    chooser = Chooser(v, numel)
-    luck = Luck(rho, torch.Generator().manual_seed(1), chooser.blocks(pieces), chooser.block)
-    bits = chooser.mask(v, pieces, luck)
-    share = sum(int(byte).bit_count() for byte in bits.tolist()) / numel
-    standard_error = math.sqrt(share * (1 - share) / numel)
-    assert share == pytest.approx(1 / ratio, abs=4 * standard_error + 0.004 / ratio)  # the ratios have three digits
 
 
 def test_weights_count_as_no_less_than_a_share_of_their_layers_size():

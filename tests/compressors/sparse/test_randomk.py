@@ -42,24 +42,6 @@ def test_so_many_different_places_in_order(numel, count):
         assert 0 <= found[0] <= found[-1] < numel
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_equals_the_reference_bit_for_bit(size):
-    generator = rng(size)
-    ranks, residuals = [RandomK(0.1) for _ in range(size)], [torch.zeros(300) for _ in range(size)]
-    for step in range(4):
-        grads = [torch.randn(300, generator=generator) for _ in range(size)]
-        places = draw(300, 30, ExchangeContext(0, size, step).shared_rng("randomk", 0))
-        total = torch.zeros(300)
-        for residual, grad in zip(residuals, grads, strict=True):
-            residual += grad
-            total[places] += residual[places]
-            residual[places] = 0
-        for result in exchange(ranks, grads, step=step):
-            assert torch.equal(result, total / size)
-        for rank, residual in zip(ranks, residuals, strict=True):
-            assert torch.equal(rank.state_dict()["residual"], residual)
-
-
 def test_only_values_travel():
     log: Log = []
     rank = RandomK(0.1)

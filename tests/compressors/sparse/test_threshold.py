@@ -8,26 +8,6 @@ from wirebench.compressors.threshold import Threshold
 from wirebench.gradient.requests import Gather, payload
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 2.5, 9.0])
-@pytest.mark.parametrize("size", [1, 3, 4])
-def test_equals_the_reference_bit_for_bit(size, threshold):
-    rng = torch.Generator().manual_seed(size)
-    ranks, residuals = [Threshold(threshold) for _ in range(size)], [torch.zeros(5000) for _ in range(size)]
-    for _ in range(4):
-        grads = [torch.randn(5000, generator=rng) for _ in range(size)]
-        total = torch.zeros(5000)
-        for residual, grad in zip(residuals, grads, strict=True):
-            residual += grad
-            sent = torch.where(residual.abs() > threshold, residual, 0.0)
-            residual -= sent
-            total += sent
-        for result in exchange(ranks, grads):
-            assert torch.equal(result, total / size)
-        for rank, residual in zip(ranks, residuals, strict=True):
-            assert torch.equal(rank.state_dict()["residual"], residual)
-            assert residual.abs().max() <= threshold
-
-
 def test_a_rank_may_send_nothing_and_all_may():
     log: Log = []
     small, large = torch.full((10,), 0.5), torch.full((10,), 2.0)

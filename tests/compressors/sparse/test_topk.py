@@ -1,39 +1,10 @@
 import pytest
 import torch
-from torch import Tensor
 
-from tests.compressors.twins import top_k_reference
 from tests.helpers import Log, answer_all, cut, exchange, lay_out, whole
 from wirebench.compressors.topk import TopK
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, payload
-
-
-def reference(residuals: list[Tensor], grads: list[Tensor], k: int) -> Tensor:
-    """The plain twin: dense vectors with k entries each, added in rank order, divided once. Updates `residuals`."""
-    total = torch.zeros_like(grads[0])
-    for residual, grad in zip(residuals, grads, strict=True):
-        residual += grad
-        sent = torch.zeros_like(residual)
-        chosen = top_k_reference(residual, k)
-        sent[chosen] = residual[chosen]
-        residual -= sent
-        total += sent
-    return total / len(grads)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 7])
-@pytest.mark.parametrize("density", [0.01, 0.3, 1.0])
-def test_equals_the_reference_bit_for_bit(size, density):
-    rng = torch.Generator().manual_seed(size)
-    ranks, residuals = [TopK(density) for _ in range(size)], [torch.zeros(300) for _ in range(size)]
-    for _ in range(4):
-        grads = [torch.randn(300, generator=rng) for _ in range(size)]
-        wanted = reference(residuals, grads, int(300 * density))
-        for result in exchange(ranks, grads):
-            assert torch.equal(result, wanted)
-        for rank, residual in zip(ranks, residuals, strict=True):
-            assert torch.equal(rank.state_dict()["residual"], residual)
 
 
 def test_the_result_is_written_into_the_gradient():
