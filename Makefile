@@ -44,7 +44,7 @@ RESULTS ?= results/$(shell hostname)
 STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint format clean tables site bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
+.PHONY: help setup run test test-all test-weekly lint format clean tables site bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-speed bench-gssgd bench-accuracy bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even bench-iwp bench-ranking
 
@@ -86,7 +86,10 @@ endef
 test: setup ## lint, and all tests that protect a change (about 5 min)
 	$(call pytest, and not slow)
 
-test-all: setup ## lint, and every test, also those marked slow, with more random examples (about 50 min)
+test-all: setup ## lint, and all tests but the weekly ones, also those marked slow, with more random examples (about 25 min)
+	$(call pytest, and not weekly,--hypothesis-profile=full)
+
+test-weekly: setup ## lint, and every test (about 50 min)
 	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy

@@ -1,4 +1,7 @@
-"""Slow tests, proofs and matrices that take minutes, run when asked for (-m slow); so do many random examples."""
+"""Slow tests, proofs and matrices that take minutes, run when asked for (-m slow); so do many random examples.
+
+Weekly tests are slow ones that `make test-all` leaves out, too.
+"""
 
 import atexit
 import gc
@@ -83,6 +86,9 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long ones first; of sampled ones some are slow. Without -m or -k, slow ones are left out."""
     _sample(items)
+    for item in items:
+        if item.get_closest_marker("weekly"):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.parent.name not in LONG)
     if config.option.markexpr or config.option.keyword:
         return

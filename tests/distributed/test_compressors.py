@@ -47,7 +47,7 @@ def test_engines_agree(engine: str, size: int, name: str, tmp_path: Path) -> Non
     agree(engine, size, name, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("name", "engine"), [(name, ("torch", "horovod")[place % 2]) for place, name in enumerate(compressors.available())]
 )

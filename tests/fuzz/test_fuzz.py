@@ -87,7 +87,7 @@ def test_a_few_of_each_kind_end_well(kind: str, shared: Path, tmp_path: Path) ->
         assert not played.wrong, f"{kind} {number}: {played}"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_thousand_cases_end_well(kind: str, shared: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def run_of() -> Iterator[Callable[[str], Path]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(("file", "engine"), [("slurm.sbatch", "torch"), ("slurm_horovod.sbatch", "horovod")])
 def test_a_job_trains(file: str, engine: str, slurm: Slurm, run_of: Callable[[str], Path], tmp_path: Path) -> None:
     log = tmp_path / "job.log"
@@ -54,7 +54,7 @@ def test_a_job_trains(file: str, engine: str, slurm: Slurm, run_of: Callable[[st
     assert (found["engine"], found["world_size"], found["status"]) == (engine, 2, "finished"), log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_before_its_time_is_over_a_job_saves_a_checkpoint(
     slurm: Slurm, run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

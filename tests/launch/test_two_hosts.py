@@ -55,7 +55,7 @@ def across_two_hosts(
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_two_hosts_train_as_one(ssh: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not built here (HOROVOD=0)")
@@ -83,7 +83,7 @@ def mpi_job(engine: str, folder: Path) -> list[str]:
     return ["env", f"PATH={BIN}:/usr/bin:/bin", *words[:program], *place, "--wdir", str(ROOT), *settings, *changed]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_the_mpi_job_trains_across_two_hosts(engine: str, ssh: Path, tmp_path: Path) -> None:
     """As the operator runs it: hosts and slots come from a file, options of ssh by Open MPI's variables."""
@@ -148,7 +148,7 @@ study mg_wfbp --parts all_reduce computing --layouts 1+1 --repeats 2 --sizes 3kf
 """
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(1200)
 def test_the_papers_experiments_run_across_two_hosts_and_are_judged(
     ssh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -23,13 +23,13 @@ def gathered(sections: list[Section], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "gather", lambda: sections)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.usefixtures("gathered")
 def test_what_is_committed_is_what_the_records_give() -> None:
     assert committed.drifts(ROOT, RESULTS) == []
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_every_claim_of_every_study_has_a_verdict_and_a_way_to_it(sections: list[Section]) -> None:
     judged = [each for section in sections for each in section.claims]
     assert len(judged) > 50 and all(each.findings for each in judged)
@@ -52,7 +52,7 @@ def test_the_papers_rows_lead_to_files_that_are_there() -> None:
     assert all(f"| {text_of_claim} |" in text for text_of_claim in claims)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> None:
     committed_there, there = RESULTS / "cpu-2core/collectives", tmp_path / "cpu-2core/collectives"
     there.mkdir(parents=True)
@@ -68,7 +68,7 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
     assert len(committed.of_benchmarks(tmp_path)) == 2, "a figure without cells shows nothing that was measured"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.usefixtures("gathered")
 def test_documents_of_other_records_are_named(tmp_path: Path, sections: list[Section]) -> None:
     verdicts, rows, guide = (tmp_path / name for name in ("results/verdicts.svg", reproduce.FILE, readme.FILE))
