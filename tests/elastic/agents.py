@@ -51,7 +51,6 @@ class Agents:
         }  # fmt: skip
 
     def start(self, host: str) -> None:
-        """As Hosts.start."""
         name = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host]
         with (self.folder / f"{host}.log").open("ab") as log:
             self.agents[host] = subprocess.Popen(
@@ -59,7 +58,7 @@ class Agents:
             )
 
     def lose(self, host: str) -> None:
-        """As Hosts.lose; its memory is gone, too."""
+        """The host's memory is gone, too."""
         agent = self.agents.pop(host)
         for process in [psutil.Process(agent.pid), *psutil.Process(agent.pid).children(recursive=True)]:
             process.send_signal(signal.SIGKILL)
@@ -69,14 +68,12 @@ class Agents:
                 shutil.rmtree(memory)
 
     def until(self, condition: Callable[[], bool], limit_seconds: float = LIMIT_SECONDS) -> None:
-        """As Hosts.until."""
         deadline = time.monotonic() + limit_seconds
         while not condition():
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.05)
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
-        """As Hosts.finish."""
         self.until(lambda: all(agent.poll() is not None for agent in self.agents.values()), limit_seconds)
         assert {agent.returncode for agent in self.agents.values()} == {0}, self.said()
 
@@ -85,7 +82,6 @@ class Agents:
         return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log")))
 
     def end(self) -> None:
-        """As Hosts.end."""
         for host in list(self.agents):
             if self.agents[host].poll() is None:
                 self.lose(host)

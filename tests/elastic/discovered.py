@@ -40,7 +40,6 @@ class Discovered:
         ]  # fmt: skip
 
     def start(self, host: str) -> None:
-        """As Hosts.start."""
         self.there.append(host)
         write_atomically(self.folder / "there", "".join(f"{each}:1\n" for each in self.there))
         if len(self.there) == 4:
@@ -55,7 +54,6 @@ class Discovered:
         os.kill(rank, signal.SIGKILL)
 
     def until(self, condition: Callable[[], bool], limit_seconds: float = LIMIT_SECONDS) -> None:
-        """As Hosts.until."""
         assert self.job is not None
         self.job.until(condition, limit_seconds)
 

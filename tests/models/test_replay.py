@@ -77,20 +77,6 @@ def arguments(folder: Path, *overrides: str) -> list[str]:
 
 
 @pytest.mark.clock
-def test_a_step_takes_the_time_of_the_trace_in_a_plain_loop(replay):
-    model, (images, labels) = replay(0.1), batch()
-
-    def step() -> None:
-        model.zero_grad()
-        cross_entropy(model(images), labels).backward()
-
-    step()
-    seconds = [timed(step) for _ in range(8)]
-    assert min(seconds) >= 0.1, "never shorter"
-    assert min(seconds) < 0.102, f"within 2 % of 100 ms on a machine that lets it: {seconds}"
-
-
-@pytest.mark.clock
 def test_every_gradient_comes_at_its_time(replay):
     model, (images, labels) = replay(0.1), batch()
     arrivals: dict[str, float] = {}
@@ -122,7 +108,7 @@ def test_what_comes_late_makes_the_next_wait_shorter(replay, hook):
         loss.backward()
 
     seconds = [timed(step) for _ in range(5)]
-    assert 0.0995 + hook <= min(seconds) < 0.104 + hook
+    assert 0.1 + 0.99 * hook <= min(seconds) < 0.104 + hook
 
 
 @pytest.mark.clock

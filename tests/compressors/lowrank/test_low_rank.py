@@ -45,17 +45,6 @@ def test_equal_layers_at_equal_distances_are_one_batch():
     assert [len(run.layers) for run in plan(layers=large).runs] == [2, 1], "only as many as stay in the cache"
 
 
-def test_a_batch_is_a_view_of_its_layers():
-    flat = torch.arange(NUMEL + 10.0)[10:]
-    for run in plan().runs:
-        for start in (0, min(layer.start for layer in run.layers)):
-            view = run.matrices(flat[start:], start)
-            for matrix, layer in zip(view, run.layers, strict=True):
-                assert torch.equal(matrix, flat[layer.start : layer.stop].view(run.rows, run.columns))
-            view[0, 0, 0] = -1
-            assert flat[run.layers[0].start] == -1
-
-
 def test_a_channels_last_weight_is_a_matrix_of_its_output_channels():
     model = nn.Conv2d(3, 8, 3, bias=False).to(memory_format=torch.channels_last)
     flat = FlatGradient(model, ["weight"])
@@ -63,35 +52,6 @@ def test_a_channels_last_weight_is_a_matrix_of_its_output_channels():
     assert weight.is_contiguous(memory_format=torch.channels_last)
     matrices = plan(layers=flat.layers).runs[0].matrices(flat.gather_weights(), 0)
     assert torch.equal(matrices[0], weight.permute(0, 2, 3, 1).reshape(8, 27))
-
-
-def test_a_message_is_what_is_dense_and_then_the_factors():
-    grad = torch.arange(float(NUMEL))
-    some = plan()
-    message, factors = some.message(grad, some.left)
-    vectors = torch.cat([grad[layer.start : layer.stop] for layer in LAYERS if layer.ndim == 1])
-    assert torch.equal(message[: vectors.numel()], vectors)
-    assert message.numel() == vectors.numel() + 4 * 3 + 3 + 9
-    for value, (run, factor) in enumerate(zip(some.runs, factors, strict=True)):  # written to in the message
-        assert factor.shape == (len(run.layers), 1, run.rows)
-        factor.fill_(value)
-    rest = some.settle(message.clone() * 2, grad.zero_(), 2)
-    assert torch.equal(rest, message[vectors.numel() :] * 2)
-    for layer in LAYERS:
-        wanted = torch.arange(layer.start, layer.stop) if layer.ndim == 1 else torch.zeros(layer.numel)
-        assert torch.equal(grad[layer.start : layer.stop], wanted.float())
-    for value, factor in enumerate(some.left.runs(rest)):
-        assert torch.equal(factor, torch.full_like(factor, 2.0 * value))
-
-
-def test_places_in_a_pack_are_the_layers_own():
-    some = plan(2)
-    packed = torch.arange(float(some.right.numel))
-    by_layer = {place.key: packed[place.piece].view(place.shape) for place in some.right.places}
-    for run, factor in zip(some.runs, some.right.runs(packed), strict=True):
-        for mine, layer in zip(factor, run.layers, strict=True):
-            assert torch.equal(mine, by_layer[f"{layer.name}.right"])
-    assert sum(place.piece.stop - place.piece.start for place in some.right.places) == some.right.numel
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

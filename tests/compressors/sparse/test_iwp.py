@@ -209,21 +209,6 @@ def test_luck_comes_as_often_as_it_should(rho, share):
     assert abs(found - p) < 4 * math.sqrt(p * (1 - p) / numel)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rho", [1.0, 0.3])
-def test_luck_comes_to_all_coordinates_alike_and_apart(rho):
-    # 200 draws for 60 blocks of 64. Mean by coordinate: chi-square of 3839 degrees of freedom, within 5 deviations.
-    # Variance of the count: no more than of independent draws, by 4 deviations of its estimate.
-    numel, times, p = 3840, 200, rho / 2
-    flags = torch.stack([chosen_by_luck(numel, rho, seed, block=64) for seed in range(times)]).double()
-    spread = (flags.sum(0) - times * p).square().sum().item() / (times * p * (1 - p))
-    assert abs(spread - numel) < 5 * math.sqrt(2 * numel)
-    variance = flags.sum(1).var().item() / (numel * p * (1 - p))
-    assert variance < 1 + 4 * math.sqrt(2 / times)
-    if rho == 1:
-        assert variance > 1 - 4 * math.sqrt(2 / times)
-
-
 def test_luck_comes_to_the_coordinates_of_a_block_one_by_one():
     # With rho = 1 neighbours are drawn apart: of 400,000 pairs the share that is chosen together, 4 standard errors.
     flags = chosen_by_luck(400_001, 1.0, seed=3)

@@ -26,27 +26,12 @@ def vote_of(flags, chosen, numbers=()):
     return Vote(chosen, masks, numbers)
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("numel", [1, 7, 8, 9, 64, 1001])
-@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
-def test_packing_is_that_of_the_encoding(numel, density):
-    flags = flags_of(numel, density)
-    assert torch.equal(pack(flags), pack_bits(flags))
-
-
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("numel", [1, 8, 1003, 2_500_000])
 @pytest.mark.parametrize("density", [0.0, 1e-4, 0.01, 0.03, 0.1, 0.5, 1.0])
 def test_places_are_those_of_the_ones(numel, density):
     flags = flags_of(numel, density)
     assert torch.equal(places(pack(flags)), flags.nonzero().squeeze(1))
-
-
-def test_neighbouring_layers_are_one_run():
-    assert runs(LAYERS, []) == []
-    assert runs(LAYERS, [0, 1, 2, 3, 4, 5]) == [(0, NUMEL)]
-    assert runs(LAYERS, [0, 2, 3, 5]) == [(0, 21), (26, 51), (52, 133)]
-    assert runs(LAYERS[2:], [0, 2]) == [(0, 22), (25, 26)]  # counted from the bucket
 
 
 @pytest.mark.parametrize("masks", ["bits", "delta", "smaller"])
