@@ -44,19 +44,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as pip builds it, without the network."""
     made = tmp_path_factory.mktemp("wheel")
     sources = checkout(tmp_path_factory.mktemp("sources"))
-    words = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(made),
-        str(sources),
-    ]
-    subprocess.run(words, check=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "-w", str(made), str(sources)], check=True)
     return next(made.glob("wirebench-*.whl"))
 
 
@@ -108,26 +97,29 @@ def test_the_package_comes_from_the_wheel_and_has_no_papers(run: Run, installed:
     assert run("wirebench", "study", code=2).startswith("wirebench study: studies are not installed; ")
 
 
-def test_it_trains_and_shows_by_a_bare_name(run: Run, there: Path) -> None:
-    shutil.rmtree(there / "run", ignore_errors=True)
+def test_it_trains_by_a_bare_name(run: Run, there: Path) -> None:
     run("wirebench", *RUN)
     assert json.loads((there / "run" / "record.json").read_text())["steps_done"] == 6
-    assert "smoke" in run("wirebench", "show", "run") and "smoke" in run("wirebench", "table", "run")
-    run("wirebench", "diagnose", "run")
+    assert "smoke" in run("wirebench", "show", "run")
     assert "commit: none: it was not made in a checkout" in run("wirebench", "submit", "run", code=2)
-    said = run("wirebench", "train", "configs/smoke.toml", code=2)
-    assert said.endswith("No such file or directory; did you mean smoke, which is shipped?\n")
 
 
 def test_it_has_the_editions(run: Run) -> None:
     assert "resnet20" in run("python", "-c", "from wirebench.record import edition; print(edition.tasks())")
 
 
-def test_it_plans_without_results(run: Run) -> None:
+@pytest.mark.slow
+def test_it_reads_runs_and_plans_without_results(run: Run) -> None:
+    run("wirebench", *RUN[:-1], "output.dir=read")
+    assert "smoke" in run("wirebench", "table", "read")
+    run("wirebench", "diagnose", "read")
+    said = run("wirebench", "train", "configs/smoke.toml", code=2)
+    assert said.endswith("No such file or directory; did you mean smoke, which is shipped?\n")
     assert "free" in run("wirebench", "advise", "--trace", "resnet20_k80", "--workers", "4", "--compressors", "fp16")
     assert "wfbp" in run("wirebench", "simulate", "--trace", "resnet20_k80", "--workers", "4")
 
 
+@pytest.mark.slow
 def test_a_plugin_of_another_distribution_has_a_name(run: Run, there: Path, tmp_path: Path) -> None:
     (tmp_path / "halved.py").write_text(
         "from wirebench.compressors.fp16 import Fp16\n\n\nclass Halved(Fp16):\n    '''As fp16.'''\n"
