@@ -58,6 +58,18 @@ def cut(grad: Tensor, layers: tuple[Layer, ...], groups: Sequence[range], param:
     return buckets
 
 
+def whole_numbers(size: int, seed: int, numel: int, most: int = 8) -> list[Tensor]:
+    """A vector for each rank, of whole numbers of up to this magnitude, whose sums are exact."""
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randint(-most, most + 1, (numel,), generator=rng).float() for _ in range(size)]
+
+
+def normal(size: int, seed: int, numel: int) -> list[Tensor]:
+    """A vector of normally distributed numbers for each rank."""
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(numel, generator=rng) for _ in range(size)]
+
+
 def whole(grad: Tensor) -> Bucket:
     """The bucket of a model with a single two-dimensional layer."""
     return Bucket(0, grad, torch.zeros_like(grad), (Layer("weight", 0, grad.numel(), 2),))

@@ -4,6 +4,7 @@ Gradients are small whole numbers, so that every sum is exact in fp32, fp16 and 
 depends on its `keeps` (gradient/contract.py): what is not sent is kept exactly, kept up to rounding, or not at all.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import own
+from tests import helpers, own
 from tests.helpers import LocalEngine, cut, lay_out
 from wirebench import compressors
 from wirebench.errors import UserError
@@ -24,6 +25,7 @@ from wirebench.utils.tensor_tree import pack, unpack
 
 LAYERS = lay_out([(3, 2, 4), (5,), (7, 3), (2,), (11, 2), (1,)])
 NUMEL = LAYERS[-1].stop
+whole_numbers = functools.partial(helpers.whole_numbers, numel=NUMEL)
 CUTS = ([range(0, 6)], [range(0, 2), range(2, 3), range(3, 4), range(4, 6)], [range(0, 3), range(3, 6)])
 DENSE_BELOW = 22  # leaves the first and the fifth layer to the compressor
 WARMUP = (0.5, 0.25)
@@ -221,11 +223,6 @@ class Ranks:
 def kept(exchange: Exchange) -> Exchange:
     """The exchange with a copy of its result, which may be a tensor that the next one overwrites."""
     return (yield from exchange).clone()
-
-
-def whole_numbers(size: int, seed: int, numel: int = NUMEL) -> list[Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randint(-8, 9, (numel,), generator=rng).float() for _ in range(size)]
 
 
 def places(found: Tensor) -> str:

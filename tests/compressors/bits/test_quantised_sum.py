@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.helpers import Log, exchange
+from tests.helpers import Log, exchange, normal
 from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
 from wirebench.compressors.quantised_sum import QuantisedSum
 from wirebench.gradient.error_memory import RESIDUAL
@@ -17,14 +16,9 @@ STEP = {"int4": 1 / 7, "int8": 1 / 127, "fp8": 1 / 8}
 """Distance of neighbours, of a chunk's largest magnitude: of fp8 (three bits behind the point) at the upper end."""
 
 
-def gradients(ranks: int, numel: int, seed: int = 0) -> list[Tensor]:
-    chance = torch.Generator().manual_seed(seed)
-    return [torch.randn(numel, generator=chance) for _ in range(ranks)]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_what_arrives_is_what_was_said_to_and_near(form: Any) -> None:
-    values = gradients(1, 1024)[0] * torch.logspace(-6, 6, 1024)
+    values = normal(1, 0, 1024)[0] * torch.logspace(-6, 6, 1024)
     values[256:320] = 0
     message, arriving = quantised(values, 64, form)
     assert message.dtype == torch.uint8 and message.numel() == message_bytes(1024, 64, form)
@@ -38,7 +32,7 @@ def test_what_arrives_is_what_was_said_to_and_near(form: Any) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scale", [1e-34, 1e-38, 1e-41, 1e-42, 1e-44])
 def test_tiny_numbers_are_near_or_nothing(form: Any, scale: float) -> None:
-    values = gradients(1, 1024)[0] * scale
+    values = normal(1, 0, 1024)[0] * scale
     message, arriving = quantised(values, 64, form)
     assert torch.equal(restored(message, 64, form), arriving) and bool(arriving.isfinite().all())
     assert bool(arriving.any()) == (scale > 1e-36)
@@ -51,7 +45,7 @@ def test_tiny_numbers_are_near_or_nothing(form: Any, scale: float) -> None:
 def test_what_waits_of_a_gradient_that_has_ended_fades(form: Any) -> None:
     """What ranks hold back shrinks with every step down to where scales are no normal numbers, and stays there."""
     methods = [QuantisedSum(form, chunk=64) for _ in range(2)]
-    exchange(methods, gradients(2, 256))
+    exchange(methods, normal(2, 0, 256))
     waiting = [float("inf")]
     for _ in range(60):
         assert all(bool(each.isfinite().all()) for each in exchange(methods, [torch.zeros(256)] * 2))
@@ -62,7 +56,7 @@ def test_what_waits_of_a_gradient_that_has_ended_fades(form: Any) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_without_feedback_the_average_is_near(form: Any) -> None:
-    given = gradients(4, 1000)
+    given = normal(4, 0, 1000)
     results = exchange([QuantisedSum(form, chunk=64, feedback=False) for _ in range(4)], given)
     assert all(torch.equal(result, results[0]) for result in results)
     wanted = torch.stack(given).mean(0)
@@ -87,7 +81,7 @@ def test_all_ranks_have_the_same_and_nothing_is_lost(form: Any, size: int, group
     methods = [QuantisedSum(form, chunk=16, group=group) for _ in range(size)]
     applied, total = torch.zeros(numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
     for step in range(3):
-        given = gradients(size, numel, step)
+        given = normal(size, step, numel)
         results = exchange(methods, given)
         assert all(torch.equal(result, results[0]) for result in results)
         applied += size * results[0].double()
@@ -101,7 +95,7 @@ def test_all_ranks_have_the_same_and_nothing_is_lost(form: Any, size: int, group
 def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None:
     log: Log = []
     methods = [QuantisedSum("int4", group=group, feedback=False) for _ in range(4)]
-    exchange(methods, gradients(4, 8192), log=log)
+    exchange(methods, normal(4, 0, 8192), log=log)
     mine = [requests[0] for requests in log]
     first = message_bytes(8192, 256, "int4")
     routes = [request for request in mine if isinstance(request, Route)]
@@ -121,5 +115,5 @@ def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None
 def test_groups_that_do_not_divide_the_ranks_are_cut_smaller(size: int, group: int, divisor: int) -> None:
     """As in an elastic run that has lost a rank."""
     ours, alike = ([QuantisedSum(group=each) for _ in range(size)] for each in (group, divisor))
-    assert torch.equal(exchange(ours, gradients(size, 100))[0], exchange(alike, gradients(size, 100))[0])
+    assert torch.equal(exchange(ours, normal(size, 0, 100))[0], exchange(alike, normal(size, 0, 100))[0])
     assert ours[0].wire_bytes(8192, size) == alike[0].wire_bytes(8192, size)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import Log, exchange, lay_out
+from tests.helpers import Log, exchange, lay_out, whole_numbers
 from wirebench.compressors.signsgd import SignSGD
 from wirebench.gradient.requests import Gather, Sum, handed_over
 
@@ -14,11 +14,6 @@ VOTE: dict[str, Any] = {"form": "vote", "feedback": False}
 
 def ranks(size: int, **options) -> list[SignSGD]:
     return [SignSGD(**options) for _ in range(size)]
-
-
-def whole_numbers(size: int, numel: int, seed: int = 0) -> list[Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randint(-4, 5, (numel,), generator=rng).float() for _ in range(size)]
 
 
 def signs(x: Tensor) -> Tensor:
@@ -33,7 +28,7 @@ def test_equals_the_plain_twin(size, feedback):
     bounds = [(layer.start, layer.stop) for layer in layers]
     mine, residuals = ranks(size, feedback=feedback), [torch.zeros(107) for _ in range(size)]
     for seed in range(4):
-        grads = [grad * 1.1 for grad in whole_numbers(size, 107, seed)]
+        grads = [grad * 1.1 for grad in whole_numbers(size, seed, 107, most=4)]
         wanted = torch.zeros(107)
         for residual, grad in zip(residuals, grads, strict=True):
             v = residual + grad
@@ -65,7 +60,7 @@ def test_a_tie_is_no_step():
 
 @pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 8, 9, 12, 15, 16, 33])
 def test_a_vote_counts_every_rank_gathered_or_summed(size):
-    grads = [grad + 0.5 for grad in whole_numbers(size, 301)]
+    grads = [grad + 0.5 for grad in whole_numbers(size, 0, 301, most=4)]
     log: Log = []
     results = exchange(ranks(size, scale="one", **VOTE), grads, log=log)
     wanted = torch.stack([signs(grad) for grad in grads]).sum(0).sign()

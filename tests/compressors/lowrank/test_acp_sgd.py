@@ -91,7 +91,7 @@ def test_it_finds_the_best_approximation_of_what_does_not_change():
 
 def test_a_layer_of_fewer_rows_than_the_rank_arrives_at_the_odd_step():
     """Its P is square, so its basis is all there is."""
-    layers, (grad,) = lay_out([(3, 40)]), draws(1, 1, 120)
+    layers, (grad,) = lay_out([(3, 40)]), draws(1, 1, numel=120)
     method = ACPSGD(rank=4)
     one_step(method, grad, 0, layers)
     one_step(method, grad, 1, layers)

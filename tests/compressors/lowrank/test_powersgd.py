@@ -1,9 +1,11 @@
+import functools
+
 import pytest
 import torch
 from torch import Tensor
 
 from tests.compressors.test_contract import Ranks, same_bits
-from tests.helpers import Log, answer_all, cut, lay_out
+from tests.helpers import Log, answer_all, cut, lay_out, normal
 from wirebench.compressors.powersgd import PowerSGD
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Sum
@@ -11,13 +13,9 @@ from wirebench.gradient.requests import Sum
 SHAPES = [(6, 2, 5), (5,), (6, 10), (3,), (9, 7), (2, 2)]
 LAYERS = lay_out(SHAPES)
 NUMEL = LAYERS[-1].stop
+draws = functools.partial(normal, numel=NUMEL)
 MATRICES = [layer for layer in LAYERS if layer.name in ("layer0", "layer2", "layer4")]
 CUTS = ([range(0, 6)], [range(0, 1), range(1, 3), range(3, 6)], [range(0, 4), range(4, 6)])
-
-
-def draws(count, seed, numel=NUMEL):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randn(numel, generator=rng) for _ in range(count)]
 
 
 def one_step(method, grad, step=0, layers=LAYERS, log: Log | None = None, measuring=False) -> Tensor:

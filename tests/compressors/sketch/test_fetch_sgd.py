@@ -1,10 +1,12 @@
 """FetchSGD: nothing is kept entry by entry, so it is held to account in the sketch's own space."""
 
+import functools
 from typing import Any
 
 import pytest
 import torch
 
+from tests import helpers
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import Log, answer_all, cut, exchange, lay_out, whole
 from wirebench.compressors.fetch_sgd import FetchSgd
@@ -12,13 +14,9 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import payload
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
+whole_numbers = functools.partial(helpers.whole_numbers, numel=NUMEL)
 SIZES: dict[str, Any] = {"density": K / NUMEL, "rows": ROWS, "columns": COLUMNS}
 HASHES = ("block", "reference")
-
-
-def whole_numbers(size, seed):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randint(-8, 9, (NUMEL,), generator=rng).float() for _ in range(size)]
 
 
 def state(rank, name):

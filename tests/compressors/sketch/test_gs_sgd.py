@@ -1,5 +1,6 @@
 """gs-SGD against its plain twin: dense vectors, every estimate, every sum."""
 
+import functools
 import math
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import helpers
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import Log, cut, exchange, lay_out, whole
 from wirebench.compressors.common.wrappers import Warmup
@@ -17,6 +19,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Reduce, Sum, payload
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
+whole_numbers = functools.partial(helpers.whole_numbers, numel=NUMEL)
 PRINTED: dict[str, Any] = {"fill": "random", "p1": 0.0, "p2": 1, "broadcast": "sketch", "reseed": False}
 PRINTED |= {"agree": "majority", "rows": 5}
 """The paper's rule, which the defaults are not."""
@@ -27,11 +30,6 @@ SIZES: dict[str, Any] = {"density": K / NUMEL, "rows": ROWS, "columns": COLUMNS}
 def literal(**options: Any) -> GsSgd:
     """The method as printed, but for these options."""
     return GsSgd(**(PRINTED | options))
-
-
-def whole_numbers(size, seed, numel=NUMEL):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randint(-8, 9, (numel,), generator=rng).float() for _ in range(size)]
 
 
 def residual(rank) -> Tensor:

@@ -1,10 +1,12 @@
 """iblt against topk, whose average it sends in another way."""
 
+import functools
 from typing import Any
 
 import pytest
 import torch
 
+from tests import helpers
 from tests.helpers import Log, exchange
 from wirebench.compressors.iblt import Iblt
 from wirebench.compressors.topk import TopK
@@ -12,11 +14,7 @@ from wirebench.gradient.metrics import values
 from wirebench.gradient.requests import payload
 
 NUMEL = 2000
-
-
-def whole_numbers(size, seed, numel=NUMEL):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randint(-99, 100, (numel,), generator=rng).float() for _ in range(size)]
+whole_numbers = functools.partial(helpers.whole_numbers, numel=NUMEL, most=99)
 
 
 def stalled(rank):

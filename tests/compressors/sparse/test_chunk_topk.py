@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.helpers import cut, exchange, lay_out
+from tests.helpers import cut, exchange, lay_out, normal
 from wirebench import compressors
 from wirebench.compressors.bits import packing
 from wirebench.compressors.chunk_topk import ChunkTopK
@@ -34,11 +34,6 @@ def test_what_a_gpu_does_is_what_a_cpu_does():
         numbers, bins = torch.randn(chunks.total, generator=chance), torch.randint(4, (chunks.total,), generator=chance)
         exact = chunks.sums(numbers.double(), bins, 4)
         assert torch.allclose(chunks._reduced(numbers, bins, 4).double(), exact, atol=1e-4)
-
-
-def gradients(ranks: int, seed: int = 0) -> list[Tensor]:
-    chance = torch.Generator().manual_seed(seed)
-    return [torch.randn(sum(SIZES), generator=chance) for _ in range(ranks)]
 
 
 def by_hand(values: Tensor, chunk: int, k: int) -> tuple[Tensor, dict[int, tuple[int, int]]]:
@@ -75,7 +70,7 @@ def test_three_exchanges_are_the_papers(chunk: int, k: int, beta: float) -> None
     methods = [ChunkTopK(chunk, k, beta) for _ in range(3)]
     memories = [torch.zeros(sum(SIZES)) for _ in methods]
     for step in range(3):
-        given_ = gradients(3, step)
+        given_ = normal(3, step, sum(SIZES))
         averages = exchange(methods, given_, LAYERS, step=step)
         total = torch.zeros(sum(SIZES))
         for memory, gradient in zip(memories, given_, strict=True):
@@ -111,7 +106,7 @@ def test_the_ratio_is_that_of_14_bits_in_64_entries() -> None:
 
 def test_what_it_hands_over_is_what_it_says() -> None:
     method = ChunkTopK()
-    (bucket,) = cut(gradients(1)[0], LAYERS, [range(len(LAYERS))])
+    (bucket,) = cut(normal(1, 0, sum(SIZES))[0], LAYERS, [range(len(LAYERS))])
     request: Any = next(method.exchange(bucket, ExchangeContext(0, 1)))
     entries = 64 + math.ceil(904 / 64) + 1 + 64 + math.ceil(300 / 64)
     tables = 4 * 4 * len(SIZES)
