@@ -1,22 +1,10 @@
 import pytest
 import torch
 
-from tests.helpers import Log, exchange
+from tests.helpers import exchange
 from wirebench.compressors.bf16 import Bf16
 from wirebench.compressors.fp16 import Fp16
 from wirebench.compressors.none import NoCompression
-from wirebench.gradient.requests import payload
-
-
-@pytest.mark.parametrize(
-    ("method", "dtype"), [(NoCompression(), torch.float32), (Fp16(), torch.float16), (Bf16(), torch.bfloat16)]
-)
-def test_what_travels(method, dtype):
-    log: Log = []
-    exchange([method], [torch.ones(6)], log=log)
-    ((request,),) = log
-    assert payload(request).dtype == dtype
-    assert payload(request).nbytes == method.wire_bytes(6, 1)
 
 
 @pytest.mark.parametrize("method", [NoCompression(), Fp16(), Bf16()])

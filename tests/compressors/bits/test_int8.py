@@ -1,12 +1,9 @@
-import math
-
 import pytest
 import torch
 
-from tests.helpers import Log, exchange, lay_out
+from tests.helpers import exchange, lay_out
 from wirebench.compressors.int8 import Int8
 from wirebench.errors import UserError
-from wirebench.gradient.requests import Merge, Sum, payload
 
 
 def ranks(size: int, **options) -> list[Int8]:
@@ -64,17 +61,3 @@ def test_extremes_of_all_ranks_fit_the_sum(sum_bits, size):
 def test_more_ranks_than_a_sum_can_hold_are_the_users_mistake():
     with pytest.raises(UserError, match=r"compressor\.sum_bits: 8 bits hold the sum of 127 ranks, not of 128"):
         exchange(ranks(128), [torch.ones(2)] * 128)
-
-
-@pytest.mark.parametrize("sum_bits", [8, 16, 32])
-@pytest.mark.parametrize(("chunk", "scales"), [(0, 2), (100, 11)])
-def test_the_messages_are_as_short_as_stated(sum_bits, chunk, scales):
-    log: Log = []
-    exchange(ranks(2, sum_bits=sum_bits, chunk=chunk), [torch.ones(1001)] * 2, lay_out([(1000, 1), (1,)]), log=log)
-    (merge, _), (total, _) = log
-    assert isinstance(merge, Merge)
-    assert (merge.message.nbytes, merge.values) == (4 * scales, 0)
-    assert isinstance(total, Sum)
-    assert payload(total).nbytes == 4 * math.ceil(1001 * sum_bits / 32)
-    estimate = Int8(sum_bits=sum_bits, chunk=chunk).wire_bytes(1001, 2)
-    assert estimate == payload(total).nbytes + 4 * (scales if chunk else 1)

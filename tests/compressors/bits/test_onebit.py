@@ -1,13 +1,10 @@
-import math
-
 import pytest
 import torch
 
-from tests.helpers import Log, exchange, lay_out
+from tests.helpers import exchange, lay_out
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.onebit import OneBit, means
 from wirebench.gradient.flat import Layer
-from wirebench.gradient.requests import Gather, payload
 
 
 def ranks(size: int, **options) -> list[OneBit]:
@@ -64,15 +61,3 @@ def test_layers_of_zeros_and_of_one_sign(size):
         torch.testing.assert_close(result, grad)
         assert not result[:128].any()
     assert not mine[0].state_dict()["residual"].any()
-
-
-@pytest.mark.parametrize(("shape", "pairs"), [((8, 64), 8), ((8, 63), 1), ((4, 8, 16), 4), ((512,), 1), ((1, 1), 1)])
-def test_the_message_is_a_bit_for_each_element_and_two_numbers_for_each_group(shape, pairs):
-    log: Log = []
-    numel = math.prod(shape)
-    exchange(ranks(2), [torch.ones(numel)] * 2, lay_out([shape]), log=log)
-    ((request, _),) = log
-    assert isinstance(request, Gather)
-    assert payload(request).nbytes == 4 * math.ceil(numel / 32) + 8 * pairs
-    assert request.values == math.ceil(numel / 32)
-    assert OneBit().wire_bytes(numel, 2) == 4 * math.ceil(numel / 32) + 8

@@ -1,11 +1,9 @@
-import math
-
 import pytest
 import torch
 
 from tests.helpers import Log, exchange
 from wirebench.compressors.qsgd import QSGD
-from wirebench.gradient.requests import Gather, payload
+from wirebench.gradient.requests import Gather
 
 
 def ranks(size: int, **options) -> list[QSGD]:
@@ -73,16 +71,3 @@ def test_the_average_is_that_of_the_decoded_messages():
         total += q * norms.view(torch.float32).repeat_interleave(16)[:50] / 127
     torch.testing.assert_close(results[0], total / 5)
     torch.testing.assert_close(results[0], torch.stack(grads).mean(0), rtol=0, atol=0.03)
-
-
-@pytest.mark.parametrize(("bits", "chunk"), [(2, 64), (4, 512), (8, 1000)])
-@pytest.mark.parametrize("numel", [1, 511, 512, 10_000])
-def test_the_message_is_as_short_as_stated(bits, chunk, numel):
-    log: Log = []
-    exchange(ranks(2, bits=bits, chunk=chunk), [torch.ones(numel)] * 2, log=log)
-    ((request, _),) = log
-    assert isinstance(request, Gather)
-    words = math.ceil(numel * bits / 32)
-    assert payload(request).nbytes == 4 * words + 4 * math.ceil(numel / chunk)
-    assert payload(request).nbytes == QSGD(bits=bits, chunk=chunk).wire_bytes(numel, 2)
-    assert request.values == words

@@ -89,13 +89,3 @@ def test_what_is_not_finite_reaches_all_ranks_also_where_only_signs_travel(optio
         grads = [torch.ones(6) for _ in range(size)]
         grads[1][4] = bad
         assert not any(result.isfinite().any() for result in exchange(ranks(size, **options), grads))
-
-
-@pytest.mark.parametrize("numel", [1, 32, 33, 10_000])
-def test_the_message_is_a_bit_for_each_element_and_a_scale(numel):
-    log: Log = []
-    exchange(ranks(2), [torch.ones(numel)] * 2, log=log)
-    ((request, _),) = log
-    assert isinstance(request, Gather)
-    assert request.values == math.ceil(numel / 32)
-    assert request.tensor.nbytes == 4 * math.ceil(numel / 32) + 4 == SignSGD().wire_bytes(numel, 2)

@@ -6,7 +6,7 @@ import torch
 from tests.helpers import Log, exchange, lay_out
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.terngrad import TernGrad
-from wirebench.gradient.requests import Gather, Merge, Sum, payload
+from wirebench.gradient.requests import Sum
 
 
 def ranks(size: int, **options) -> list[TernGrad]:
@@ -135,26 +135,3 @@ def test_many_ranks_are_summed_without_overflow(size):
     grad = torch.tensor([1.0, -1.0, 0.0] * 40)
     for result in exchange(ranks(size), [grad] * size):
         torch.testing.assert_close(result, grad)
-
-
-@pytest.mark.parametrize(("size", "per_word"), [(1, 16), (2, 10), (3, 10), (4, 8), (7, 8), (8, 6), (32, 4), (127, 4)])
-def test_a_sum_takes_as_few_words_as_stated(size, per_word):
-    log: Log = []
-    exchange(ranks(size), [torch.ones(1001)] * size, lay_out([(1001, 1)]), log=log)
-    (merge, *_), (total, *_) = log
-    assert isinstance(merge, Merge)
-    assert (merge.message.numel(), merge.values) == (1, 0)
-    assert isinstance(total, Sum)
-    assert total.tensor.dtype == torch.int32
-    assert total.tensor.numel() == math.ceil(1001 / per_word)
-    assert payload(total).nbytes + payload(merge).nbytes == TernGrad().wire_bytes(1001, size)
-    assert per_word == 32 // math.ceil(math.log2(2 * size + 1))
-
-
-def test_a_gather_takes_two_bits():
-    log: Log = []
-    exchange(ranks(9, form="gather"), [torch.ones(1600)] * 9, log=log)
-    request = log[1][0]
-    assert isinstance(request, Gather)
-    assert payload(request).nbytes == 1600 * 2 / 8
-    assert TernGrad(form="gather").wire_bytes(1600, 9) == 400 + 4

@@ -91,16 +91,6 @@ def test_rows_without_anything_of_their_own_are_zero_and_take_nothing_from_other
     torch.testing.assert_close(rows @ rows.mT, wanted, atol=1e-5, rtol=0)
 
 
-def test_what_it_hands_over_is_what_it_says() -> None:
-    log: Log = []
-    step_of(world_of("dion"), 0, gradients(0), log)
-    first, second = (requests[0].tensor.numel() for requests in log)  # type: ignore[union-attr]
-    ranks = {shape: rank_of(shape, 0.25) for shape in SHAPES if len(shape) > 1}
-    assert first == 5 + sum(rank * shape[0] for shape, rank in ranks.items())
-    assert second == sum(rank * math.prod(shape[1:]) for shape, rank in ranks.items())
-    assert compressors.build("dion").wire_bytes(64 * 64, 4) == 4 * 2 * 16 * 64
-
-
 def test_vectors_alone_take_one_sum() -> None:
 
     log: Log = []

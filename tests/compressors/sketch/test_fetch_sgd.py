@@ -8,10 +8,9 @@ import torch
 
 from tests import helpers
 from tests.compressors.twins import estimates_reference, top_k_reference
-from tests.helpers import Log, answer_all, cut, exchange, lay_out, whole
+from tests.helpers import answer_all, cut, exchange, lay_out, whole
 from wirebench.compressors.fetch_sgd import FetchSgd
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.requests import payload
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
 whole_numbers = functools.partial(helpers.whole_numbers, numel=NUMEL)
@@ -68,14 +67,6 @@ def test_the_twin(hash, clear):
         for rank in ranks:
             assert torch.equal(state(rank, "momentum"), u)
             assert torch.equal(state(rank, "error"), e)
-
-
-def test_one_round_and_its_bytes():
-    log: Log = []
-    rank = FetchSgd(**SIZES)
-    exchange([rank], whole_numbers(1, 0), log=log)
-    assert len(log) == 1
-    assert payload(log[0][0]).nbytes == rank.wire_bytes(NUMEL, 4) == 4 * ROWS * COLUMNS
 
 
 @pytest.mark.parametrize(("clear", "wanted"), [("subtract", [2, 0, 0, 3]), ("cells", [0, 1.5, 0, 3])])

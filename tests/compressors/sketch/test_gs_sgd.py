@@ -16,7 +16,7 @@ from wirebench.compressors.gs_sgd import HEAD_BYTES, GsSgd
 from wirebench.compressors.sketch.count_sketch import CountSketch
 from wirebench.compressors.sketch.heavy_hitters import heavy, heavy_by_chance
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.requests import Gather, Reduce, Sum, payload
+from wirebench.gradient.requests import Gather, Reduce, payload
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
 whole_numbers = functools.partial(helpers.whole_numbers, numel=NUMEL)
@@ -168,14 +168,6 @@ def test_dense_where_the_table_would_not_be_smaller(options, dense):
     sent = sum(payload(requests[0]).nbytes for requests in log)
     assert sent == ranks[0].wire_bytes(NUMEL, 2)
     assert not dense or sent == 4 * NUMEL
-
-
-def test_the_rounds_are_a_table_and_k_values():
-    log: Log = []
-    ranks = [literal(**SIZES), literal(**SIZES)]
-    exchange(ranks, whole_numbers(2, 0), log=log)
-    assert all(isinstance(request, Sum) for requests in log for request in requests)
-    assert [payload(requests[0]).shape for requests in log] == [(ROWS, COLUMNS), (K,)]
 
 
 def test_more_candidates_are_summed_and_the_k_largest_sums_applied():

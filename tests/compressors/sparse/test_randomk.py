@@ -8,7 +8,7 @@ from tests.helpers import Log, answer_all, cut, exchange, lay_out
 from wirebench.compressors import randomk
 from wirebench.compressors.randomk import RandomK, draw
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.requests import Sum, payload
+from wirebench.gradient.requests import payload
 
 
 def rng(seed):
@@ -40,17 +40,6 @@ def test_so_many_different_places_in_order(numel, count):
         assert found.numel() == count
         assert (found.diff() > 0).all()
         assert 0 <= found[0] <= found[-1] < numel
-
-
-def test_only_values_travel():
-    log: Log = []
-    rank = RandomK(0.1)
-    exchange([rank, RandomK(0.1)], [torch.ones(50), torch.ones(50)], log=log)
-    ((request, _),) = log
-    assert isinstance(request, Sum)
-    assert request.values is None
-    assert payload(request).shape == (5,)
-    assert payload(request).nbytes == rank.wire_bytes(50, 2) == 20
 
 
 def test_draws_are_new_for_every_step_and_bucket_and_seed():

@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from tests.helpers import Log, answer_all, cut, exchange, lay_out, whole
@@ -43,8 +42,3 @@ def test_places_beyond_what_a_float_can_count_are_exact():
     grad[numel - 2 :] = torch.tensor([1.0, 2.0])
     (result,) = exchange([TopK(1e-9)], [grad])
     assert result.nonzero().flatten().tolist() == [numel - 1]
-
-
-@pytest.mark.parametrize(("numel", "entries"), [(10, 1), (999, 1), (1999, 1), (2000, 2), (1_000_000, 1000)])
-def test_bytes_count_a_pair_per_entry_and_at_least_one(numel, entries):
-    assert TopK(0.001).wire_bytes(numel, 4) == 8 * entries
