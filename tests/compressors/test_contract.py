@@ -283,6 +283,22 @@ def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(vari
         assert_conserves(Ranks(variant, size, collective), steps)
 
 
+@pytest.mark.parametrize(
+    "variant", [v for v in variants() if v.id.endswith("bare") and keeps(v.values[0]) in ("exactly", "rounded")]
+)
+def test_what_is_rounded_is_not_lost(variant):
+    """Of fractions, also where values travel in a narrow format; what a sum in that format rounds is lost."""
+    size = 1 if variant[0] in ("randomk", "clt_k") and "values" in variant[1] else 3
+    ranks = Ranks(variant, size)
+    given, applied = (torch.zeros(NUMEL, dtype=torch.float64) for _ in range(2))
+    for seed in range(4):
+        grads = [4 * grad for grad in helpers.normal(size, seed, NUMEL)]
+        given += torch.stack(grads).double().sum(0)
+        applied += size * same_bits(ranks.step(grads, CUTS[seed % len(CUTS)])).double()
+        off = applied + ranks.held() - given
+        assert off.abs().max() < 1e-4, lost(ranks, off)
+
+
 @every_first_form
 def test_zeros_give_zeros(variant):
     ranks = Ranks(variant, 3)

@@ -23,6 +23,7 @@ MESSAGES: list[Row] = [
     ("topk", {"density": 0.001}, [(1999, 1)], 1, [("Gather", 8, 4)], 8),
     ("topk", {"density": 0.001}, [(2000, 1)], 1, [("Gather", 16, 8)], 16),
     ("randomk", {"density": 0.1}, [(50, 1)], 2, [("Sum", 20, 5)], 20),
+    ("randomk", {"density": 0.1, "values": "fp16"}, [(50, 1)], 2, [("Sum", 10, 5)], 10),
     # Scales, and whole words of numbers; an estimate knows of no layers, and counts one scale.
     ("int8", {"sum_bits": 8}, [(1000, 1), (1,)], 2, [("Merge", 8, 0), ("Sum", 1004, 251)], 1008),
     ("int8", {"sum_bits": 16, "chunk": 100}, [(1000, 1), (1,)], 2, [("Merge", 44, 0), ("Sum", 2004, 501)], 2048),
@@ -88,3 +89,7 @@ def test_bytes_and_values_are_as_stated(
 )
 def test_bytes_of_the_defaults(name: str, numel: int, estimate: float) -> None:
     assert compressors.build(name).wire_bytes(numel, 4) == estimate
+
+
+def test_a_share_of_chunks() -> None:
+    assert compressors.build("demo").sent_share(4096) == 32 / 4096

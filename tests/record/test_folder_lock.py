@@ -106,18 +106,6 @@ def test_of_runs_that_find_a_stale_file_one_takes_over(tmp_path: Path) -> None:
         (lambda me: replace(me, machine="another", host="far", job="a"), 5, False),
         (lambda me: replace(me, machine="another", host="far", job="b"), 5, True),
     ],
-    ids=[
-        "pid-reused",
-        "dead",
-        "itself",
-        "alive",
-        "job-alive",
-        "far",
-        "far-silent",
-        "far-from-the-future",
-        "far-same-job",
-        "far-other-job",
-    ],
 )
 @pytest.mark.parametrize("bare", [False, True], ids=["", "no-flock-no-links"])
 def test_who_is_gone_holds_nothing(

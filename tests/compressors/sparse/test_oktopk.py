@@ -249,22 +249,6 @@ def test_everything_is_sent_at_first_if_so_wished():
     assert [type(requests[0]).__name__ for requests in log] == ["Sum", "Sum", "Sum", "Route", "Gather", "Gather"]
 
 
-@pytest.mark.parametrize(("values", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_what_narrow_values_round_waits_with_who_rounded_it(values, dtype):
-    """A rank's own rounding with the rank, that of a sum with the owner of its region."""
-    ranks = [OkTopK(0.25, values=values), OkTopK(0.25, values=values)]
-    grads = [torch.tensor([0, 5.0001, 0, 0, 3, 1, 0, 0]), torch.tensor([0, 0.30003, 0, 0, 0, 0, 6.00007, 0])]
-    (result, _) = exchange(ranks, grads)
-    mine, theirs = grads[0][1].to(dtype).float(), grads[1][1].to(dtype).float()
-    total = (mine + theirs).to(dtype).float()
-    assert result[1] == total / 2
-    assert total != mine + theirs
-    held = residuals(ranks)
-    assert held[0][1] == (grads[0][1] - mine) + ((mine + theirs) - total)
-    assert held[1][1] == grads[1][1] - theirs
-    torch.testing.assert_close(2 * result + sum(held), sum(grads), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("number", [0, 3])
 def test_what_is_not_finite_is_applied(bad, number):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.compressors.twins import ranking
+from tests.compressors.twins import hard_vectors, ranking
 from wirebench.compressors.sparse import selection
 from wirebench.compressors.sparse.selection import on_gpu, top_k
 
@@ -45,44 +45,11 @@ def test_equals_the_reference_by_rows_and_brackets(numbers, k, stride):
         check(torch.tensor(numbers, dtype=torch.float32), k)
 
 
-def shapes_of(numel: int) -> dict[str, Tensor]:
-    """Vectors that are hard for one way of selecting or another."""
-    rng = torch.Generator().manual_seed(7)
-    normal = torch.randn(numel, generator=rng)
-    uniform = torch.rand(numel, generator=rng)
-    at_stride = normal * 1e-3
-    at_stride[:: selection.SAMPLE_STRIDE] = normal[:: selection.SAMPLE_STRIDE]
-    off_stride = normal.clone()
-    off_stride[:: selection.SAMPLE_STRIDE] *= 1e-3
-    one_row = normal * 1e-3
-    one_row[640:704] = 5 + uniform[640:704]
-    poisoned = normal.clone()
-    poisoned[[3, numel // 2, numel - 1]] = torch.tensor([NAN, INF, -NAN])
-    return {
-        "normal": normal,
-        "heavy tailed": torch.empty(numel).cauchy_(generator=rng),
-        "ascending": normal.sort().values,
-        "descending": normal.abs().sort(descending=True).values,
-        "constant": torch.full((numel,), -0.5),
-        "two values": torch.where(uniform < 0.5, 1.0, 2.0),
-        "whole numbers": torch.randint(-8, 9, (numel,), generator=rng).float(),
-        "99 % zero": torch.where(uniform < 0.99, 0.0, normal),
-        "one non-zero": torch.nn.functional.pad(torch.ones(1), (numel - 1, 0)),
-        "zero": torch.zeros(numel),
-        "large at the sample": at_stride,
-        "small at the sample": off_stride,
-        "large in one row": one_row,
-        "peak in every row": torch.where(torch.arange(numel) % 64 == 63, 3.0, normal.clamp(-1, 1)),
-        "not finite": poisoned,
-        "all NaN": torch.full((numel,), NAN),
-    }
-
-
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("name", shapes_of(64))
+@pytest.mark.parametrize("name", hard_vectors(64))
 @pytest.mark.parametrize("numel", [LARGE, LARGE + 1, LARGE + 63])
 def test_equals_the_reference_on_hard_vectors(name, numel):
-    x = shapes_of(numel)[name]
+    x = hard_vectors(numel, selection.SAMPLE_STRIDE)[name]
     check(x, 1, 7, 40, 130, 260, 10_000, numel - 1, numel, numel + 1)
 
 
@@ -94,29 +61,28 @@ def sorted_choice(x: Tensor, k: int) -> Tensor:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [name for name in shapes_of(64) if name not in ("not finite", "all NaN")])
+@pytest.mark.parametrize("name", [name for name, x in hard_vectors(64).items() if x.isfinite().all()])
 def test_equals_a_stable_sort_where_a_sample_brackets_the_choice(name):
     assert 16 * selection.DIRECT_NUMEL <= HUGE
-    x = shapes_of(HUGE)[name]
+    x = hard_vectors(HUGE, selection.SAMPLE_STRIDE)[name]
     for k in (600, HUGE // 40, HUGE // 4):
         assert torch.equal(top_k(x, k), sorted_choice(x, k))
 
 
-def test_nan_comes_before_infinity():
-    assert top_k(torch.tensor([INF, 1.0, NAN, -INF]), 1).tolist() == [2]
+NANS = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, 0x7FC00000], dtype=torch.int32).view(torch.float32)
 
 
-def test_nan_payloads_tie():
-    bits = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, 0x7FC00000], dtype=torch.int32)
-    assert top_k(bits.view(torch.float32), 2).tolist() == [0, 1]
-
-
-def test_ties_go_to_the_front():
-    assert top_k(torch.tensor([1.0, -2.0, 2.0, -2.0, 1.0]), 2).tolist() == [1, 2]
-
-
-def test_zeros_are_never_chosen():
-    assert top_k(torch.tensor([0.0, 3.0, -0.0, 1.0]), 3).tolist() == [1, 3]
+@pytest.mark.parametrize(
+    ("numbers", "k", "chosen"),
+    [
+        (torch.tensor([INF, 1.0, NAN, -INF]), 1, [2]),  # NaN before infinity
+        (NANS, 2, [0, 1]),  # whatever else they hold
+        (torch.tensor([1.0, -2.0, 2.0, -2.0, 1.0]), 2, [1, 2]),  # of equal ones the first
+        (torch.tensor([0.0, 3.0, -0.0, 1.0]), 3, [1, 3]),  # never a zero
+    ],
+)
+def test_by_hand(numbers: Tensor, k: int, chosen: list[int]) -> None:
+    assert top_k(numbers, k).tolist() == chosen
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 2), torch.zeros(4).double(), torch.zeros(8)[::2]])
@@ -128,6 +94,6 @@ def test_takes_contiguous_fp32_vectors_only(wrong):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_chooses_what_the_cpu_chooses():
-    for name, x in shapes_of(HUGE).items():
+    for name, x in hard_vectors(HUGE, selection.SAMPLE_STRIDE).items():
         for k in (1, 600, HUGE // 40, HUGE // 4, HUGE):
             assert torch.equal(top_k(x.cuda(), k).cpu(), top_k(x, k)), name

@@ -41,16 +41,6 @@ def test_how_much_was_sent_before_changes_nothing():
         assert torch.equal(exchange([rank], [grad])[0], expected)
 
 
-@pytest.mark.parametrize(("values", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_narrow_values_leave_what_they_round_in_the_residual(values, dtype):
-    grad = torch.randn(100, generator=torch.Generator().manual_seed(1))
-    rank = Threshold(0.5, values=values, indices="delta")
-    (result,) = exchange([rank], [grad])
-    sent = torch.where(grad.abs() > 0.5, grad.to(dtype).float(), 0.0)
-    assert torch.equal(result, sent)
-    assert torch.equal(rank.state_dict()["residual"], grad - sent)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_above_any_threshold(bad):
     grads = [torch.zeros(10), torch.zeros(10)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.compressors.twins import ranking, top_k_reference
+from tests.compressors.twins import hard_vectors, laplace, ranking, top_k_reference
 from wirebench.compressors.sparse import selection, thresholds
 from wirebench.compressors.sparse.thresholds import LARGEST, Rule, above, choose, floor_of
 from wirebench.gradient.context import ExchangeContext
@@ -112,50 +112,11 @@ def test_the_largest_are_chosen_of_whatever_numbers(numbers, k, rule):
         check(torch.tensor(numbers, dtype=torch.float32), k, rule)
 
 
-def vectors() -> dict[str, Tensor]:
-    """What misleads one estimate or another."""
-    rng = torch.Generator().manual_seed(7)
-    normal = torch.randn(LARGE, generator=rng)
-    uniform = torch.rand(LARGE, generator=rng)
-    one_huge, poisoned, stripes = normal.clone(), normal.clone(), normal.clone()
-    one_huge[LARGE // 3] = 1e30
-    poisoned[[3, LARGE // 2, LARGE - 1]] = torch.tensor([NAN, INF, -NAN])
-    stripes[::97] *= 100
-    return {
-        "normal": normal,
-        "shifted": normal + 5,
-        "negative": -normal.abs() - 3,
-        "laplace": laplace(LARGE, 3),
-        "heavy tailed": torch.empty(LARGE).cauchy_(generator=rng),
-        "uniform": uniform,
-        "constant": torch.full((LARGE,), -0.5),
-        "two values": torch.where(uniform < 0.5, 1.0, -2.0),
-        "zero": torch.zeros(LARGE),
-        "one non-zero": torch.nn.functional.pad(torch.ones(1), (LARGE - 1, 0)),
-        "99 % zero": torch.where(uniform < 0.99, 0.0, normal),
-        "one huge": one_huge,
-        "all huge": normal * 1e37,
-        "tiny": normal * 1e-42,
-        "stripes": stripes,
-        "ascending": normal.sort().values,
-        "not finite": poisoned,
-        "one infinite": torch.where(torch.arange(LARGE) == 11, INF, normal),
-        "all NaN": torch.full((LARGE,), NAN),
-        "half NaN": torch.where(uniform < 0.5, NAN, normal),
-        "half infinite": torch.where(uniform < 0.5, -INF, normal),
-    }
-
-
-def laplace(numel: int, seed: int) -> Tensor:
-    uniform = torch.rand(numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
-    return (-uniform.sign() * torch.log1p(-2 * uniform.abs())).float()
-
-
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", vectors())
+@pytest.mark.parametrize("name", hard_vectors(LARGE))
 def test_hard_vectors(name, rule):
-    x = vectors()[name]
+    x = hard_vectors(LARGE)[name]
     for k in (1, 60, LARGE // 4, LARGE - 1, 2 * LARGE):
         check(x, k, rule)
 
