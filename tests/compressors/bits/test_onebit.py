@@ -50,14 +50,3 @@ def test_small_numbers_beside_large_ones_of_the_other_sign_keep_their_mean():
     high, low = means(x, (Run(x.numel(), 1),))
     assert high.item() == pytest.approx(1e3, rel=1e-5)
     assert low.item() == pytest.approx(-1e-3, rel=1e-5)
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_layers_of_zeros_and_of_one_sign(size):
-    layers = lay_out([(2, 64), (3, 3), (2, 2)])
-    grad = torch.cat([torch.zeros(128), torch.full((9,), -2.0), torch.full((4,), 3.0)])
-    mine = ranks(size)
-    for result in exchange(mine, [grad] * size, layers):
-        torch.testing.assert_close(result, grad)
-        assert not result[:128].any()
-    assert not mine[0].state_dict()["residual"].any()

@@ -10,13 +10,6 @@ def ranks(size: int, **options) -> list[QSGD]:
     return [QSGD(**options) for _ in range(size)]
 
 
-def test_levels_arrive_as_they_are():
-    """A chunk with the peak 14 has levels of 2, one with 0.5 levels of 1/14."""
-    grad = torch.tensor([14.0, -4.0, 0.0, 2.0, 0.5, -0.5, 0.0, 0.0])
-    for result in exchange(ranks(3, chunk=4), [grad] * 3):
-        torch.testing.assert_close(result, grad)
-
-
 def test_the_euclidean_norm_by_hand():
     """Of (3, 4) it is 5, and with one level an element is -5, 0 or 5: 3 in three of five steps."""
     grad, sums = torch.tensor([3.0, -4.0]), torch.zeros(2)

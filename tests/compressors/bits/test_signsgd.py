@@ -53,11 +53,6 @@ def test_a_vote_by_hand():
         assert result.tolist() == [-1.0, -1.0, 1.0]
 
 
-def test_a_tie_is_no_step():
-    for result in exchange(ranks(2, **VOTE), [torch.tensor([1.0, 2.0]), torch.tensor([-1.0, 2.0])]):
-        assert result.tolist() == [0.0, 1.5]
-
-
 @pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 8, 9, 12, 15, 16, 33])
 def test_a_vote_counts_every_rank_gathered_or_summed(size):
     grads = [grad + 0.5 for grad in whole_numbers(size, 0, 301, most=4)]

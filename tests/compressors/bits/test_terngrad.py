@@ -57,14 +57,6 @@ def test_every_worker_clips_to_its_own_deviation_before_the_scale_is_shared():
     assert abs(sum(sums) / len(sums) - (shares[0] - shares[1])) <= 4.5 * (variance / len(sums)) ** 0.5
 
 
-def test_a_scale_is_never_larger_than_the_largest_gradient():
-    """So that a layer of equal gradients is sent whole, also one of a single element, whose deviation is 0."""
-    layers = lay_out([(1, 1), (3, 2)])
-    grad = torch.tensor([-0.5] + [3.0] * 6)
-    (result,) = exchange(ranks(1), [grad], layers)
-    assert torch.equal(result, grad)
-
-
 @pytest.mark.parametrize("clip_factor", [0.0, 2.5])
 def test_scales_of_layers_longer_than_a_block(clip_factor):
     """Peaks anywhere, below the limit of their layer and above it."""

@@ -102,46 +102,6 @@ def test_a_matrix_of_no_higher_rank_is_sent_at_once(size, rank, seed):
     assert all(float(method.state_dict()["residual"].norm() / mean.norm()) < 1e-3 for method in ranks.ranks)
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_a_warm_start_finds_the_best_approximation_of_what_does_not_change(rank):
-    """Subspace iteration: the error shrinks with the ratio of singular values, here 1/2 squared at each step."""
-    rng = torch.Generator().manual_seed(3)
-    left = torch.linalg.qr(torch.randn(20, 5, generator=rng)).Q
-    right = torch.linalg.qr(torch.randn(30, 5, generator=rng)).Q
-    values = 2.0 ** -torch.arange(5.0)
-    matrix = left * values @ right.T
-    best = left[:, :rank] * values[:rank] @ right[:, :rank].T
-    errors = {}
-    for warm in (True, False):
-        method = PowerSGD(rank=rank, warm_start=warm, error_feedback=False)
-        results = [one_step(method, matrix.reshape(-1), step, lay_out([(20, 30)])) for step in range(15)]
-        errors[warm] = [float((result.view(20, 30) - best).norm()) for result in results]
-    assert errors[True][-1] < 1e-5
-    assert min(errors[False]) > 1e-2
-
-
-def test_with_feedback_all_of_a_constant_gradient_arrives():
-    method, (grad,), total = PowerSGD(rank=1), draws(1, 1), torch.zeros(NUMEL)
-    norms = []
-    for step in range(60):
-        total += one_step(method, grad, step)
-        norms.append(float(method.state_dict()["residual"].norm()))
-    assert float((total / 60 - grad).norm() / grad.norm()) < 0.2
-    assert max(norms[30:]) < 1.5 * max(norms[:30]), "the residual is bounded"
-
-
-def test_without_feedback_nothing_is_kept():
-    method, (grad,) = PowerSGD(rank=1, error_feedback=False), draws(1, 1)
-    result = one_step(method, grad)
-    assert all(name.startswith("shared.") for name in method.state_dict())
-    for layer in LAYERS:
-        mine, wanted = result[layer.start : layer.stop], grad[layer.start : layer.stop]
-        if layer in MATRICES:
-            assert 0.1 < float((mine - wanted).norm() / wanted.norm()) < 0.999
-        else:
-            assert torch.equal(mine, wanted)
-
-
 def test_two_sums_carry_the_factors_and_what_is_dense():
     log: Log = []
     one_step(PowerSGD(rank=2, min_compression_rate=1.0), torch.ones(NUMEL), log=log)

@@ -22,24 +22,6 @@ def state(rank, name):
     return rank.state_dict()[f"shared.{name}.0"]
 
 
-@pytest.mark.parametrize("hash", HASHES)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_sketch_of_all_that_was_given_is_what_was_applied_and_what_waits(hash, size):
-    """Exactly, on whole numbers and with quotients that are exact."""
-    ranks = [FetchSgd(**SIZES, hash=hash, momentum=0.0, clear="subtract") for _ in range(size)]
-    given, applied = torch.zeros(NUMEL), torch.zeros(NUMEL)
-    for step in range(5):
-        grads = whole_numbers(size, step)
-        given += sum(grads)
-        results = exchange(ranks, grads, step=step)
-        applied += results[0] * size
-        sketch = ranks[0].sketch_of(whole(given), ExchangeContext(0, size))
-        for rank, result in zip(ranks, results, strict=True):
-            assert torch.equal(result, results[0])
-            assert torch.equal(state(rank, "error"), sketch.sketch(given - applied))
-    assert applied.count_nonzero() > K
-
-
 @pytest.mark.parametrize("clear", ["subtract", "cells"])
 @pytest.mark.parametrize("hash", HASHES)
 def test_the_twin(hash, clear):
