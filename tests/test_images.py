@@ -1,7 +1,6 @@
 """The Dockerfile and the script that builds it, as far as they can be checked without building anything."""
 
 import fnmatch
-import json
 import re
 import shutil
 import subprocess
@@ -41,10 +40,6 @@ def instructions(stage: str) -> list[tuple[str, str]]:
     return [*(instructions(base) if base in STAGES else []), *own]
 
 
-def last(stage: str, word: str) -> str:
-    return [rest for found, rest in instructions(stage) if found == word][-1]
-
-
 def run_script(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
     command = [shutil.which("bash") or "/bin/bash", str(SCRIPT), *arguments]
     environment = {"PATH": path, "HOME": "/nonexistent", "LC_ALL": "C"}
@@ -52,20 +47,9 @@ def run_script(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
-def test_the_image_ends_in_a_horovodrun_line_like_that_of_make_run(target):
-    shell, option, line, _ = json.loads(last(target, "ENTRYPOINT"))
-    makefile = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text())
-    (flags,) = re.findall(r"/horovodrun (-np .*)$", makefile, re.MULTILINE)
-    assert (shell, option) == ("sh", "-c")
-    assert line == f'exec horovodrun {re.sub(r"[$][(][^)]*[)]", "$NP", flags)} python train.py "$@"'
-    assert json.loads(last(target, "CMD")) == ["configs/smoke.toml"]
-    assert STAGES[target][1][-1][0] == "ENTRYPOINT"
-
-
-@pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_the_image_runs_as_an_ordinary_user(target):
     words = [word for word, _ in instructions(target)]
-    assert last(target, "USER") == "wirebench"
+    assert ("USER", "wirebench") in instructions(target) and words.count("USER") == 1
     assert words[words.index("USER") :].count("RUN") == 0
 
 

@@ -4,17 +4,12 @@ Each check runs on every rank of a world of at least three and raises AssertionE
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from wirebench import collectives
-from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.base import Communicator, Handle, Receive
-from wirebench.comm.metered import Metered
-from wirebench.gradient.requests import Gather, Merge, Sum
-from wirebench.topology.tree import Topology
 
 Check = Generator[Handle, Any, None]
 CHECKS: dict[str, Callable[[Communicator], Check]] = {}
@@ -189,26 +184,3 @@ def broadcasts(c: Communicator) -> Check:
         same(tensors[1], torch.tensor(root))
         same(tensors[2], torch.tensor([root > 0]))
         same(strided, torch.full((2, 3), root))
-
-
-def requests_on(name: str) -> Callable[[Communicator], Check]:
-    """The check that requests served by collective `name` are answered rightly."""
-
-    def served(c: Communicator) -> Check:
-        server = RequestExecutor(Metered(c), collectives.build(name), Topology.flat(c.size))
-        for numel in (1, 2, 1000):
-            inputs = [message(rank, numel) for rank in range(c.size)]
-            same((yield from server.serve(Sum(inputs[c.rank].clone()))), torch.stack(inputs).sum(0))
-        parts = [message(rank, 3 * rank, torch.float16) for rank in range(c.size)]
-        for mine, expected in zip(
-            cast(list[Tensor], (yield from server.serve(Gather(parts[c.rank])))), parts, strict=True
-        ):
-            same(mine, expected)
-        merged = yield from server.serve(Merge(message(c.rank, c.rank), lambda a, b: torch.cat([a, b]).sort().values))
-        same(merged, torch.cat([message(rank, rank) for rank in range(c.size)]).sort().values)
-
-    return served
-
-
-for each in collectives.available():
-    CHECKS[f"requests_on_{each}"] = requests_on(each)
