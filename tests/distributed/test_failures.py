@@ -94,7 +94,7 @@ def test_a_killed_torchrun_stops_its_ranks_with_a_checkpoint(tmp_path: Path) -> 
     [
         pytest.param("torch", "infinite_loss", launch, marks=pytest.mark.slow),
         ("torch", "not_a_number", fork),
-        ("horovod", "not_a_number", fork),
+        pytest.param("horovod", "not_a_number", fork, marks=pytest.mark.slow),
         pytest.param("horovod", "infinite_loss", launch, marks=pytest.mark.slow),
     ],
 )

@@ -24,7 +24,8 @@ DAILY = ("googlenet_k80", "resnet20_gtx1080ti")
 
 
 BY_NAME = [
-    pytest.param(path, marks=[] if path.stem in DAILY else pytest.mark.slow) for path in sorted(SHIPPED.glob("*.json"))
+    pytest.param(path, marks=[] if path.stem in DAILY else pytest.mark.weekly)
+    for path in sorted(SHIPPED.glob("*.json"))
 ]
 
 

@@ -117,15 +117,6 @@ def test_trees_are_possible_ones():
         Branch((0,), (Link(0, 1, 5),))
 
 
-def test_a_drawing():
-    drawn = draw(Topology.parse("2+3", [Link(5e-6, 1e10), Link(50e-6, 1.25e8)]))
-    assert drawn.splitlines() == [
-        "switch         2 machines   1 Gbit/s, 50 us",
-        "+- machine 0   ranks 0-1    80 Gbit/s, 5 us",
-        "+- machine 1   ranks 2-4    80 Gbit/s, 5 us",
-    ]
-
-
 def test_a_drawing_of_a_deep_tree_without_speeds():
     assert draw(Topology.parse("(2+2)+(3+1)+4")).splitlines() == [
         "switch            2 switches, 1 machine",
