@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +100,6 @@ def test_the_compose_file_is_what_compose_takes() -> None:
     # `<<` merges one level: what h0 says of its environment and its order replaces the shared one.
     assert set(compose["services"]["h0"]["depends_on"]) == {"key", "h1", "h2", "h3"}
     assert "LINK" in compose["services"]["h0"]["environment"]
-
-
-def _words(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        node = list(node.values())
-    if isinstance(node, list):
-        for each in node:
-            yield from _words(each)
-    elif isinstance(node, str):
-        yield from node.split()
 
 
 @pytest.mark.parametrize("file", [*SCRIPTS, *sorted(LAUNCH.glob("*.yaml"))], ids=lambda path: path.name)

@@ -226,7 +226,3 @@ def test_the_documents_example_is_read(written):
     example = (ROOT / "docs" / "topology.md").read_text().partition("```toml\n")[2].partition("```")[0]
     described = read(written(example))
     assert described.topology.layout == "2+3" and described.names == ("machine", "network") and described.fit
-
-
-def test_files_are_shipped():
-    assert {path.stem for path in SHIPPED} >= {"4x_1gbit", "2+3_1gbit", "8x_10gbe_gtx1080ti"}
