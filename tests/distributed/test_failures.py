@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from tests.distributed.ends import checkpoints, losses, record
 from tests.distributed.forked import fork
@@ -152,32 +151,3 @@ def test_a_broken_model_on_one_rank(tmp_path: Path) -> None:
     assert ended.err.count("RuntimeError: the model broke") == 1, ended.said
     assert len(ended.errors) == 1
     assert "error: rank 0: lost rank 1 (pid " in ended.errors[0], ended.said
-
-
-@pytest.mark.slow
-def test_a_broken_image_in_a_loader_of_one_rank(tmp_path: Path) -> None:
-    """Rank 1 alone meets it, in a decoding process; the other rank says whom it lost."""
-    broken = write_images(tmp_path / "images")
-    config = tmp_path / "images.toml"
-    config.write_text(
-        f'[model]\nname = "toy"\n[data]\nname = "imagefolder"\nroot = "{tmp_path / "images"}"\nbatch_size = 4\n'
-        "image_size = 16\nworkers = 1\n[output]\ntensorboard = false\n"
-    )
-    ended = fork("torch", 2, [config, f"output.dir={tmp_path / 'run'}"], tmp_path)
-    assert ended.code != 0
-    mine = [line for line in ended.errors if line.startswith("error: rank 1: data.root: ")]
-    assert len(mine) == 1, ended.said
-    assert f"{broken} is not a readable image" in mine[0]
-    assert not files_of_ours(ended.err), ended.said
-
-
-def write_images(folder: Path) -> Path:
-    """16 training and 4 test images of 2 classes, one of the test images, which rank 1 reads, broken."""
-    for split, count in (("train", 8), ("val", 2)):
-        for name in ("a", "b"):
-            (folder / split / name).mkdir(parents=True)
-            for number in range(count):
-                Image.new("RGB", (20, 20), (40 * number % 256, 80, 120)).save(folder / split / name / f"{number}.png")
-    broken = folder / "val" / "a" / "1.png"
-    broken.write_bytes(broken.read_bytes()[:60])
-    return broken
