@@ -110,11 +110,3 @@ def test_all_gathers_go_under_the_next_forward_pass(tmp_path: Path) -> None:
 def test_the_engines_own_synchroniser_has_a_prediction_too(tmp_path: Path) -> None:
     trained("torch", 2, tmp_path / "run", "scheduler.name=native", "train.max_steps=20", config=REPLAY)
     assert record(tmp_path / "run")["prediction"]["messages"] == 1 + (269_722 * 4 > 2**20)
-
-
-def test_a_profile_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    changes = ["scheduler.name=optimal", "scheduler.profile=/nowhere", f"output.dir={tmp_path / 'run'}"]
-    ended = fork("torch", 2, [CONFIG, *changes], tmp_path)
-    assert ended.code != 0
-    [line] = ended.errors
-    assert "layers.json" in line
