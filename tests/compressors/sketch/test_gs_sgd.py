@@ -137,16 +137,6 @@ def test_the_random_ones_are_new_every_step_and_the_same_on_all_ranks():
     assert not torch.equal(first[0] != 0, second[0] != 0)
 
 
-def test_with_everything_sent_it_is_dense_momentum_sgd():
-    """As in a dense warm-up: nothing is chosen, so nothing is masked."""
-    ranks, velocity = [literal(density=1.0, momentum=0.5) for _ in range(3)], torch.zeros(NUMEL)
-    for step in range(3):
-        grads = whole_numbers(3, step)
-        velocity = 0.5 * velocity + sum(grads)
-        assert torch.equal(exchange(ranks, grads, step=step)[0], velocity / 3)
-        assert not any(bool(residual(rank).any()) for rank in ranks)
-
-
 @pytest.mark.parametrize(
     ("options", "dense"),
     [

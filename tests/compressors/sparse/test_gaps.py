@@ -13,7 +13,7 @@ from wirebench.compressors.iwp import Iwp
 from wirebench.compressors.randomk import RandomK
 from wirebench.compressors.sketch.count_sketch import CountSketch
 from wirebench.compressors.sketch.heavy_hitters import heavymix, largest
-from wirebench.compressors.sparse.gaps import Places, joined, places_of
+from wirebench.compressors.sparse.gaps import Places, joined
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.metrics import values
@@ -46,12 +46,6 @@ def test_neighbours_are_one_piece_and_without_a_gap_nothing_is_done():
     assert joined(ALL, 0) == [slice(0, ALL[-1].stop)]
     places, index = Places(ALL, CPU), torch.tensor([3, 8])
     assert all(found is index for found in (places.at(index), places.ranks(index), places.without_gaps(index)))
-
-
-def test_a_bucket_knows_what_its_layers_hold():
-    bucket = bucket_with_gaps(torch.ones(ALL[-1].stop))
-    assert bucket.numel == 420 == bucket.grad.sum() < bucket.grad.numel()
-    assert places_of(bucket) is places_of(bucket)
 
 
 def test_what_a_sketch_shows_lies_in_no_gap():

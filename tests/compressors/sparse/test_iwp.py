@@ -232,10 +232,6 @@ def test_each_voter_and_each_step_has_luck_of_its_own():
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts)  # a quarter, as of independent masks
 
 
-def test_without_luck_only_the_important_are_sent():
-    assert not exchange([Iwp(threshold=1.0, rho=0.0)], [torch.full((4000,), 0.9)]).any()
-
-
 def test_masks_do_not_depend_on_blocks(monkeypatch):
     grads, param = [draws(1, 5000)], draws(2, 5000)
     wanted = exchange([Iwp(threshold=0.5, rho=0.0)], grads, param)

@@ -171,8 +171,3 @@ def test_all_ranks_sample_alike_and_each_bucket_for_itself():
     of_ranks = [thresholds._sample(x, 0.001, 2, ExchangeContext(rank, 2), 5) for rank in range(2)]
     assert torch.equal(*of_ranks)
     assert len({thresholds._sample(x, 0.001, 2, WORLD, key)[0].item() for key in range(9)}) > 3
-
-
-def test_a_negative_threshold_is_a_mistake():
-    with pytest.raises(AssertionError, match="a threshold is a magnitude"):
-        above(torch.ones(3), -1.0)
