@@ -77,13 +77,6 @@ def test_launched_ranks_agree(engine: str, tmp_path: Path) -> None:
     compare(engine, 2, overrides("topk", "dear", "tree"), tmp_path, launch)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("collective", ["native", "ring"])
-def test_horovod_alone_agrees(collective: str, tmp_path: Path) -> None:
-    compare("horovod", 4, [*overrides("topk", "wfbp", collective), "engine.rounds=alltoall"], tmp_path)
-
-
 @pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
 def test_native_synchronisers_agree_with_ours(engine: str, tmp_path: Path) -> None:
     native = [*BASE, *LENGTH, "scheduler.name=native", "train.accumulation=2"]
