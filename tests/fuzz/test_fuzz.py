@@ -14,8 +14,7 @@ import pytest
 
 from tests.distributed.ends import losses, record
 from tests.distributed.launch import CONFIG, here
-from tests.fuzz.case import WHOLE, Case
-from tests.fuzz.cases import MAKERS
+from tests.fuzz.cases import MAKERS, WHOLE, Case
 from tests.fuzz.child import Ended, run
 
 FEW = 1
