@@ -21,7 +21,6 @@ from wirebench.compressors.bits.blocks import (
     by_chunk,
     by_layer,
     by_row,
-    cut,
     reduce,
     widths,
 )
@@ -63,23 +62,6 @@ def packed(fields: Fields, numbers: Tensor) -> Tensor:
 def unpacked(fields: Fields, words: Tensor, numel: int) -> Tensor:
     scratch = fields.scratch(numel, CPU)
     return torch.cat([fields.unpack(mine, scratch).clone() for mine in fields.split(words)])[:numel]
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 16, 50, 1000])
-def test_blocks_cover_all_groups_in_order(size):
-    owner = group_of_each(FIVE_RUNS)
-    place = 0
-    for number, block in enumerate(cut(FIVE_RUNS, size)):
-        assert (block.number, block.numel) == (number, min(size, len(owner) - place))
-        for piece in block.pieces:
-            mine = owner[place : place + piece.numel]
-            assert sorted(set(mine)) == list(range(piece.first, piece.first + piece.groups))
-            # Rows are whole groups, or the piece lies within one.
-            wholes = [owner.count(group) for group in set(mine)]
-            assert piece.groups == 1 or wholes == [piece.numel // piece.groups] * piece.groups
-            assert piece.fresh == (place == 0 or owner[place - 1] != owner[place])
-            place += piece.numel
-    assert place == len(owner)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -11,6 +11,7 @@ from torch import Tensor
 from tests import helpers
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import Log, cut, exchange, lay_out, whole
+from wirebench import compressors
 from wirebench.compressors.common.wrappers import Warmup
 from wirebench.compressors.gs_sgd import HEAD_BYTES, GsSgd
 from wirebench.compressors.sketch.count_sketch import CountSketch
@@ -286,3 +287,11 @@ def test_with_p1_nobody_can_say_what_is_heavy_by_chance():
     rank = literal(density=0.01, p1=1.0, fill="estimate", momentum=0.0)
     exchange([rank], [torch.randn(5_000, generator=torch.Generator().manual_seed(0))], measuring=True)
     assert rank.measures.names == ["heavy", "chosen", "recall", "sketch_error"]
+
+
+def test_sketched_sgd_is_gs_sgd_with_other_defaults():
+    ours = compressors.build("gs_sgd", **compressors.PLUGINS.defaults("sketched_sgd"))
+    theirs = compressors.build("sketched_sgd")
+    for pair in ((ours, theirs), (ours.memory, theirs.memory)):
+        one, other = ({k: v for k, v in vars(each).items() if isinstance(v, int | float | str)} for each in pair)
+        assert one and one == other
