@@ -202,6 +202,12 @@ def test_places_beyond_what_a_float_can_count_are_exact():
     assert sketch.estimate(table, torch.tensor([numel - 2, numel - 1])).tolist() == [3.0, 4.0]
 
 
+@pytest.mark.parametrize("rows", [0, 2, 17])
+def test_rows_are_odd_and_few(rows):
+    with pytest.raises(AssertionError, match="rows are odd"):
+        CountSketch(10, rows, 4, 0)
+
+
 @pytest.mark.parametrize("rows", [1, 3, 5, 7])
 @pytest.mark.parametrize("hash", ["block", "reference"])
 def test_where_all_rows_have_to_agree_the_smallest_magnitude_counts(hash, rows):
