@@ -48,8 +48,9 @@ REAL = {name: getattr(this_machine, name) for name in FIXED}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How fast the memory is that tests see: what they find must not depend on it."""
+    """How fast the memory is that tests see, on which nothing may depend; and a way to change what is printed."""
     parser.addoption("--memory-rate", type=float, default=1.0, metavar="X", help="times as fast as usual (1)")
+    parser.addoption("--update", action="store_true", help="keep what is printed now as tests/golden")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,11 @@
+"""What commands print, word for word; tests/golden.py says how to read and to change it."""
+
+import pytest
+
+from tests.golden import FOLDER, check, played
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.txt")))
+def test_a_session(name: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
+    session = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+    check(name, played(session, tmp_path_factory.mktemp("session")), request.config.getoption("update"))
