@@ -67,29 +67,6 @@ def test_a_mistake_is_one_line(overrides: list[str], words: str, refused) -> Non
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (
-            ["collective.name=ring"],
-            "goes with compressor.name = none and collective.name = native, not none and ring",
-        ),
-        (["compressor.name=fp16"], "and collective.name = native, not fp16 and native"),
-        ([], "scheduler.name: 'native' needs an engine with a synchroniser of its own: torch or horovod"),
-    ],
-)
-def test_the_native_synchroniser_goes_with_little(overrides: list[str], words: str, refused, tmp_path: Path) -> None:
-    config = tmp_path / "native.toml"
-    config.write_text('[model]\nname = "toy"\n[data]\nname = "mine.blobs"\n[scheduler]\nname = "native"\n')
-    assert words in refused(*overrides, config=config)
-
-
-def test_a_warm_up_without_a_density(refused, tmp_path: Path) -> None:
-    config = tmp_path / "warmup.toml"
-    config.write_text('[data]\nname = "mine.blobs"\n[compressor]\nname = "none"\nwarmup = [0.5]\n')
-    assert "compressor.warmup: 'none' has no density" in refused(config=config)
-
-
-@pytest.mark.parametrize(
     ("content", "words"),
     [
         (None, "cannot be read: No such file or directory"),
@@ -107,13 +84,6 @@ def test_a_config_that_cannot_be_read(content: bytes | None, words: str, refused
     assert words in refused(config=config)
 
 
-def test_a_key_that_is_given_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([str(CONFIG), f"output.dir={tmp_path / 'run'}", "train.seed=1", "train.seed=1"]) == 2
-    said = capsys.readouterr()
-    assert said.err == "error: train.seed: is given twice on the command line, as '1' and as '1'\n"
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_plugin_that_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main(["--list", "topk", "tokp"]) == 2
     said = capsys.readouterr()
@@ -121,23 +91,6 @@ def test_a_plugin_that_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -
     assert said.err.startswith("error: --list: nothing is called 'tokp'; did you mean 'topk'?")
     assert train.main(["--list", "topk"]) == 0
     assert capsys.readouterr().out.startswith("compressor topk\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "error: which config? For example: python train.py configs/smoke.toml; see --help\n"),
-        (["--lst"], "error: --lst: no such option; did you mean '--list'? see --help\n"),
-    ],
-)
-def test_a_command_line_without_a_config(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main(arguments) == 2
-    assert capsys.readouterr().err == says
-
-
-@pytest.mark.parametrize("folder", ["/proc/wirebench", "/dev/null/run"])
-def test_a_folder_that_cannot_be_written(folder: str, refused) -> None:
-    assert f"output.dir: {folder} cannot be written: " in refused(folder=Path(folder))
 
 
 def test_an_engine_that_is_not_installed(refused, monkeypatch: pytest.MonkeyPatch) -> None:

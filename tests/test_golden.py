@@ -2,6 +2,7 @@
 
 import pytest
 
+import tests.distributed.launch  # noqa: F401  puts its plugins on the path
 from tests.golden import FOLDER, check, played
 
 

@@ -520,28 +520,6 @@ def test_budgets_are_of_vectors_that_fill_no_cache() -> None:
     assert not turns.cell(small).budget
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--compressors", "topc"], "did you mean 'topk'"),
-        (["--compressors", "topk:densty=1"], "no such option"),
-        (["--compressors", "topk:density=2"], "density lies in (0, 1]"),
-        (["--compressors", "topk:density"], "name:key=value"),
-        (["--compressors", "none", "none"], "named twice: none"),
-        (["--sizes", "big"], "--sizes: cannot read 'big'"),
-        (["--sizes", "0"], "--sizes: cannot read '0'"),
-        (["--density", "0"], "--density"),
-        (["--repeats", "0"], "--repeats: at least 1"),
-        (["--device", "tpu"], "--device"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture) -> None:
-    assert main(words) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("wirebench bench compressors: ")
-    assert says in line
-
-
 def test_without_a_gpu_cuda_is_a_mistake(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2

@@ -33,7 +33,6 @@ main = verb("advise")
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
-MODEL = ["--model", "resnet_cifar", "--workers", "4"]
 FEW = ["--compressors", "fp16", "topk", "gs_sgd"]
 
 
@@ -590,62 +589,3 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
     said = charts.note(drawn[0])
     assert "8 samples" in said and "samples/s" in said and "top-1" not in said and "images" not in said
     assert "and loss, as a multiple of dense training's, " in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--workers", "4"], "--trace or --model: name one of them"),
-        ([*TRACE, *MODEL], "--trace or --model: name one of them"),
-        ([*TRACE, "--tolerance", "-1"], "--tolerance: needs a number from 0 on, got -1"),
-        ([*TRACE, "--workers", "12", "--per-machine", "8"], "--workers: 12 do not fill machines of 8"),
-        ([*TRACE, "--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
-        ([*TRACE, "--workers", "1"], "--workers: one exchanges nothing, so that there is nothing to compress; needs 2"),
-        ([*TRACE, "--speed", "0"], "--speed: needs a number from 1e-06"),
-        ([*TRACE, "--batch", "0"], "--batch: needs 1 to "),
-        ([*TRACE, "--gbit", "0"], "--gbit: needs a number from 1e-06"),
-        ([*TRACE, "--gbit", "1", "--per-machine", "4"], "--gbit: is the rate between machines, and there is one"),
-        ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),
-        ([*TRACE, "--image-size", "32"], "--image-size: goes with --model, not with --trace"),
-        ([*TRACE, "--compressors", "tpk"], "--compressors: no 'tpk'; did you mean 'topk'?"),
-        ([*TRACE, "--compressors", "nosuch.randblock"], "--compressors: no module 'nosuch.randblock' can be imported"),
-        ([*TRACE, "--compressors", "wirebench.nosuch"], "--compressors: no module 'wirebench.nosuch' can be imported"),
-        ([*TRACE, "--schedulers", "nosuch.Sched"], "--schedulers: no module 'nosuch.Sched' can be imported"),
-        ([*TRACE, "--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
-        ([*TRACE, "--precision", "bf16"], "--precision: goes with --model, not with --trace"),
-        ([*MODEL, "--probe", "--batch", "8", "--precision", "bf16"], "--precision: goes with --gpu; --probe measures"),
-        (
-            [*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"],
-            "has no rate for bf16; there is: fp32, fp16",
-        ),
-        ([*TRACE, "--data", "digits"], "--data: goes with --model, not with --trace"),
-        ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
-        ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
-        ([*TRACE, "--rates", "Makefile"], "Makefile: cannot be read as wirebench compressors"),
-        ([*TRACE, "--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
-        ([*TRACE, "--network", "7gbe"], "; for any other rate add --gbit"),
-        ([*TRACE, "--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
-        ([*MODEL], "--model: needs --gpu for an estimate, or --probe"),
-        ([*MODEL, "--gpu", "v100", "--probe", "--batch", "1"], "--gpu: estimates a GPU, and --probe measures this"),
-        ([*MODEL, "--gpu", "v10", "--batch", "1"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
-        (
-            [*MODEL, "--gpu", "rtx5090", "--batch", "1"],
-            "; for another one: --probe measures this machine, --trace takes",
-        ),
-        ([*MODEL, "--gpu", "v100"], "--batch: is missing"),
-        ([*MODEL, "--gpu", "v100", "--batch", "0"], "--batch: needs at least 1, got 0"),
-        ([*MODEL, "--gpu", "v100", "--batch", "8", "--image-size", "0"], "--image-size: needs at least 1, got 0"),
-        ([*MODEL, "--probe", "--batch", "8", "--probe-seconds", "inf"], "--probe-seconds: needs a number from 1e-06"),
-        ([*MODEL, "--gpu", "v100", "--probe-seconds", "3"], "--probe-seconds: goes with --probe"),
-        ([*MODEL, "--probe", "--batch", "8", "--classes", "1"], "--classes: needs at least 2, got 1"),
-        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "depth"], "--option: needs KEY=VALUE"),
-        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "dept=3"], "did you mean 'depth'?"),
-        (["--model", "resnet20", "--gpu", "v100", "--batch", "8", "--workers", "4"], "no model 'resnet20'"),
-        (["--model", "vgg16", "--image-size", "9", "--gpu", "k80", "--batch", "1", "--workers", "4"], "9"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, words, capsys):
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("wirebench advise: ") and error.count("\n") == 1
-    assert words in error

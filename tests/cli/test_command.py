@@ -49,35 +49,6 @@ def test_every_tool_explains_itself_with_examples(words):
     assert str(importlib.import_module(module).__doc__).splitlines()[0] in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("shwo", "wirebench shwo: no such verb; did you mean 'show'? there is: "),
-        ("sim", "wirebench sim: no such verb; did you mean 'simulate'? there is: "),
-        ("bench colectives", "wirebench bench colectives: no such tool; did you mean 'collectives'? there is: "),
-        ("cluster rnu", "wirebench cluster: no 'rnu'; did you mean 'run'? there is: "),
-        ("cluster run --hots 2 -- --true", "wirebench cluster: --hots: no such option; did you mean '--hosts'? "),
-        ("cluster run --engine hovorod", "wirebench cluster: --engine: no 'hovorod'; did you mean 'horovod'? "),
-        ("simulate --trcae x", "wirebench simulate: --trcae: no such option; did you mean '--trace'? see --help"),
-        (
-            "advise --workers=2 --netwrok=1gbe",
-            "--netwrok: no such option; did you mean '--network'? ",
-        ),
-        ("advise --workers 2 --model resnet5 --batch 2 --gpu v100", "did you mean 'resnet50'? there is: "),
-        ("advise --workers 2 --trace googlenet_k80 --network 10gb", "--network: no '10gb'; did you mean '10gbe'? "),
-        (
-            "bench overhead --model resnet2",
-            "--model: no 'resnet2'; did you mean 'resnet20'? ",
-        ),
-        ("trace import --batch 2", "wirebench trace import: the following arguments are required: log, --model"),
-    ],
-)
-def test_a_mistake_is_one_line_that_guesses(words, says):
-    done = run(*words.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr and done.stderr.count("\n") == 1
-
-
 def documented() -> Iterator[list[str]]:
     """The words after `wirebench` of the documents' lines that begin with it, and of what it runs on a cluster."""
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:

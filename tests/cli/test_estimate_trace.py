@@ -310,28 +310,6 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        (["--gpu", "gtx1080"], "--gpu: no GPU 'gtx1080'; did you mean 'gtx1080ti'?"),
-        (["--batch", "0"], "--batch: needs at least 1, got 0"),
-        (["--image-size", "0"], "--image-size: needs at least 1, got 0"),
-        (["--classes", "1"], "--classes: needs at least 2, got 1"),
-        (["--precision", "bf16"], "--precision: NVIDIA Tesla K80, one of its two GPUs has no rate for bf16; there is:"),
-        (["--precision", "fp23"], "--precision: no 'fp23'; did you mean 'fp32'?"),
-        (["--model", "toyy"], "--model: no model 'toyy'; did you mean 'toy'?"),
-        (["--model", "replay"], "--model: it computes nothing that could be estimated"),
-        (["--option", "hidden"], "--option: needs KEY=VALUE"),
-        (["--option", "hidden=red"], "--option hidden: needs a whole number, got 'red'"),
-        (["--out", f"{__file__}/all.json"], f"--out: {__file__}/all.json: cannot be written: Not a directory"),
-    ],
-)
-def test_mistakes_get_one_line(changed, words, capsys):
-    assert main(["--model", "toy", "--gpu", "k80", "--batch", "2", "--image-size", "8", *changed]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"wirebench trace estimate: {words}") and told.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("LearnsNothing", "'estimated.odd.LearnsNothing' has no parameter that learns"),
@@ -373,8 +351,3 @@ def test_parameters_without_a_gradient_are_left_out():
     trace = estimate("toy", {"unused": True}, GPUS["k80"], images(2, 8, 10), "toy")
     assert "unused" not in {layer.name for layer in trace.layers}
     assert isinstance(build("toy", 10, (3, 8, 8), unused=True).unused, nn.Parameter)
-
-
-def test_help_says_what_is_assumed(capsys):
-    assert main(["--help"]) == 0
-    assert "memory bandwidth" in capsys.readouterr().out

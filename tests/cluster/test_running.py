@@ -10,7 +10,6 @@ import pytest
 from tests.cluster.running import CLUSTER, NOBODY, STREAMS, count, interfaces, rootless, table
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
-from wirebench.cli.main import main
 
 pytestmark = pytest.mark.clock
 
@@ -148,43 +147,6 @@ def test_without_rights(cluster: Run, tmp_path: Path):
     ended = cluster("run", "--name", "cluster", "--", "uname", "-n", within=rootless())
     assert sorted(ended.out.splitlines()) == ["[1] h1", "h0"], ended.said
     assert cluster("down", within=rootless()).out == "cluster cluster is down\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("run --hosts 0 -- true", "--hosts: must be at least 1, got 0"),
-        ("run --hosts 2 --ranks-per-host 0 -- true", "--ranks-per-host: must be at least 1, got 0"),
-        ("run --hosts 2", "which command?"),
-        (
-            "run --hosts 2 python train.py configs/smoke.toml train.seed=3",
-            "like this: wirebench cluster run --hosts 2 -- python train.py configs/smoke.toml train.seed=3",
-        ),
-        (
-            "run --hosts 2 python train.py --engine horovod",
-            "wirebench cluster run --hosts 2 -- python train.py --engine horovod",
-        ),
-        ("run --host 2 --speed 3 -- true", "--speed: no such option"),
-        ("down lab", "unrecognized arguments: lab"),
-        ("run -- true", "give either --hosts N or --layout"),
-        ("run --hosts 2 --layout 2+2 -- true", "give either --hosts N or --layout"),
-        ("run --hosts 2 --link 1g -- true", "cannot read the rate '1g'"),
-        ("run --hosts 2 -- no-such-program", "no such command: no-such-program"),
-        ("run --name nobody -- true", "no cluster 'nobody' is up; there is: none"),
-        ("run --name nobody --link 1gbit -- true", "--link: cluster 'nobody' has its shape from `up`"),
-        ("run --hosts 2 --dilation 4 -- true", "--dilation"),
-        ("run --hosts two -- true", "--hosts: invalid int value: 'two'"),
-        ("down --name nobody", "no cluster 'nobody' is up"),
-        ("down --name nobody --all", "not both"),
-        ("up --hosts 2 -- true", "a command after -- is for run"),
-        ("fly", "no 'fly'; there is: down, run, status, up"),
-    ],
-)
-def test_mistakes_are_one_line(words: str, said: str, tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert main(["cluster", *words.split()]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("wirebench cluster: ") and said in line
 
 
 @pytest.mark.slow

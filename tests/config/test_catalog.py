@@ -10,7 +10,6 @@ from wirebench.compose.resolve import KINDS
 from wirebench.config import catalog
 from wirebench.config.loader import SECTIONS
 from wirebench.config.plugins import Plugins
-from wirebench.errors import UserError
 
 
 def test_every_key_is_listed_with_its_default():
@@ -89,11 +88,6 @@ def test_a_module_of_the_users_own_is_explained(tmp_path, monkeypatch):
     )
     text = catalog.explain(["my_own.disc"], KINDS, ENGINES)
     assert text == "plugin my_own.disc\n\nRound.\n\nFilled.\n\nradius  in m\n\noptions:\n  radius = 1.0   (a number)"
-
-
-def test_a_name_that_nothing_has_is_refused():
-    with pytest.raises(UserError, match=r"^--list: nothing is called 'TopKK'; did you mean 'topk'\? --list alone"):
-        catalog.explain(["topk", "TopKK"], KINDS, ENGINES)
 
 
 def test_every_plugin_can_be_explained():

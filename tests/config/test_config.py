@@ -106,92 +106,6 @@ def test_an_override_replaces_the_file(tmp_path):
     assert loaded.model.options == {"depth": 56, "extra": (1, 2)}
 
 
-def test_a_key_that_is_given_twice_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"^model\.depth: is given twice on the command line, as '44' and as '56'$"):
-        loader.load(write(tmp_path, TEXT), ["model.depth=44", "train.seed=1", "model.depth=56"])
-
-
-@pytest.mark.parametrize("text", ["lr", "lr=1", "train=1", "train.=1", "=1", ".lr=1"])
-def test_an_override_without_section_key_and_value_is_refused(tmp_path, text):
-    with pytest.raises(UserError, match=r"section|no such"):
-        loader.load(write(tmp_path, TEXT), [text])
-
-
-def test_a_section_that_is_no_table_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"^train: is a section"):
-        loader.load(write(tmp_path, "train = 3\n"))
-    with pytest.raises(UserError, match=r"^train: is a section"):
-        loader.load(write(tmp_path, "train = 3\n"), ["train.epochs=2"])
-
-
-def test_unknown_names_are_refused_with_what_there_is():
-    assert "did you mean 'train'?" in refusal({"trian": {}})
-    message = refusal({"train": {"epoch": 1}})
-    assert message.startswith("train.epoch: no such key; did you mean 'epochs'?")
-    assert "max_steps" in message
-
-
-@pytest.mark.parametrize(
-    ("section", "key", "value", "words"),
-    [
-        ("train", "epochs", 1.0, "a whole number"),
-        ("train", "epochs", True, "a whole number"),
-        ("train", "channels_last", 1, "true or false"),
-        ("train", "seed", "1", "a whole number"),
-        ("train", "resume", 1, "a string"),
-        ("train", "precision", "fp64", "one of auto, fp32, bf16"),
-        ("optimizer", "lr", "fast", "a number"),
-        ("optimizer", "lr", False, "a number"),
-        ("optimizer", "milestones", 3, "a list of a number"),
-        ("optimizer", "milestones", [1, "2"], "a list of a number"),
-        ("optimizer", "lr", float("nan"), "a finite number"),
-        ("optimizer", "lr", float("inf"), "a finite number"),
-        ("optimizer", "milestones", [1.0, float("inf")], "a finite number"),
-        ("train", "seed", 2**63, "a number of at most 64 bits"),
-        ("train", "seed", -(2**63) - 1, "a number of at most 64 bits"),
-    ],
-)
-def test_wrong_types_name_the_key_and_what_it_takes(section, key, value, words):
-    message = refusal({section: {key: value}})
-    assert message.startswith(f"{section}.{key}: needs {words}")
-
-
-@pytest.mark.parametrize(
-    ("section", "key", "value"),
-    [
-        ("data", "batch_size", 0),
-        ("data", "eval_batch_size", -1),
-        ("compressor", "dense_below", -2),
-        ("compressor", "warmup", [0.5, 0.0]),
-        ("compressor", "warmup", [1.5]),
-        ("engine", "workers", -1),
-        ("engine", "threads", -1),
-        ("engine", "timeout_seconds", 0),
-        ("optimizer", "lr", -0.1),
-        ("optimizer", "momentum", -0.1),
-        ("optimizer", "weight_decay", -0.1),
-        ("optimizer", "warmup_epochs", -1),
-        ("train", "epochs", 0),
-        ("train", "max_steps", -1),
-        ("train", "accumulation", 0),
-        ("train", "accumulation", 5),
-        ("train", "label_smoothing", -0.1),
-        ("train", "label_smoothing", 1.1),
-        ("train", "warmup_steps", -1),
-        ("train", "eval_every", -1),
-        ("train", "checkpoint_every_steps", -1),
-        ("train", "checkpoint_every_epochs", -1),
-        ("train", "keep", 0),
-        ("network", "dilation", 0),
-        ("network", "dilation", -1),
-        ("output", "trace_steps", -1),
-        ("output", "health_every", -1),
-    ],
-)
-def test_values_out_of_their_limits_are_refused(section, key, value):
-    assert refusal({section: {key: value}}).startswith(f"{section}.{key}: ")
-
-
 def test_values_at_their_limits_are_taken():
     table = {
         "data": {"batch_size": 1},
@@ -200,60 +114,6 @@ def test_values_at_their_limits_are_taken():
         "network": {"dilation": 10},
     }
     assert loader.from_dict(table).network.dilation == 10.0
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"[train", "not valid TOML"),
-        (b"[train]\nseed = 1" + 5000 * b"0", "not valid TOML"),
-        (b"\xff\xfe", "not a text file"),
-        (None, "cannot be read: No such file"),
-    ],
-)
-def test_files_that_cannot_be_read_are_refused(tmp_path, content, words):
-    path = tmp_path / "trial.toml"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=words) as caught:
-        loader.load(path)
-    assert str(path) in str(caught.value)
-
-
-def test_a_folder_is_no_config(tmp_path):
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
-        loader.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("configs/smok.toml", "configs/smoke.toml"),
-        ("configs/smoke", "configs/smoke.toml"),
-        ("smoke.toml", "configs/smoke.toml"),
-        ("smok", "configs/smoke.toml"),
-        ("configs/resnet20.toml", "configs/synthetic/resnet20.toml"),
-        ("config/synthetic/resnet20.toml", "configs/synthetic/resnet20.toml"),
-        ("mine/onw.toml", "mine/own.toml"),
-        ("nothing/like/it", None),
-    ],
-)
-def test_a_config_that_is_not_there_is_answered_with_the_one_that_was_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, meant: str | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in (
-        "configs/smoke.toml",
-        "configs/synthetic/resnet20.toml",
-        "configs/synthetic/vgg16.toml",
-        "mine/own.toml",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    with pytest.raises(UserError) as refused:
-        loader.load(typed)
-    ending = f"; did you mean {meant}?" if meant else ""
-    assert str(refused.value) == f"{typed}: cannot be read: No such file or directory{ending}"
 
 
 def test_sections_cannot_be_changed():
@@ -304,25 +164,6 @@ def test_a_config_extends_another_and_keeps_what_it_does_not_give(tmp_path: Path
     # A run's folder keeps the whole, which extends nothing.
     (tmp_path / "kept.toml").write_text(loader.dump(config))
     assert loader.load(tmp_path / "kept.toml") == config
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ('extends = "nowhere.toml"', "own.toml: extends: .*nowhere.toml: cannot be read: No such file"),
-        ('extends = "own.toml"', "own.toml: extends: own.toml extends 'own.toml'; a file can extend one that does not"),
-        ("extends = 3", "own.toml: extends: needs a string, got 3"),
-        ('extends = "base.toml"\nmodel = 3', "model: is a section"),
-        ('extends = "base.toml"\n[optimiser]\nlr = 1.0', "optimiser: no such section; did you mean"),
-        ('extends = "broken.toml"', "own.toml: extends: .*broken.toml: not valid TOML"),
-    ],
-)
-def test_a_base_that_cannot_be_extended_is_one_line(tmp_path: Path, own: str, words: str) -> None:
-    (tmp_path / "base.toml").write_text(BASE)
-    (tmp_path / "broken.toml").write_text("[model")
-    (tmp_path / "own.toml").write_text(own)
-    with pytest.raises(UserError, match=words):
-        loader.load(tmp_path / "own.toml")
 
 
 def test_a_run_can_be_extended_with_another_compressor(tmp_path: Path) -> None:

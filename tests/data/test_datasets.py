@@ -1,7 +1,5 @@
 """What every data set promises, run over every data set there is."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -105,18 +103,6 @@ def test_sizes_are_positive(dataset: data.Dataset) -> None:
     assert dataset.train_size > 0
     assert dataset.test_size > 0
     assert dataset.num_classes >= 2
-
-
-@pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_a_root_that_nothing_reads_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"data\.root: '{name}' takes none"):
-        data.build(name, str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["cifar10", "imagefolder"])
-def test_a_set_of_files_needs_a_root(name: str) -> None:
-    with pytest.raises(UserError, match=rf"data\.root: '{name}' needs a folder"):
-        data.build(name)
 
 
 def test_unknown_names_and_options_are_answered_with_those_that_exist() -> None:

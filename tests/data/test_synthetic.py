@@ -4,7 +4,6 @@ import torch
 from tests.data.samples import CPU
 from wirebench import data
 from wirebench.data import Key, Shard
-from wirebench.errors import UserError
 
 
 def synthetic() -> data.Dataset:
@@ -30,11 +29,3 @@ def test_the_batch_follows_seed_and_rank_and_stays_over_epochs() -> None:
 def test_other_lengths_get_batches_of_their_own() -> None:
     batches = synthetic().batches([torch.arange(4), torch.arange(3)], train=False, key=Key(0, 0, 0), device=CPU)
     assert [len(images) for images, _ in batches] == [4, 3]
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("image_size", 0), ("num_classes", 1), ("train_size", 0), ("test_size", -1)]
-)
-def test_senseless_sizes_are_refused(option: str, value: int) -> None:
-    with pytest.raises(UserError, match=rf"data\.{option}: needs at least"):
-        data.build("synthetic", "", **{option: value})

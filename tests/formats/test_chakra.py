@@ -10,8 +10,6 @@ import pytest
 from tests.simulation.test_simulator import GOOGLENET, SMALL, simulator
 from wirebench import collectives, schedulers
 from wirebench.cli.planning import simulate, topology
-from wirebench.errors import UserError
-from wirebench.formats import chakra
 from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.formats.chakra_plan import plan_traces
 from wirebench.formats.chakra_step import step_trace
@@ -210,16 +208,3 @@ def test_the_verbs_write_a_file_for_every_rank(tmp_path: Path, capsys: pytest.Ca
     first, second = (tmp_path / f"step/step.{rank}.et" for rank in range(2))
     assert first.read_bytes() == second.read_bytes()
     assert "written" in capsys.readouterr().out
-
-
-def test_what_cannot_be_written_is_told_before_anything_is(tmp_path: Path):
-    with pytest.raises(UserError, match="'native' is the engine's own all-reduce"):
-        topology.main(["2+3", "--collective", "ring", "native", "--chakra", str(tmp_path / "a")])
-    with pytest.raises(UserError, match="name some"):
-        topology.main(["2+3", "--chakra", str(tmp_path / "a")])
-    (tmp_path / "step.7.et").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step\.7\.et is of a trace of more ranks"):
-        chakra.check_folder(tmp_path, "step", 4)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="it is no folder"):
-        chakra.check_folder(tmp_path / "file", "step", 4)

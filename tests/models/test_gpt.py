@@ -66,15 +66,6 @@ def test_what_it_does_not_take(tokens: torch.Tensor, words: str) -> None:
         build()(tokens)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"heads": 3}, "model.heads: 3 do not divide model.width = 32"), ({"depth": 0}, "model.depth: needs at least 1")],
-)
-def test_sizes_that_make_no_sense(options: dict[str, int], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        build(**options)
-
-
 # --- Its data
 
 

@@ -208,25 +208,3 @@ def test_the_smallest_image_that_fits(name, least):
         model(images[:, :, 1:, 1:])
     with pytest.raises(UserError, match=rf"{name} takes .* at least {least}x{least} pixels.*3x{least - 1}x{least}"):
         _meta(name, (3, least - 1, least))
-
-
-@pytest.mark.parametrize(
-    ("name", "image_shape", "options", "words"),
-    [
-        ("resnet50", (1, 224, 224), {}, "model.name: resnet50 takes 3-channel images, but data.name gives 1x224x224"),
-        ("vgg_cifar", (1, 8, 8), {}, "vgg_cifar takes images of at least 32x32 pixels, but data.name gives 1x8x8"),
-        ("lenet", (1, 3, 8), {}, "lenet takes images of at least 4x4 pixels"),
-        ("toy", (1, 1, 8), {}, "toy takes images of at least 2x2 pixels"),
-        ("toy", (1, 8, 8), {"hidden": 0}, "model.hidden: needs at least 1"),
-        ("toy", (1, 8, 8), {"unused": 1}, "model.unused: needs true or false"),
-        ("resnet_cifar", CIFAR, {"depth": 18}, "model.depth: needs one of 8, 20, 32, 44, 56, 110, got 18"),
-        ("vgg_cifar", CIFAR, {"depth": 13}, "model.depth: needs one of 11, 16, 19, got 13"),
-        ("resnet50", IMAGENET, {"depth": 50}, "model.depth: 'resnet50' has no such option"),
-        ("resnet_cifra", CIFAR, {}, "did you mean 'resnet_cifar'"),
-    ],
-)
-def test_mistakes_get_one_line(name, image_shape, options, words):
-    with pytest.raises(UserError) as caught:
-        models.build(name, 10, image_shape, **options)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)

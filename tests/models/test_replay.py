@@ -14,9 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.launch import last_of_each
 from wirebench import models
 from wirebench.compose import run as train
-from wirebench.compose.resolve import resolve
-from wirebench.config import loader
-from wirebench.errors import UserError
 from wirebench.gradient.flat import FlatGradient, backward_order
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
@@ -251,13 +248,3 @@ def test_dilation_reaches_the_model(tmp_path):
     assert train.main(arguments(tmp_path, "engine.workers=1", "engine.threads=1", "network.dilation=3")) == 0
     steps = json.loads((tmp_path / "run/record.json").read_text())["step_seconds"]
     assert 0.06 <= steps["p10"] < 0.07
-
-
-def test_only_a_replayed_model_can_be_slowed_down():
-    given = loader.from_dict({"model": {"name": "toy"}, "network": {"dilation": 2}})
-    with pytest.raises(UserError) as caught:
-        resolve(given)
-    assert str(caught.value) == "network.dilation: only a replayed model can be slowed down; model.name is 'toy'"
-    assert (
-        resolve(loader.from_dict({"model": {"name": "replay"}, "network": {"dilation": 0.1}})).network.dilation == 0.1
-    )

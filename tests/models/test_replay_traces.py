@@ -131,12 +131,5 @@ def test_a_name_that_no_parameter_can_have_is_refused(tmp_path, name, words):
     assert str(caught.value) == f"{path}: layer {name}: name: cannot be a parameter's: {words}"
 
 
-def test_a_trace_that_is_not_there_is_one_line():
-    with pytest.raises(UserError, match=r"^model.trace: no trace 'resnet20', .*; did you mean "):
-        models.build("replay", CLASSES, IMAGE, trace="resnet20")
-    with pytest.raises(UserError, match=r"^/nowhere/x.json: cannot be read"):
-        models.build("replay", CLASSES, IMAGE, trace="/nowhere/x.json")
-
-
 def test_the_default_trace_is_shipped():
     assert sum(p.numel() for p in models.build("replay", CLASSES, IMAGE).parameters()) == 269_722
