@@ -77,5 +77,5 @@ def _shell(command: str, folder: Path) -> tuple[int, str, str]:
 
 def _shortened(line: str, folder: Path) -> str:
     line = line.replace(str(folder), "HERE").replace(str(TOP), "TOP")
-    line = re.sub(r"(not valid TOML: ).*", r"\1...", line)  # Python's words, which versions change
-    return re.sub(rf"(there is: )(?=.{{{LONGEST_LIST}}}).*", r"\1...", line)
+    line = re.sub(r"(not valid (?:TOML|JSON): ).*", r"\1...", line)  # Python's words, which versions change
+    return re.sub(rf"(there is: )(?=.{{{LONGEST_LIST}}}).*", r"\1...", line).rstrip()

@@ -8,7 +8,6 @@ import pytest
 
 from tests.cli.verbs import verb
 from tests.distributed.forked import fork
-from tests.distributed.launch import launch
 from wirebench.bench.all_reduce_benchmark import PERIOD, table
 from wirebench.bench.collectives import parse_size, prediction_text, size_text, wire_text
 from wirebench.errors import UserError
@@ -38,12 +37,6 @@ def test_a_wrong_sum_is_not_right() -> None:
     assert CELL.right
     assert not dataclasses.replace(CELL, identical=False).right
     assert not dataclasses.replace(CELL, max_error=2e-5).right
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
-        collective_results.save(tmp_path / "file" / "a.jsonl", {}, [CELL])
 
 
 def test_cells_are_read_back(tmp_path: Path) -> None:
@@ -125,10 +118,3 @@ def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> N
     told = [line for line in ended.err.splitlines() if line.startswith("wirebench bench collectives: ")]
     assert any(says in line for line in told), ended.said
     assert "wirebench/bench" not in ended.err, ended.said
-
-
-@pytest.mark.slow
-def test_it_says_how_it_is_started(tmp_path: Path) -> None:
-    ended = launch("local", 1, ["--sizes", "4"], tmp_path, script=SCRIPT)
-    assert ended.code == 2
-    assert ended.err.startswith("wirebench bench collectives: start it with"), ended.said

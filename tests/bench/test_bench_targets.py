@@ -36,7 +36,6 @@ from wirebench.compose.resolve import refuse_cut, refuse_workers, resolve, sched
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.data import Shard
-from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.calibration import PROFILING_STEPS, SETTLING_STEPS, VALIDATION_STEPS
 from wirebench.telemetry import environment
@@ -327,15 +326,3 @@ def test_every_target_that_is_named_anywhere_is_documented() -> None:
 @pytest.mark.parametrize("words", [["--batch", "7", "--processes", "3", "--turns", "50"], ["--model", "resnet50"]])
 def test_overheads_epoch_is_as_long_as_what_is_asked_for(words: Words, tmp_path: Path) -> None:
     check_overhead([*words, "--json", "ratio.json"], Place(tmp_path))
-
-
-@pytest.mark.parametrize("words", [["--turns", "1"], ["--steps", "0"], ["--warmup", "0"], ["--batch", "-1"]])
-def test_overhead_without_a_spread_or_a_step_is_a_mistake(words: Words) -> None:
-    with pytest.raises(UserError, match="at least"):
-        overhead.parse(words)
-
-
-@pytest.mark.parametrize("words", [["--turns", "1"], ["--every", "0"], ["--processes", "0"]])
-def test_checkpoints_without_a_spread_or_a_step_are_a_mistake(words: Words) -> None:
-    with pytest.raises(UserError, match="at least"):
-        checkpoint.parse(words)

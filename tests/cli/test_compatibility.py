@@ -61,10 +61,3 @@ def test_lines_by_hand():
     corrected = line("dgc")
     assert (corrected["momentum"], corrected["state"]) == ("its own", "2 d")
     assert line("fetch_sgd")["schedulers that cut"].startswith("refused: ")
-
-
-def test_a_page_without_markers_is_one_line(tmp_path, capsys):
-    page = tmp_path / "page.md"
-    page.write_text("nothing\n")
-    assert main(["--check", str(page)]) == 2
-    assert "needs the line" in capsys.readouterr().err

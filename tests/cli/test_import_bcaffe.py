@@ -41,23 +41,3 @@ def test_the_shipped_trace_comes_from_the_authors_log(tmp_path: Path) -> None:
     given = ["--model", "GoogLeNet", "--hardware", "K80", "--batch", "64", "--out", str(tmp_path / "a.json")]
     assert main([str(LOG), *given]) == 0
     assert trace.load(tmp_path / "a.json").layers == trace.load(trace.find("googlenet_k80")).layers
-
-
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        ([], "is empty"),
-        (["nothing of the kind"], "line 1 is not a layer's"),
-        ([LINES[0].replace("4000.0", "e")], "line 1: 'e' is no number of microseconds"),
-        ([LINES[0].replace("4000.0", "-7.0")], "line 1: a backward pass takes 0 microseconds or more, not -7.0"),
-        (LINES[:3], "tensors 2 and 3 of its last pass are not one layer's two"),
-    ],
-)
-def test_what_is_no_log_is_one_line(
-    lines: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert convert(tmp_path, lines) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("wirebench trace import: ") and error.count("\n") == 1
-    assert words in error
-    assert not (tmp_path / "toy.json").exists()

@@ -281,30 +281,16 @@ def test_the_same_file_in_another_form(content: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty"), (b" \n", "is empty"), (TEXT[:300], "not valid JSON"), (b"[1, 2", "not valid JSON"),
-        (b"[1, 2]", "no backward"), (PACKED[:90], "damaged gzip"),
-        (PACKED[:20] + b"\0" * 40, "damaged gzip"),
-        (json.dumps([event("a", 0, 1, "npu_op")]).encode(), "category 'npu_op' is not known"),
-        (json.dumps([event("a", float("nan"), 1)]).encode(), "needs a number of microseconds, got nan"),
-        (json.dumps([event("a", 0, -1)]).encode(), "needs a number of microseconds, got -1"),
-        (json.dumps([event("a", 1e308, 1)]).encode(), "needs a number of microseconds, got 1e+308"),
+        (TEXT[:300], "not valid JSON"), (PACKED[:90], "damaged gzip"), (PACKED[:20] + b"\0" * 40, "damaged gzip"),
         (json.dumps([*steps()[:-1], gradient(2089, [10**30, 3])]).encode(), "says no shapes"),
         (json.dumps([*steps()[:-1], gradient(2089, [True, -3])]).encode(), "says no shapes"),
-        (b"\x00\x01\x02\x80", "cannot be read"),
     ],
-    ids=map(str, range(14)),
+    ids=map(str, range(5)),
 )  # fmt: skip
 def test_what_is_no_profile_is_one_line(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(content)
     done = imported(tmp_path / "a.json")
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
-
-
-def test_a_folder_and_a_pipe_are_no_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, words in ((tmp_path, "Is a directory"), (tmp_path / "pipe", "it is a pipe, not a file")):
-        done = imported(path)
-        assert done.returncode == 2 and f"{path}: cannot be read: {words}" in done.stderr
 
 
 def test_what_the_shell_opens_is_read(tmp_path: Path) -> None:
@@ -324,19 +310,3 @@ def test_every_category_of_this_pytorch_is_known() -> None:
     kinds = rb"runtime|driver|sync|event|events|counters|insight|workloadd|scope_profiler|profiler_range"
     named = set(re.findall(rb"(?<=\0)(?:xpu|mtia|cuda|privateuse1|glow)_(?:ccp_)?(?:" + kinds + rb")(?=\0)", library))
     assert len(named) > 8 and {each.decode() for each in named} <= {name for kind in KINDS.values() for name in kind}
-
-
-def test_where_the_trace_goes_is_looked_at_first(tmp_path: Path) -> None:
-    """A file may be large: it takes a minute to read."""
-    done = imported(tmp_path / "none.json", "--out", f"{__file__}/found.json")
-    assert done.returncode == 2 and "--out: " in done.stderr and "Not a directory" in done.stderr
-
-
-def test_the_recording_is_not_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(TEXT)
-    (tmp_path / "link.json").symlink_to(path)
-    for out in (path, tmp_path / "link.json"):
-        done = imported(path, "--out", str(out))
-        assert done.returncode == 2 and f"--out: {out}: is the file that is read" in done.stderr
-    assert path.read_bytes() == TEXT

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_show import RECORD
 from tests.cli.verbs import verb
 from tests.record.gpus import all_ranks
-from wirebench.inspect.results_table import BEGIN, EMPTY, END, machine, table
+from wirebench.inspect.results_table import BEGIN, END, machine, table
 from wirebench.utils.package import TOP
 
 main = verb("table")
@@ -91,11 +91,6 @@ def test_null_is_a_dash(tmp_path: Path) -> None:
     assert "| ring | - | 103.70" in table(tmp_path, tmp_path)
 
 
-def test_without_results_the_table_says_so(tmp_path: Path) -> None:
-    put(tmp_path / "runs" / "x", record())
-    assert table(tmp_path, tmp_path) == EMPTY
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -148,18 +143,6 @@ def test_a_file_without_both_markers_is_left_alone(home: Path, text: str, capsys
     assert main(["--results", str(home / "results"), "--write", str(readme)]) == 2
     assert readme.read_text() == text
     assert BEGIN in capsys.readouterr().err
-
-
-def test_a_file_that_is_not_there_is_one_line(home: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["--results", str(home / "results"), "--check", str(home / "nothing.md")]) == 2
-    assert "nothing.md: cannot be read" in capsys.readouterr().err
-
-
-def test_a_damaged_record_is_named(home: Path, capsys: pytest.CaptureFixture) -> None:
-    put(home / "results" / "c", "{")
-    assert main(["--results", str(home / "results"), "--write", str(home / "README.md")]) == 2
-    assert str(home / "results" / "c" / "record.json") in capsys.readouterr().err
-    assert (home / "README.md").read_text() == TEXT
 
 
 def test_the_committed_table_is_that_of_the_records(capsys: pytest.CaptureFixture) -> None:

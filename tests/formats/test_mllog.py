@@ -131,11 +131,3 @@ def test_an_older_record_leaves_out_what_it_does_not_know(tmp_path):
     found = events(shown.stdout.splitlines())
     assert not {"init_start", "train_samples", "eval_start"} & {key for key, *_ in found}
     assert [value for key, value, *_ in found if key == "eval_accuracy"][-1] == pytest.approx(0.99, abs=0.01)
-
-
-def test_mistakes_are_one_line():
-    smoke = ROOT / "results/cpu-2core/smoke"
-    for words, says in (([smoke, smoke, "--mllog"], "one run's"), ([smoke, "--mllog", "--json"], "not allowed with")):
-        told = run("show", *words)
-        assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
-        assert says in told.stderr
