@@ -44,7 +44,7 @@ RESULTS ?= results/$(shell hostname)
 STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-weekly lint format clean tables site bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
+.PHONY: help setup run test test-all test-weekly lint format clean tables site bench-overhead bench-failures bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-speed bench-gssgd bench-accuracy bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even bench-iwp bench-ranking
 
@@ -131,9 +131,6 @@ bench-failures: setup ## faults in jobs, hosts that are lost, checkpoints: what 
 	$(STUDY) failures run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)") || failed=yes; \
 	$(STUDY) failures report && test -z "$$failed"
 
-bench-input: setup ## images per second of the CIFAR-10 input pipeline, compared with training (about 2 min)
-	@$(VENV)/wirebench bench input
-
 bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
 	@for name in dense topk; do $(RUN_ENV) $(call launch,2) train.py \
 		configs/cifar10_resnet20_$$name.toml data.root="$(CIFAR)" output.dir=$(RESULTS)/cifar10_resnet20_$$name \
@@ -217,7 +214,6 @@ bench-ranking: setup ## the planner's ten best compositions on six emulated clus
 	$(STUDY) planner run --only ranking --again || failed=yes; \
 	$(STUDY) planner report results/ranking/*/ && test -z "$$failed"
 
-# A method over its budget of copies is measured all the same.
 bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
 	@rm -f $(RATES).new
 	@$(VENV)/wirebench bench compressors --density 0.01 --sizes 4k 270k 14.7m --no-rivals --json $(RATES).new || \

@@ -28,7 +28,7 @@ from papers.runner import run as launch_command
 from papers.series import INPUTS, run_all
 from papers.study import Study, available
 from wirebench.errors import UserError
-from wirebench.utils import markdown
+from wirebench.utils import user_files
 from wirebench.utils.cli import parser_of, run_tool
 from wirebench.utils.files import write_atomically
 from wirebench.utils.names import suggest
@@ -225,8 +225,8 @@ def report_all(arguments: Sequence[str]) -> int:
     print(index.FILE)
     if options.docs:
         guide, rows = options.docs / readme.FILE, options.docs / reproduce.FILE
-        markdown.write(guide, readme.text(sections, guide))
-        markdown.write(rows, reproduce.text(sections, rows))
+        user_files.write(guide, readme.text(sections, guide))
+        user_files.write(rows, reproduce.text(sections, rows))
         print(guide, rows, sep="\n")
     return 0
 

@@ -11,7 +11,7 @@ from wirebench.errors import UserError
 from wirebench.figures.files import save, shows
 from wirebench.figures.style import Figure
 from wirebench.record import recorded
-from wirebench.utils import markdown
+from wirebench.utils import user_files
 from wirebench.utils.files import write_atomically
 
 TABLE = "table.md"
@@ -54,7 +54,7 @@ class Page:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written: {error.strerror}") from error
-        markdown.write(self.path, self.text)
+        user_files.write(self.path, self.text)
         for name, figure in self.figures.items():
             if figure is None:
                 (self.folder / name).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class Page:
         """The first line in which the table on disk differs from this one, or a figure that is another; else None."""
         if not self.path.exists():
             return f"{within(self.path)}: is not there; run the study's report"
-        written = markdown.text_of(self.path)
+        written = user_files.read(self.path)
         if written == self.text:
             return self._other_figure() or self._other_file()
         lines = zip_longest(written.splitlines(), self.text.splitlines(), fillvalue="no line")

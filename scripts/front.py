@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
-from wirebench.cli.planning.demo import SpeedUp, SpeedUps, draw
+from wirebench.cli.planning.demo import SpeedUps, draw
 from wirebench.figures.files import save
+from wirebench.planner.advice import Speedup
 from wirebench.telemetry import environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,7 +105,7 @@ def advice() -> None:
 
 def picture() -> None:
     """The figure, and its numbers: each compressor's best composition over the best one of dense training."""
-    found: SpeedUps = {"dense": [SpeedUp(1.0, 1.0, 1.0) for _ in NETWORKS], **{name: [] for name in PICTURED}}
+    found: SpeedUps = {"dense": [Speedup(1.0, 1.0, 1.0) for _ in NETWORKS], **{name: [] for name in PICTURED}}
     command = f"wirebench advise {MODELS['ResNet-50']} {GPU} --workers 8 --compressors {' '.join(PICTURED)}"
     with tempfile.TemporaryDirectory() as folder:
         for gbit, network in NETWORKS.items():
@@ -115,7 +116,7 @@ def picture() -> None:
             dense = best["none"]["speedup"]
             for name in PICTURED:
                 numbers = (best[name]["speedup"], *best[name]["speedup_range"])
-                found[name].append(SpeedUp(*(each / dense for each in numbers)))
+                found[name].append(Speedup(*(each / dense for each in numbers)))
     note = "ResNet-50, 8 workers with an RTX 4090 each, simulated; each at its best schedule. Bands: how far past "
     save(draw(found, list(NETWORKS), f"{note}predictions were off."), FRONT / "speedups.svg")
     about = {"command": f"{command} --network NAME --gbit RATE", "networks": NETWORKS, "speed_ups": found}

@@ -31,7 +31,6 @@ FIXED: dict[str, Callable[..., Any]] = {
     "cpu": lambda: this_machine.CPU("Test Processor", FLAGS),
     "cores": lambda: 2,
     "all_cores": lambda: 2,
-    "stay_on_one_core": lambda: None,
     "memory_bytes": lambda: 16 * 10**9,
     "free_memory_bytes": lambda: 8 * 10**9,
     "copy_bytes_per_second": lambda: 1.4e10,

@@ -12,7 +12,7 @@ from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure
 from wirebench.record import collective_results, compressor_results
 from wirebench.topology.rates import parse_rate
-from wirebench.utils.markdown import text_of
+from wirebench.utils import user_files
 
 BENCH_LINK = "200mbit"
 """The rate of the links of `make bench-collectives`, for the limit in its figure: the file of cells does not say it."""
@@ -35,10 +35,10 @@ def drifts(root: Path, results: Path) -> list[str]:
         found.append(f"{index.FILE}: has not the numbers of the records; {again}")
     found += of_benchmarks(results)
     # Results elsewhere are a reader's own (make tables QUICK=1), of which the documents say nothing.
-    if results == root / "results" and text_of(guide) != readme.text(sections, guide):
+    if results == root / "results" and user_files.read(guide) != readme.text(sections, guide):
         found.append(f"{guide}: its verdicts are not those of the records; {again}")
     rows = root / reproduce.FILE
-    if results == root / "results" and text_of(rows) != reproduce.text(sections, rows):
+    if results == root / "results" and user_files.read(rows) != reproduce.text(sections, rows):
         found.append(f"{rows}: is not what claims, configs and records say; {again}")
     if results == root / "results":
         found += shipped.drifts()
@@ -50,7 +50,7 @@ def of_verdicts(root: Path, sections: Sequence[content.Section]) -> list[str]:
     found = []
     for section in sections:
         versions = judged.versions(root, Study(section.name).folder)
-        tables = "\n".join(text_of(page.path) for page in section.pages if page.path.is_file())
+        tables = "\n".join(user_files.read(page.path) for page in section.pages if page.path.is_file())
         for finding in section.findings:
             if finding.verdict.state == "not run here":
                 continue

@@ -15,12 +15,11 @@ from tests.cli.verbs import verb
 from tests.helpers import whole
 from wirebench.bench import compressors as bench_compressors
 from wirebench.bench import turns as _compressor_turns
-from wirebench.bench.baselines import DDP_POWERSGD, DdpHook, Rival, SketchOfTorch, rivals
+from wirebench.bench.baselines import DdpHook, Rival, SketchOfTorch, rivals
 from wirebench.bench.compressor_memory import Memory, measure_memory
-from wirebench.bench.compressor_table import budget_text
 from wirebench.bench.compressor_trial import Stopwatch, run_exchange
 from wirebench.bench.compressors import parse_compressor
-from wirebench.bench.inputs import Inputs, Size, parse_size
+from wirebench.bench.inputs import Inputs, parse_size
 from wirebench.bench.plot_compressors import cut_at, figure_of
 from wirebench.bench.turns import Bench, Contender, fitting, world_of
 from wirebench.compressors import build
@@ -30,7 +29,7 @@ from wirebench.gradient.flat import Layer
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Merge, Route, Sum
 from wirebench.record import compressor_results
-from wirebench.record.compressor_results import PARTS, Budget, CompressorResult, Part
+from wirebench.record.compressor_results import PARTS, CompressorResult, Part
 
 main, plot = verb("bench", "compressors"), verb("bench", "plot-compressors")
 
@@ -205,7 +204,6 @@ CELL = CompressorResult(
     "topk", False, "a model", 100, 2,
     seconds={part: (1.0, 1.0, 2.0, 90.0) if part == "select" else (1.0,) * 4 for part in PARTS},
     copy_seconds=(1.0, 0.5, 0.5, 2.0), message_bytes=(8, 8, 8, 8), state_bytes=400, held_bytes=500, peak_bytes=1000,
-    budget=(Budget(("select", "decode"), 3.0), Budget(("merge",), 1.5)),
 )  # fmt: skip
 
 
@@ -220,8 +218,6 @@ def test_what_a_cell_says() -> None:
     assert list(CELL.spread) == pytest.approx([9.1, 38.4])
     assert CELL.least == 14
     assert CELL.multiple(CELL.peak_bytes) == 2.5
-    assert CELL.used(CELL.budget[0]) == pytest.approx(2.5 / 0.75)
-    assert budget_text(CELL) == "3.33/3 OVER, merge 1.33/1.5"
 
 
 def test_one_turn_is_enough() -> None:
@@ -374,7 +370,6 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         assert cell.total > 0
         assert not cell.error
         assert cell.peak_bytes is not None
-        assert not cell.budget  # a vector that lies in the cache
     by_name = {cell.method: cell for cell in first}
     assert by_name["topk"].message_bytes == (8 * 40,) * 3
     assert by_name["topk"].state_bytes == 16_000
@@ -477,49 +472,6 @@ def test_a_density_for_all_is_not_for_those_with_a_k() -> None:
     assert parse_compressor("gs_sgd:k=10", 0.2).make().k == 10  # type: ignore[attr-defined]
 
 
-def test_a_rivals_time_is_a_budget() -> None:
-    large = Size("x", "a model", (Layer("w", 0, 10_000_000, 1),))
-    mine, other = parse_compressor("powersgd", None), Contender(DDP_POWERSGD, dict)  # type: ignore[arg-type]
-    both = [dataclasses.replace(each, items=large.numel) for each in (cell("powersgd", 4), cell(DDP_POWERSGD, 3))]
-
-    def compared(cells: list[CompressorResult], contenders: list[Contender]) -> list[CompressorResult]:
-        bench = Bench(CPU, 4, 1, 1, lambda _: None)
-        bench.cells = cells[:]
-        bench._compare(large, contenders)
-        return bench.cells
-
-    first, second = compared(both, [mine, other])
-    assert first.budget == (Budget(PARTS, 3.0),)
-    assert budget_text(first) == "4.00/3 OVER"
-    assert (first.over_budget, second.over_budget) == (True, False)
-    assert compared(both, [parse_compressor("powersgd:rank=2", None), other]) == both
-    assert compared(both[:1], [mine]) == both[:1]
-
-
-def test_what_is_over_budget_is_named_and_is_no_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr(_compressor_turns, "LEAST_OF_BUDGET", 0)
-    monkeypatch.setitem(bench_compressors.BUDGETS, "topk", (Budget(("select",), 0.0),))
-    assert main([*QUICK, "--no-rivals", "--compressors", "topk", "iwp:threshold=3", "none"]) == 0
-    printed = capsys.readouterr()
-    assert "over budget: topk on 4k floats" in printed.err
-    assert "none" not in printed.err
-    assert "iwp threshold=3: " in printed.out
-
-
-def test_a_budget_without_the_update_has_the_total_beside() -> None:
-    parts = tuple(part for part in PARTS if part != "update")
-    assert budget_text(dataclasses.replace(CELL, budget=(Budget(parts, 9.0),))) == "8.67/9 (10.00 with update)"
-
-
-def test_budgets_are_of_vectors_that_fill_no_cache() -> None:
-    turns = _compressor_turns._Turns(parse_compressor("topk", 0.01), build("topk"), (0, Memory(0, 0)))
-    large, small = (Size("x", "x", (Layer("w", 0, numel, 1),)) for numel in (10_000_000, 9_999_999))
-    assert turns.cell(large).budget == bench_compressors.BUDGETS["topk"]
-    assert not turns.cell(small).budget
-
-
 def test_without_a_gpu_cuda_is_a_mistake(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
@@ -594,7 +546,6 @@ def test_the_figure_of_a_copy_alone_shows_it() -> None:
 def test_json_holds_numbers_only_once_each() -> None:
     line = json.loads(json.dumps(dataclasses.asdict(CELL)))
     assert set(line) == {each.name for each in dataclasses.fields(CompressorResult)}
-    assert line["budget"][0] == [["select", "decode"], 3.0]
 
 
 # The table of memory in docs/compressors.md -------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from papers.planner import experiments, forecast
 from papers.runner import ROOT, Command, shown
 from papers.study import Study, available
 from wirebench import collectives, data, models
-from wirebench.bench import checkpoint, input_pipeline, overhead, plot_collectives
+from wirebench.bench import checkpoint, overhead, plot_collectives
 from wirebench.bench import collectives as bench_collectives
 from wirebench.bench import compressors as bench_compressors
 from wirebench.cli.jobs import chaos, cluster
@@ -265,7 +265,6 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "wirebench bench checkpoint": check_checkpoint,
     "wirebench bench collectives": check_collectives,
     "wirebench bench compressors": check_compressors,
-    "wirebench bench input": lambda words, _: input_pipeline._parse(words),
     "wirebench bench overhead": check_overhead,
     "wirebench bench plot-collectives": check_plot,
 }

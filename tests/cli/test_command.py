@@ -79,7 +79,7 @@ def test_options_may_be_shortened(tmp_path):
 
 
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
-    done = run("topology", "2+3", "--figure", "/none/tree.png")
+    done = run("topology", "2+3", "--figure", "/dev/null/tree.png")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-m", "wirebench", "topology", "2+3"]

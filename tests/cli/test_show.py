@@ -119,7 +119,8 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_rows_and_remarks_of_records(request: pytest.FixtureRequest):
     """Of each the rows that the plain one does not have, those without --all with a star."""
-    lines, plain = [], {}
+    lines: list[str] = []
+    plain: dict[str, str] = {}
     for name, changes in CHANGED.items():
         rows = compare.rows(changed(changes))
         new = {label: text for label, text in rows.items() if plain.get(label) != text}

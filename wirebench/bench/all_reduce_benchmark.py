@@ -6,7 +6,6 @@ the clock needs, and counts for its slowest rank.
 
 import functools
 import hashlib
-import json
 import math
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.execution.segments import Segments, segments
 from wirebench.collectives.plan import Collective, Plan
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, uplink_bytes
 from wirebench.exchange.driver import run
 from wirebench.gradient.requests import Sum
@@ -77,7 +76,7 @@ class AllReduceBenchmark:
         scale = torch.stack(tables).abs().sum(0).max().item()
         error = _largest_error(tensor, exact) / scale if items else 0.0
         digest = hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
-        told = [json.loads(t) for t in gather_bytes(self.communicator, json.dumps([error, digest, seconds]).encode())]
+        told = gather(self.communicator, [error, digest, seconds])
         return Outcome(max(f[0] for f in told), len({f[1] for f in told}) == 1, max(f[2] for f in told))
 
     def loop_length(self, seconds: float) -> int:
@@ -101,8 +100,7 @@ class AllReduceBenchmark:
     def take(self) -> Repeats:
         """The repeats since the last call, put together from all ranks."""
         sent, received = (sum(counts) / max(1, self._calls) for counts in zip(*self._bytes or [(0, 0)], strict=True))
-        mine = json.dumps([self._seconds, [sent, received] if self._bytes else None]).encode()
-        answers = [json.loads(text) for text in gather_bytes(self.communicator, mine)]
+        answers = gather(self.communicator, [self._seconds, [sent, received] if self._bytes else None])
         self._seconds, self._bytes, self._calls = [], [], 0
         seconds = [max(of_ranks) for of_ranks in zip(*(f[0] for f in answers), strict=True)]
         firsts = [answers[ranks[0]][1] for ranks in self.topology.machines]

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from wirebench import collectives
 from wirebench.bench.all_reduce_benchmark import AllReduceBenchmark, StandIn, planned_bytes, predicted_seconds
@@ -38,7 +37,7 @@ from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.topology import topology_file
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import check_outputs, parser_of
-from wirebench.utils.console import console
+from wirebench.utils.console import columns, console
 
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "kf": 4_000, "mf": 4_000_000, "ki": 1024, "mi": 1024**2}
@@ -90,7 +89,7 @@ def measure(
         trial.repeat(tensor, 1)
         calls[name] = trial.loop_length(trial.take().seconds[0])
     round_seconds = sum(outcome.seconds * calls[name] for name, outcome in outcomes.items())
-    repeats = min(options.repeats, max(options.least_repeats, int(options.seconds / round_seconds)))
+    repeats = min(options.repeats, max(TURNS, int(options.seconds / round_seconds)))
     for number in range(repeats):
         order = list(trials) if number % 2 == 0 else list(trials)[::-1]
         for name in order:
@@ -150,11 +149,8 @@ def write(options: argparse.Namespace, about: dict[str, Any], results: Sequence[
 
 def show(results: Sequence[AllReduceResult], topology: Topology) -> None:
     """The table."""
-    shown = Table(title=f"all-reduce on {topology.layout}", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in ("bytes", "collective", "ms median", "[p10 - p90]", "algbw MB/s", "busbw MB/s", "error"):
-        shown.add_column(head, justify="left" if head == "collective" else "right", no_wrap=True)
-    shown.add_column("predicted ms", justify="right")
-    shown.add_column("wire/plan", justify="right")
+    heads = ("bytes", "collective", "ms median", "[p10 - p90]", "algbw MB/s", "busbw MB/s", "error", "predicted ms")
+    shown = columns((*heads, "wire/plan"), left=("collective",), title=f"all-reduce on {topology.layout}")
     for cell in results:
         low, high = cell.spread
         shown.add_row(
@@ -213,7 +209,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", default=SIZES.split(), help=f"default: {SIZES}")
     parser.add_argument("--topology", default="", help="file with link speeds, for the prediction (wirebench fit)")
     parser.add_argument("--repeats", type=int, default=20, help="turns of each collective at most")
-    parser.add_argument("--least-repeats", type=int, help=f"turns of each collective at least ({TURNS}, or --repeats)")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for a size, as far as the least turns allow")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which a rank counts as lost")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -221,10 +216,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nccl-json", type=Path, metavar="FILE", help="write them as nccl-tests' -J does")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args(arguments)
-    if options.least_repeats is None:
-        options.least_repeats = min(TURNS, options.repeats)
-    if options.repeats < 1 or options.least_repeats < 1 or options.seconds <= 0:
-        parser.error("--repeats, --least-repeats and --seconds are positive")
-    if options.least_repeats > options.repeats:
-        parser.error(f"--least-repeats {options.least_repeats} is more than --repeats {options.repeats}")
+    if options.repeats < 1 or options.seconds <= 0:
+        parser.error("--repeats and --seconds are positive")
     return options

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from wirebench.record.compressor_results import PARTS, CompressorResult
-from wirebench.utils.console import console
+from wirebench.utils.console import columns, console
 
 LEAST_SHOWN = 0.005
 WIDTH = 180
@@ -30,14 +30,11 @@ def table(cells: Sequence[CompressorResult], title: str) -> Table:
     copies = [cell.copy for cell in cells if not cell.error]
     copy = f", one copy {1e3 * min(copies):.3g} ms" if copies else ""
     heading = f"{first.model}: {first.items:,} floats in {first.layers} layers; {title}{copy}"
-    shown = Table(title=heading, box=None, header_style="bold", padding=(0, 1, 0, 0), title_justify="left")
-    heads = ("method", *PARTS, "copies", "[p10 - p90]", "least", "ms", "state/d", "peak/d", "bytes", "budget")
-    for head in heads:
-        left = head in ("method", "budget")
-        shown.add_column(head, justify="left" if left else "right", no_wrap=True)
+    heads = ("method", *PARTS, "copies", "[p10 - p90]", "least", "ms", "state/d", "peak/d", "bytes")
+    shown = columns(heads, left=("method",), gap=1, title=heading, title_justify="left")
     for cell in cells:
         if cell.error:
-            shown.add_row(cell.method, *["-"] * (len(heads) - 2), "failed")
+            shown.add_row(cell.method, "failed")
         else:
             shown.add_row(cell.method, *row(cell))
     return shown
@@ -56,22 +53,9 @@ def row(cell: CompressorResult) -> list[str]:
         multiple_text(cell.multiple(cell.state_bytes)),
         multiple_text(cell.multiple(cell.peak_bytes)),
         f"{sum(cell.message_bytes) / cell.turns:,.0f}",
-        budget_text(cell),
     ]
 
 
 def multiple_text(multiple: float | None) -> str:
     """A multiple of the vector."""
     return "-" if multiple is None else f"{multiple:.2f}"
-
-
-def budget_text(cell: CompressorResult) -> str:
-    """What was used of each budget; where the update is no part of it, but all else is, the total with it."""
-    words = []
-    for budget in cell.budget:
-        used = cell.used(budget)
-        part = f"{budget.parts[0]} " if len(budget.parts) == 1 else ""
-        words.append(f"{part}{used:.2f}/{budget.copies:.3g}" + (" OVER" if used > budget.copies else ""))
-        if {*PARTS} - {*budget.parts} == {"update"} and cell.copies["update"] >= LEAST_SHOWN:
-            words[-1] += f" ({cell.total:.2f} with update)"
-    return ", ".join(words)

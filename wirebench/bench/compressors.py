@@ -29,14 +29,13 @@ import torch
 
 from wirebench import compressors
 from wirebench.bench import plot_compressors
-from wirebench.bench.baselines import DDP_POWERSGD, rivals
+from wirebench.bench.baselines import rivals
 from wirebench.bench.compressor_table import show
 from wirebench.bench.inputs import GRADIENTS, REAL, parse_size
 from wirebench.bench.turns import Bench, Contender
 from wirebench.errors import UserError
 from wirebench.figures.provenance import provenance
 from wirebench.record import compressor_results
-from wirebench.record.compressor_results import PARTS, Budget, Part
 from wirebench.telemetry.environment import capture
 from wirebench.utils import extras
 from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
@@ -45,25 +44,6 @@ from wirebench.utils.parsing import plugin_of
 NAME = "wirebench bench compressors"
 RIVALS_DENSITY = 0.001
 """What `torch.topk` and the like choose where --density does not say."""
-LOCAL: tuple[Part, ...] = tuple(part for part in PARTS if part != "update")
-"""Finding, coding and reading what is sent. Not `update`: it is the sum of vectors, or with a momentum the two sums,
-that error feedback is defined as, however it finds and codes. The totals have it, and stand beside."""
-_SKETCH = (Budget(("select",), 5.0), Budget(("recover",), 15.0))
-BUDGETS = {
-    "topk": (Budget(LOCAL, 4.0),),
-    "dgc": (Budget(LOCAL, 4.0),),
-    # Quantised and packed; each of four messages unpacked and added.
-    "chunk_topk": (Budget(("encode",), 3.0), Budget(("decode",), 8.0)),
-    "iwp": (Budget(LOCAL, 6.0),),
-    "terngrad": (Budget(LOCAL, 6.0),),
-    "gs_sgd": _SKETCH,
-    # Ten columns for each entry in place of four, and twice as many candidates.
-    "sketched_sgd": (Budget(("select",), 7.0), Budget(("recover",), 25.0)),
-    "fetch_sgd": _SKETCH,
-}
-"""Upper bounds of the parts' time, in copies of the vector, on one thread of a CPU."""
-NO_SLOWER = {"powersgd": DDP_POWERSGD}
-"""Compressors that, with their defaults, must take no more time in all than this rival in the same run."""
 USUAL = {"iwp": "threshold=3"}
 REMARKS = {
     "iwp threshold=3": "weights are as initialised and gradients are noise: the default threshold, 0.05, lets 10 to "
@@ -107,9 +87,6 @@ def measure(options: argparse.Namespace) -> int:
     where = provenance([header(options, bench)["environment"]])
     for path in plot_compressors.draw(bench.cells, options.figures, note, where) if options.figures else []:
         print(path)
-    over = [f"{cell.method} on {cell.model}" for cell in bench.cells if cell.over_budget]
-    if over:  # no failure: on a machine with other work, times scatter
-        print(f"{NAME}: over budget: {', '.join(over)}", file=sys.stderr)
     failed = [cell for cell in bench.cells if cell.error]
     for cell in failed:
         print(f"{NAME}: {cell.method} failed on {cell.model}: {cell.error}", file=sys.stderr)
@@ -155,8 +132,7 @@ def parse_compressor(text: str, density: float | None) -> Contender:
             options["density"] = density
         return compressors.build(name, **options | given)
 
-    no_slower = "" if given else NO_SLOWER.get(name, "")
-    return Contender(text.replace(":", " "), make, budget=BUDGETS.get(name, ()), no_slower_than=no_slower)
+    return Contender(text.replace(":", " "), make)
 
 
 def header(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Table
-
 from wirebench.costmodel.fit import TOLERANCE, Fit, fit, judge
 from wirebench.errors import UserError
 from wirebench.record import collective_results
@@ -13,7 +11,7 @@ from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology import topology_file
 from wirebench.topology.processor import IDLE, Processor
 from wirebench.topology.tree import Topology
-from wirebench.utils.console import console
+from wirebench.utils.console import columns, console
 
 WIDTH = 120
 """Columns of the table in a file or a pipe."""
@@ -52,9 +50,7 @@ def fitted(measured: Sequence[AllReduceResult], processor: Processor = IDLE) -> 
 
 def show(fit: Fit, measured: Sequence[AllReduceResult]) -> None:
     """Residuals, cell by cell, and the summary."""
-    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in ("bytes", "collective", "measured ms", "predicted ms", "error"):
-        shown.add_column(head, justify="left" if head == "collective" else "right", no_wrap=True)
+    shown = columns(("bytes", "collective", "measured ms", "predicted ms", "error"), left=("collective",))
     for cell, residual in zip(measured, fit.residuals, strict=True):
         error = f"{residual:+.1%}" + ("" if abs(residual) <= TOLERANCE else "  *")
         predicted = (1 + residual) * cell.median

@@ -3,7 +3,7 @@
 import gc
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -12,28 +12,21 @@ from wirebench.bench.compressor_trial import Earlier, Stopwatch, run_exchange, s
 from wirebench.bench.inputs import Inputs, Size
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
-from wirebench.record.compressor_results import PARTS, Budget, CompressorResult, Part
+from wirebench.record.compressor_results import PARTS, CompressorResult, Part
 from wirebench.telemetry.machines import LoadMeter
 from wirebench.utils import this_machine
 from wirebench.utils.heap import keep_freed_memory
 
 SHARE_OF_MEMORY = 0.7
-LEAST_OF_BUDGET = 10_000_000
-"""Elements from which on budgets hold: a smaller vector lies in the cache, where a copy costs next to nothing."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: its name, how it is made, whether it is a rival, what it may take.
-
-    no_slower_than  another one's name, whose total it may take
-    """
+    """Something to time: its name, how it is made, whether it is a rival."""
 
     name: str
     make: Callable[[], Method]
     rival: bool = False
-    budget: tuple[Budget, ...] = ()
-    no_slower_than: str = ""
 
 
 def world_of(subject: Method, number: int, workers: int) -> ExchangeContext:
@@ -72,7 +65,6 @@ class _Turns:
             state_bytes=state_bytes,
             held_bytes=memory.held,
             peak_bytes=memory.peak,
-            budget=self.contender.budget if size.numel >= LEAST_OF_BUDGET else (),
         )
 
 
@@ -110,19 +102,8 @@ class Bench:
         for number, group in enumerate(groups, 1):
             self._take_turns(inputs, group, memories, f"{size.name}: group {number}/{len(groups)}")
             gc.collect()
-        self._compare(size, contenders)
         order = [contender.name for contender in contenders]
         self.cells.sort(key=lambda cell: order.index(cell.method) if cell.items == size.numel else -1)
-
-    def _compare(self, size: Size, contenders: Sequence[Contender]) -> None:
-        """Give those that may be no slower than another one what that took, as a budget."""
-        mine = {cell.method: place for place, cell in enumerate(self.cells) if cell.items == size.numel}
-        for contender in contenders if size.numel >= LEAST_OF_BUDGET else []:
-            place, other = mine.get(contender.name), mine.get(contender.no_slower_than)
-            if place is None or other is None or self.cells[place].error or self.cells[other].error:
-                continue
-            budget = Budget(PARTS, self.cells[other].total)
-            self.cells[place] = replace(self.cells[place], budget=(*self.cells[place].budget, budget))
 
     def _take_turns(
         self, inputs: Inputs, group: Sequence[Contender], memories: dict[str, tuple[int, Memory]], where: str

@@ -28,7 +28,7 @@ VERBS = {
     "planning.advise": "rank compositions for a model on a network",
     "planning.fit": "link speeds from measured all-reduces",
     "planning.trace": "make traces: estimate, reconstruct, import",
-    "results.bench": "measure: collectives, compressors, overhead, input; draw what was measured",
+    "results.bench": "measure: collectives, compressors, overhead, checkpoints; draw what was measured",
     "results.study": "a paper's or a question's runs and report: study NAME run | report | check",
 }
 """By the module of each verb, below wirebench.cli, what the verb does."""

@@ -10,6 +10,7 @@ from wirebench.cluster.network import INTERFACE
 from wirebench.cluster.plan import Plan
 from wirebench.errors import UserError
 from wirebench.topology.rates import show_rate
+from wirebench.utils.console import columns
 
 Counters = Mapping[str, tuple[int, int]]
 """Bytes (sent, received) on each host's eth0."""
@@ -47,12 +48,9 @@ def traffic_table(plan: Plan, carried: Counters, counts: Mapping[str, int] | Non
     carried  (sent, received) on eth0, by host
     counts   by host, as `read_counts` gives them: `-` is shown for a missing host; None leaves the columns out
     """
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
-    for label in ("host", "ranks", "link"):
-        table.add_column(label, no_wrap=True)
     shown = ("by the plans' own count", "sent / count") if counts is not None else ()
-    for label in ("sent", "received", *shown):
-        table.add_column(label, justify="right", no_wrap=True)
+    left = ("host", "ranks", "link")
+    table = columns((*left, "sent", "received", *shown), left, gap=3)
     for host in plan.hosts:
         sent, received = carried[host.name]
         count = (counts or {}).get(host.name)

@@ -80,6 +80,11 @@ def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
     return [part.numpy().tobytes() for part in communicator.all_gather(mine).wait()]
 
 
+def gather(communicator: Communicator, value: Any) -> list[Any]:
+    """Every rank's value, in rank order; it travels as JSON."""
+    return [json.loads(text) for text in gather_bytes(communicator, json.dumps(value).encode())]
+
+
 def introduce(communicator: Communicator) -> list[Peer]:
     """All processes of the job, in rank order.
 
@@ -87,8 +92,7 @@ def introduce(communicator: Communicator) -> list[Peer]:
     grows with the square of the world size.
     """
     name, own = os.environ.get("HOROVOD_HOSTNAME") or this_machine.hostname(), connections.by_address()
-    mine = json.dumps([name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})]).encode()
-    told = [json.loads(text) for text in gather_bytes(communicator, mine)]
+    told = gather(communicator, [name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})])
     others = [rank for rank in range(communicator.size) if rank != communicator.rank]
     sends = [json.dumps([end for address in told[r][2] for end in own.get(address, [])]).encode() for r in others]
     ends = {r: set(map(tuple, json.loads(text))) for r, text in _swapped(communicator, others, sends).items()}

@@ -31,9 +31,9 @@ from wirebench.config.sections import (
     TrainConfig,
 )
 from wirebench.errors import UserError
-from wirebench.utils.files import readable
 from wirebench.utils.package import CONFIGS
-from wirebench.utils.parsing import toml_of, value_of
+from wirebench.utils.parsing import value_of
+from wirebench.utils.user_files import read_toml
 
 __all__ = [
     "AS_THE_PAPER",
@@ -154,14 +154,7 @@ def _extended(path: Path) -> dict[str, Any]:
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    try:
-        return toml_of(readable(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}{_meant(path)}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file") from error
-    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise UserError(f"{path}: not valid TOML: {error}") from error
+    return read_toml(path, _meant(path))
 
 
 def _meant(path: Path) -> str:

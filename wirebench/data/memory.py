@@ -1,7 +1,7 @@
 """Small image sets held whole in memory: cropped, flipped and normalised a batch at a time on the device.
 
 The set moves to the device once, as uint8. A batch costs one gather for its images, one for crop and flip together,
-and the normalisation; nothing waits for a GPU. `wirebench bench input` measures it beside a training step.
+and the normalisation; nothing waits for a GPU.
 """
 
 from collections.abc import Iterable, Iterator

@@ -4,7 +4,6 @@ Every rank of the job calls it. What a run's messages take beside computing says
 is to be had.
 """
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from wirebench.bench.all_reduce_benchmark import AllReduceBenchmark
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.config.loader import EngineConfig
 from wirebench.diagnose.launching import TORCHRUN, started
 from wirebench.diagnose.link import Link, Message, fitted
@@ -94,8 +93,7 @@ def _nominal(engine: Engine) -> float | None:
     """Nominal rate of the ranks' fastest link in bytes per second, from each rank's interface; None if unknown."""
     interface = find_interface(engine.ranks_on_this_host == engine.size)
     rate = link_mbit([interface]).get(interface) if interface else None
-    rates = [json.loads(text) for text in gather_bytes(engine.communicators[0], json.dumps(rate).encode())]
-    return max((each * 1e6 / 8 for each in rates if each), default=None)
+    return max((each * 1e6 / 8 for each in gather(engine.communicators[0], rate) if each), default=None)
 
 
 def _how(record: dict[str, Any]) -> str:

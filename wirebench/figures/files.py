@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from wirebench.errors import UserError
 from wirebench.figures.style import Figure
+from wirebench.utils import user_files
 from wirebench.utils.extras import Late
-from wirebench.utils.files import write_atomically
 
 if TYPE_CHECKING:
     import vl_convert
@@ -99,20 +99,8 @@ KINDS: Mapping[str, Callable[[str], Any]] = {".png": _png, ".svg": _svg, ".pdf":
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure, and make its folder; UserError if it cannot be written, or its suffix is unknown."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-    return write(figure, path)
-
-
-def write(figure: Figure, path: Path) -> Path:
-    """Write the figure into a folder that exists; UserError if it cannot be written, or its suffix is unknown."""
     draw = KINDS.get(path.suffix or ".png")
     if draw is None:
         raise UserError(f"{path}: cannot be written: a figure is one of {', '.join(KINDS)}, not {path.suffix!r}")
-    try:
-        write_atomically(path, draw(_specification(figure)))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    user_files.write(path, draw(_specification(figure)))
     return path

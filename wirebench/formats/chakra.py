@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from wirebench.errors import UserError
-from wirebench.utils.files import write_atomically
+from wirebench.utils import user_files
 
 VERSION = "0.0.4"
 _PACKAGE = "ChakraProtoMsg"
@@ -156,11 +156,7 @@ def save(folder: Path, name: str, traces: Sequence[RankTrace], about: dict[str, 
     """Write NAME.RANK.et for every rank; UserError where one cannot be written."""
     content = {id(trace): trace.encoded(about) for trace in traces}  # ranks that do the same share a trace
     for rank, trace in enumerate(traces):
-        path = _file(folder, name, rank)
-        try:
-            write_atomically(path, content[id(trace)])
-        except OSError as error:
-            raise UserError(f"--chakra: {path}: cannot be written: {error.strerror}") from error
+        user_files.write(_file(folder, name, rank), content[id(trace)], "--chakra: ")
 
 
 def _file(folder: Path, name: str, rank: int) -> Path:

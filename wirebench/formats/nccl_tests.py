@@ -14,9 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from wirebench.errors import UserError
 from wirebench.record.collective_results import AllReduceResult
-from wirebench.utils.files import write_atomically
+from wirebench.utils import user_files
 
 VERSION = 3
 CALENDAR = "%Y-%m-%d %H:%M:%S"
@@ -54,10 +53,7 @@ def document(
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
     """Write a document in one piece; UserError where the file cannot be written."""
-    try:
-        write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    user_files.write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def _config(header: Mapping[str, Any], sizes: Sequence[int], repeats: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.filesize import decimal
-from rich.table import Table
 
 from wirebench import collectives
 from wirebench.collectives.execution.segments import segments
@@ -18,7 +17,7 @@ from wirebench.formats.chakra_plan import plan_traces
 from wirebench.topology.ascii import draw
 from wirebench.topology.topology_file import Described
 from wirebench.topology.tree import Topology
-from wirebench.utils.console import console
+from wirebench.utils.console import columns, console
 
 ITEM_BYTES = 4
 WIDTH = 200
@@ -86,9 +85,7 @@ def show(described: Described, rows: Sequence[tuple[str, ...]], items: int) -> N
     if not rows:
         return
     print(f"\none sum of {items:,} fp32 items, {decimal(items * ITEM_BYTES)}:")
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
-    for number, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if number < 2 else "right")
+    table = columns(HEADS, left=HEADS[:2], gap=3)
     for row in rows:
         table.add_row(*row)
     console(WIDTH, highlight=False, markup=False).print(table)

@@ -32,7 +32,7 @@ def write(topology: Topology, path: Path, note: str = "") -> None:
     if len(topology.machines) > MAX_MACHINES:
         raise UserError(f"--figure: draws {MAX_MACHINES} machines at most, here are {len(topology.machines)}")
     try:
-        files.write(figure(topology, note), path)
+        files.save(figure(topology, note), path)
     except UserError as error:
         raise UserError(f"--figure: {error}") from error
 

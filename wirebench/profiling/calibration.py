@@ -9,7 +9,6 @@ messages, and messages without computation. A simulation overlaps both again, an
 that it predicts and the measured one.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.costmodel.piecewise import Piecewise, Points
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import Duration, LayerCost, Mode
@@ -155,8 +154,7 @@ class Calibration:
     def _conclude(self) -> str:
         mine = median(self.timer.take())
         # Schedulers are pure rules: with the same times on every rank all ranks cut alike, which they must.
-        texts = gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())
-        self.profile = median([Profile(*json.loads(text)) for text in texts])
+        self.profile = median([Profile(*each) for each in gather(self.engine.communicators[0], mine)])
         if not self.learns:
             self._durations = self._rank_means() if self.driver is not None else self._native_durations()
             return ""
@@ -210,8 +208,8 @@ class Calibration:
 
     def _rank_means(self) -> list[Duration]:
         """How long each bucket's exchange takes: the mean over ranks of their typical times."""
-        texts = gather_bytes(self.engine.communicators[0], json.dumps(typical(self._validated)).encode())
-        return [Duration(*each) for each in np.mean([json.loads(text) for text in texts], axis=0).tolist()]
+        means = np.mean(gather(self.engine.communicators[0], typical(self._validated)), axis=0)
+        return [Duration(*each) for each in means.tolist()]
 
     def _native_durations(self) -> list[Duration]:
         """How long the engine's own buckets take: what its all-reduce costs at the sizes that its rule makes."""

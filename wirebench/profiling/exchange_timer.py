@@ -4,7 +4,6 @@ Unlike a network benchmark's it includes compression, the copies of every call a
 many small messages dearer than the network's start-up time alone.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.costmodel.piecewise import Points, spans
 from wirebench.exchange.driver import advance, run
 from wirebench.exchange.lane import Lane
@@ -79,10 +78,7 @@ def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
 def _median_of(engine: Engine, once: Callable[[], float]) -> float:
     """Seconds of `once`: after one warm-up call, the median of the calls that fit into the time, then of the ranks."""
     # The slowest rank decides how often, so that all ranks repeat it equally often.
-    slowest = max(_of_ranks(engine, once()))
+    ranks = engine.communicators[0]
+    slowest = max(gather(ranks, once()))
     repeats = max(1, min(MOST_REPEATS, int(SECONDS_EACH / max(slowest, 1e-9))))
-    return float(np.median(_of_ranks(engine, float(np.median([once() for _ in range(repeats)])))))
-
-
-def _of_ranks(engine: Engine, seconds: float) -> list[float]:
-    return [json.loads(text) for text in gather_bytes(engine.communicators[0], json.dumps(seconds).encode())]
+    return float(np.median(gather(ranks, float(np.median([once() for _ in range(repeats)])))))

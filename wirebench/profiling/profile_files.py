@@ -17,7 +17,8 @@ from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.layer_timer import Profile
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace, TraceLayer
-from wirebench.utils.files import readable, write_atomically
+from wirebench.utils import user_files
+from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 
 LAYERS, EXCHANGE = "layers.json", "exchange.json"
@@ -61,12 +62,11 @@ def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, An
     if {(layer.name, layer.numel) for layer in layers} != {(name, each.numel) for name, each in traced.items()}:
         raise UserError(f"{where}: {directory / LAYERS} is of another model")
     path = directory / EXCHANGE
+    text = user_files.read(path, f"{where}: ")
     try:
-        table = json_of(readable(path).read_text())
+        table = json_of(text)
         points = [(int(numel), float(cost)) for numel, cost in table["points"]]
         measured = {key: table[key] for key in DECISIVE}
-    except OSError as error:
-        raise UserError(f"{where}: {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{where}: {path} is not what a run writes ({error})") from error
     if not points or len({numel for numel, _ in points}) < len(points):

@@ -71,10 +71,6 @@ def _as(hint: Any, value: Any) -> Any:
         each_of = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
         if len(each_of) == len(value):
             return tuple(map(_as, each_of, value))
-    if origin is None and issubclass(hint, tuple) and isinstance(value, list):
-        fields = list(_hints(hint).values())
-        if len(fields) == len(value):
-            return hint(*map(_as, fields, value))
     if origin is None and _is_plain(hint, value):
         return value
     raise ValueError(f"has {value!r:.40}")

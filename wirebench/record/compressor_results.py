@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,13 +25,6 @@ PARTS: tuple[Part, ...] = ("update", "select", "encode", "recover", "decode", "m
 `Merge` combines; and what a method does outside of its phases."""
 
 
-class Budget(NamedTuple):
-    """The most that these parts of the work together may take, in copies of the vector."""
-
-    parts: tuple[Part, ...]
-    copies: float
-
-
 @dataclass(frozen=True)
 class CompressorResult:
     """One method at one size.
@@ -46,7 +39,6 @@ class CompressorResult:
     state_bytes    bytes of its state dictionary; None where memory was not measured
     held_bytes     bytes allocated between steps: the state, and buffers that are used again
     peak_bytes     the most bytes allocated within a step, held_bytes included
-    budget         the budgets that it must keep
     error          why it could not be measured; "" where it was
     """
 
@@ -61,7 +53,6 @@ class CompressorResult:
     state_bytes: int | None = None
     held_bytes: int | None = None
     peak_bytes: int | None = None
-    budget: tuple[Budget, ...] = ()
     error: str = ""
 
     @property
@@ -110,15 +101,6 @@ class CompressorResult:
         """The quickest turn over the quickest copy: the figure that other load on the machine disturbs least."""
         return float(self._totals().min() / min(self.copy_seconds))
 
-    def used(self, budget: Budget) -> float:
-        """Copies that the parts of a budget took."""
-        return sum(self.copies[part] for part in budget.parts)
-
-    @property
-    def over_budget(self) -> bool:
-        """Whether any of its budgets was exceeded."""
-        return any(self.used(budget) > budget.copies for budget in self.budget)
-
     def multiple(self, num_bytes: int | None) -> float | None:
         """Bytes as a multiple of the vector's."""
         return None if num_bytes is None else num_bytes / (ITEM_BYTES * self.items)
@@ -162,6 +144,8 @@ def _check(header: dict[str, Any]) -> None:
 
 def _cell(path: Path, number: int, line: Any) -> CompressorResult:
     try:
+        if isinstance(line, dict):
+            line.pop("budget", None)  # what a method was to take at most, in files of version 0.1
         cell = decoded(CompressorResult, line)
         check_times("copy_seconds", cell.copy_seconds)
         for part, seconds in cell.seconds.items():

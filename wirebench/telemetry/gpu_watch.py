@@ -1,11 +1,10 @@
 """The GPUs of all ranks: each rank samples its own, and rank 0 gets them all, each GPU once."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
 
 SCALARS = ("utilisation_percent", "power_watts", "memory_mb", "energy_joules")
@@ -52,10 +51,7 @@ class GpuWatch:
 
     def _gathered(self, reading: dict[str, Any] | None) -> list[dict[str, Any]]:
         mine = self._mine(reading)
-        if not self._engine.distributed:
-            return [mine]
-        texts = gather_bytes(self._engine.communicators[0], json.dumps(mine).encode())
-        return [json.loads(text) for text in texts]
+        return gather(self._engine.communicators[0], mine) if self._engine.distributed else [mine]
 
 
 def summary(

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
 
@@ -98,11 +98,8 @@ def _each_once(
 ) -> list[dict[str, Any]]:
     """One table for each `identity`: the ranks of its processes, and the result of `together` on these processes."""
     mine = {"identity": identity, "ranks": list(engine.ranks), "more": more or {}}
-    texts = [json.dumps(mine).encode()]
-    if engine.distributed:
-        texts = gather_bytes(engine.communicators[0], texts[0])
     groups: dict[str, list[dict[str, Any]]] = {}
-    for each in map(json.loads, texts):
+    for each in gather(engine.communicators[0], mine) if engine.distributed else [mine]:
         groups.setdefault(json.dumps(each["identity"], sort_keys=True), []).append(each)
     return [
         {"ranks": [rank for each in group for rank in each["ranks"]]}

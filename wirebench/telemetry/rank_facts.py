@@ -3,7 +3,6 @@
 Rank 0's phases alone do not tell why it waits: whether the network is slow, or another rank is.
 """
 
-import json
 import os
 import statistics
 import time
@@ -15,7 +14,7 @@ import torch
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.launch_command import LINK_MBIT
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.telemetry import nic
 from wirebench.telemetry.step_stats import PHASES, StepSeries
 from wirebench.utils import this_machine
@@ -80,8 +79,7 @@ def gathered(
         "sent": sent,
         "link_mbit": link_mbit(sent),
     }
-    texts = gather_bytes(engine.communicators[0], json.dumps(mine).encode())
-    return [{"rank": rank, **json.loads(text)} for rank, text in enumerate(texts)]
+    return [{"rank": rank, **facts} for rank, facts in enumerate(gather(engine.communicators[0], mine))]
 
 
 def link_mbit(interfaces: Iterable[str], environment: Mapping[str, str] = os.environ) -> dict[str, float]:

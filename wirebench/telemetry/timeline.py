@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import gather_bytes
+from wirebench.comm.peers import gather
 from wirebench.errors import UserError
-from wirebench.utils.files import readable, write_atomically
+from wirebench.utils import user_files
+from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 
 TRACE = "trace.json"
@@ -23,10 +24,9 @@ FORMERLY_ALL_GATHER = "handed out"
 
 def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
     """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
+    text = user_files.read(path)
     try:
-        return spans_of(json_of(readable(path).read_text(encoding="utf-8")), path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        return spans_of(json_of(text), path)
     except ValueError as error:
         raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
 
@@ -78,9 +78,9 @@ class Timeline:
             return
         ahead = time.time() - time.perf_counter()
         mine = [each._replace(begin=each.begin + ahead, end=each.end + ahead) for each in self._taken()]
-        texts = gather_bytes(engine.communicators[0], json.dumps(mine).encode())
+        gathered = gather(engine.communicators[0], mine)
         with self._lock:
-            self._spans = [_Span(*each) for text in texts for each in json_of(text)]
+            self._spans = [_Span(*each) for spans in gathered for each in spans]
 
     def save(self, path: Path) -> None:
         """Write the trace: one process per rank, one thread per track, microseconds from the first span."""

@@ -15,8 +15,7 @@ from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
 from wirebench.topology import processor
 from wirebench.topology.tree import Branch, BranchPath, Link, Topology
-from wirebench.utils.files import readable, write_atomically
-from wirebench.utils.parsing import toml_of
+from wirebench.utils import user_files
 
 VERSION = 2
 """Version of the files that are written: 2 since they have the processors' costs. Older ones have no number."""
@@ -94,14 +93,7 @@ def load(path: str | FilePath) -> Topology:
 
 def read(path: str | FilePath) -> Described:
     """All that a file holds; UserError names the file and the key that is wrong."""
-    try:
-        table = toml_of(readable(FilePath(path)).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from error
+    table = user_files.read_toml(FilePath(path))
     try:
         return _described(table)
     except UserError as error:
@@ -123,10 +115,7 @@ def save(
     table = _table(Described(topology, note, names, fit or {}))
     if not _same_tree(_described(table).topology.root, topology.root):
         raise ValueError(f"the topology {topology.layout} has a shape that a file cannot express")
-    try:
-        write_atomically(FilePath(path), tomli_w.dumps(table))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    user_files.write(FilePath(path), tomli_w.dumps(table))
 
 
 def _described(table: Mapping[str, Any]) -> Described:

@@ -1,6 +1,7 @@
 """Where tools print tables: as wide as the terminal, at a fixed width into a file or a pipe."""
 
 import sys
+from collections.abc import Collection, Sequence
 from typing import IO, Any
 
 from rich.console import Console
@@ -24,6 +25,17 @@ def console(width: int, stream: IO[str] | None = None, **options: Any) -> Consol
     made = _Console(file=stream or sys.stdout, **options)
     if not made.is_terminal:
         made.width = width
+    return made
+
+
+def columns(heads: Sequence[str], left: Collection[str] = (), gap: int = 2, **options: Any) -> Table:
+    """A table without lines and rows, whose cells are not folded: columns align to the right, but for those in `left`.
+
+    options  of rich's Table
+    """
+    made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0), **options)
+    for head in heads:
+        made.add_column(head, justify="left" if head in left else "right", no_wrap=True)
     return made
 
 

@@ -6,25 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.errors import UserError
-from wirebench.utils.files import readable, write_atomically
+from wirebench.utils import user_files
 from wirebench.utils.parsing import json_of
 
 
 def save(path: Path, header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> None:
     """Write the header and the lines in one piece; UserError where the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in (header, *lines)))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    user_files.write(path, "".join(f"{json.dumps(line)}\n" for line in (header, *lines)))
 
 
 def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]:
     """The header and the result lines of a file that `script` wrote; UserError unless its header names this `kind`."""
+    text = user_files.read(path)
     try:
-        lines = [json_of(line) for line in readable(path).read_text().splitlines()]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        lines = [json_of(line) for line in text.splitlines()]
     except ValueError as error:
         raise UserError(f"{path}: cannot be read as {kind} ({error})") from error
     if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != kind:

@@ -1,10 +1,10 @@
 """Markdown: tables, and text that a program keeps up to date between two marker lines of a file that people write."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wirebench.errors import UserError
-from wirebench.utils.files import write_atomically
+from wirebench.utils import user_files
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -15,7 +15,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def replaced(path: Path, shown: str, begin: str, end: str) -> str:
     """The file's text with `shown` in place of what stands between the markers; UserError where they are missing."""
-    return inserted(path, text_of(path), shown, begin, end)
+    return inserted(path, user_files.read(path), shown, begin, end)
 
 
 def inserted(path: Path, text: str, shown: str, begin: str, end: str) -> str:
@@ -25,17 +25,11 @@ def inserted(path: Path, text: str, shown: str, begin: str, end: str) -> str:
     return f"{text.partition(begin)[0]}{begin}\n{shown}\n{end}{text.partition(end)[2]}"
 
 
-def text_of(path: Path) -> str:
-    """The file's text; UserError where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def write(path: Path, text: str) -> None:
-    """Write `text` in one piece; UserError where the file cannot be written."""
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+def kept(path: Path, sections: Mapping[tuple[str, str], str], write: bool) -> bool:
+    """Whether the file has these texts between their markers (begin, end); with `write` it gets them."""
+    before = after = user_files.read(path)
+    for markers, shown in sections.items():
+        after = inserted(path, after, shown, *markers)
+    if write:
+        user_files.write(path, after)
+    return write or after == before

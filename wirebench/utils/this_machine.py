@@ -56,12 +56,6 @@ def all_cores() -> int:
     return psutil.cpu_count() or 1
 
 
-def stay_on_one_core() -> None:
-    """Hold this process on one of its cores, where the system can."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
 def memory_bytes() -> int:
     """All memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -33,13 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     if target is None:
         print("\n\n".join(shown.values()))
         return 0
-    before = markdown.text_of(target)
-    after = before
-    for name, text in shown.items():
-        after = markdown.inserted(target, after, text, *MARKERS[name])
-    if options.write:
-        markdown.write(target, after)
-    elif after != before:
+    if not markdown.kept(target, {MARKERS[name]: text for name, text in shown.items()}, bool(options.write)):
         print(f"{target}: is out of date; run: wirebench compat --write {target}", file=sys.stderr)
         return 1
     return 0

@@ -1,11 +1,10 @@
 """See in two minutes what compression costs and brings: four methods on a small CNN, at three link rates.
 
-wirebench demo                      no root, network or download; the link rates are simulated
-sudo wirebench demo --emulate       the same trainings on emulated hosts: the speed-ups are measured
+wirebench demo        no root, network or download
 
 A CNN (configs/demo.toml) learns the digits that ship inside scikit-learn, on 4 virtual workers, with three seeds a
-method. Bytes and accuracy are measured. Without --emulate the speed-ups are simulated: from the CNN's time per layer on
-this machine, and from a nominal Ethernet. The figure and the records lie in --out.
+method. Bytes and accuracy are measured. The speed-ups are simulated: from the CNN's time per layer on this machine, and
+from a nominal Ethernet. The figure and the records lie in --out.
 """
 
 import argparse
@@ -15,21 +14,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.table import Table
 
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.config import loader
-from wirebench.diagnose.launching import run
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.files import save
 from wirebench.figures.style import Figure, around, finished
 from wirebench.planner import ranges
-from wirebench.planner.advice import speedup
+from wirebench.planner.advice import Speedup, speedup
 from wirebench.planner.networks import WIDTH
 from wirebench.planner.probe import probe
 from wirebench.planner.rank import Adviser
@@ -40,7 +38,7 @@ from wirebench.topology.tree import Topology
 from wirebench.traces import inputs
 from wirebench.utils import this_machine
 from wirebench.utils.cli import check_outputs, parser_of
-from wirebench.utils.console import console, with_room
+from wirebench.utils.console import columns, console, with_room
 from wirebench.utils.package import CONFIGS
 
 CONFIG = CONFIGS / "demo.toml"
@@ -55,39 +53,27 @@ METHODS: dict[str, tuple[str, ...]] = {
 """Settings for train.py, by the method's name in the table."""
 GBIT = (0.1, 1.0, 10.0)
 WORKERS, SEEDS = 4, 3
-WARM_UP, STEPS = 10, 30
-"""Steps of a run on emulated hosts: before the first that counts, and counted."""
+NOTE = f"Speed-ups over dense training of a CNN on {WORKERS} workers, each a core of this machine, on simulated links"
 PROBE_SECONDS = 2.0
 COLOURS = (colours.INK, colours.BLUE, colours.GREEN, colours.VERMILLION, colours.PINK)
 
 
-class SpeedUp(NamedTuple):
-    """Steps per second over dense training's on the same link; low, high: its range."""
-
-    value: float
-    low: float
-    high: float
-
-
-SpeedUps = dict[str, list[SpeedUp]]
-"""Speed-ups of a method, one for each rate of GBIT."""
+SpeedUps = dict[str, list[Speedup]]
+"""Steps per second over dense training's on the same link, of a method, one for each rate of GBIT."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train, compare, print the table, draw the figure."""
     options = _parse(arguments)
-    if options.emulate and os.geteuid() != 0:
-        raise UserError("--emulate: needs root, for network namespaces; without it the links are simulated")
     path = options.out / "demo.png"
     check_outputs(path)
     records = _trained(options.out)
-    speed_ups = _measured(options.out) if options.emulate else _simulated()
+    speed_ups = _simulated()
     rows = table(records, speed_ups)
     with_room(shown := console(WIDTH), rows).print(rows)
-    save(draw(speed_ups, GBIT, f"{_how(options.emulate)}."), path)
-    ends = "steps at their 10th and 90th percentile" if options.emulate else "how far past predictions were off"
+    save(draw(speed_ups, GBIT, f"{NOTE}."), path)
     shown.print(
-        f"\n{_how(options.emulate)}. Ranges of speed-ups: {ends}; of top-1: {SEEDS} seeds.\n"
+        f"\n{NOTE}. Ranges of speed-ups: how far past predictions were off; of top-1: {SEEDS} seeds.\n"
         f"figure: {path}   records: wirebench show {options.out}/*/",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
@@ -137,11 +123,9 @@ def _simulated() -> SpeedUps:
         torch.set_num_threads(threads)
     rates, memory = Rates.shipped(on_gpu=False), this_machine.copy_bytes_per_second()
     adviser = Adviser(model, _cluster, rates, memory, ranges.load(), DENSITY)
-    found: SpeedUps = {DENSE: [SpeedUp(1.0, 1.0, 1.0) for _ in GBIT]}
+    found: SpeedUps = {DENSE: [Speedup(1.0, 1.0, 1.0) for _ in GBIT]}
     for name in list(METHODS)[1:]:
-        of = [(adviser.best(name, gbit), adviser.best("none", gbit)) for gbit in GBIT]
-        gains = [speedup(best, dense) for best, dense in of]
-        found[name] = [SpeedUp(each.expected, each.low, each.high) for each in gains]
+        found[name] = [speedup(adviser.best(name, gbit), adviser.best("none", gbit)) for gbit in GBIT]
     return found
 
 
@@ -152,40 +136,15 @@ def _cluster(gbit: float | None) -> Topology:
     return presets.cluster(network._replace(bytes_per_second=rate), WORKERS)
 
 
-def _measured(out: Path) -> SpeedUps:
-    """Medians of steps on emulated hosts, each over dense training's on the same links."""
-    found: SpeedUps = {name: [] for name in METHODS}
-    for gbit in GBIT:
-        steps = {}
-        for name, words in METHODS.items():
-            _tell(f"{name} on {WORKERS} hosts with links of {gbit:g} Gbit/s")
-            folder = out / f"emulated-{gbit:g}gbit-{name}"
-            few = [f"train.warmup_steps={WARM_UP}", f"train.max_steps={WARM_UP + STEPS}", "train.eval_every=0"]
-            code, said = run(
-                ["wirebench", "cluster", "run", "--hosts", str(WORKERS), "--link", f"{1000 * gbit:g}mbit", "--",
-                 "wirebench", "train", str(CONFIG), *words, *few, f"output.dir={folder}"],
-                {"OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-            if code:
-                raise UserError(f"{name} at {gbit:g} Gbit/s: exit code {code}: {' / '.join(said[-3:])}")
-            steps[name] = schema.read(folder)["step_seconds"]
-        dense = steps[DENSE]
-        for name, own in steps.items():
-            ends = (dense["p10"] / own["p90"], dense["p90"] / own["p10"]) if name != DENSE else (1.0, 1.0)
-            found[name].append(SpeedUp(dense["median"] / own["median"], *ends))
-    return found
-
-
 def table(records: dict[str, list[dict[str, Any]]], speed_ups: SpeedUps) -> Table:
     """A row for each method: its speed-up at each rate, its accuracy, its bytes."""
-    made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in ("method", *(f"{gbit:g} Gbit/s" for gbit in GBIT), "top-1, %", "kB a step", "fewer bytes"):
-        made.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
+    heads = ("method", *(f"{gbit:g} Gbit/s" for gbit in GBIT), "top-1, %", "kB a step", "fewer bytes")
+    made = columns(heads, left=("method",))
     whole = records[DENSE][0]["bytes_per_step"]["wire"]
     for name, runs in records.items():
         points = [100 * float(each["final"]["top1"]) for each in runs]
         sent = runs[0]["bytes_per_step"]["wire"]
-        gains = [f"{one.value:.2f}x [{one.low:.2f} to {one.high:.2f}]" for one in speed_ups[name]]
+        gains = [f"{one.expected:.2f}x [{one.low:.2f} to {one.high:.2f}]" for one in speed_ups[name]]
         accuracy = f"{statistics.fmean(points):.1f} [{min(points):.1f} to {max(points):.1f}]"
         made.add_row(
             name,
@@ -197,17 +156,11 @@ def table(records: dict[str, list[dict[str, Any]]], speed_ups: SpeedUps) -> Tabl
     return made
 
 
-def _how(emulated: bool) -> str:
-    """The figure's note: model, workers and network of the speed-ups."""
-    network = "hosts emulated on it" if emulated else "simulated links"
-    return f"Speed-ups over dense training of a CNN on {WORKERS} workers, each a core of this machine, on {network}"
-
-
 def draw(speed_ups: SpeedUps, gbit: Sequence[float], note: str) -> Figure:
     """Speed-up against the links' rate, in Gbit/s, with its range as a band."""
     lines = [
         Curve(
-            name, colour, gbit, [each.value for each in found], [each.low for each in found],
+            name, colour, gbit, [each.expected for each in found], [each.low for each in found],
             [each.high for each in found],
         )
         for (name, found), colour in zip(speed_ups.items(), COLOURS, strict=False)
@@ -231,5 +184,4 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="FOLDER",
         help="for records and figure (%(default)s)",
     )
-    parser.add_argument("--emulate", action="store_true", help="measure on emulated hosts, as root: four minutes more")
     return parser.parse_args(arguments)

@@ -17,7 +17,6 @@ MENU = Menu(
         "compressors": Entry("wirebench.bench.compressors", "time and memory of compressors, in multiples of a copy"),
         "overhead": Entry("wirebench.bench.overhead", "compare our train step with DDP's or Horovod's"),
         "checkpoint": Entry("wirebench.bench.checkpoint", "what checkpoints cost a run that saves one every 50 steps"),
-        "input": Entry("wirebench.bench.input_pipeline", "time CIFAR-10's input pipeline and the step that it feeds"),
         "plot-collectives": Entry("wirebench.bench.plot_collectives", "figures of measured all-reduces"),
         "plot-compressors": Entry("wirebench.bench.plot_compressors", "figures of measured compressors"),
     },

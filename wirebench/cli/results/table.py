@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.inspect import overhead_table, results_table
-from wirebench.utils import markdown
+from wirebench.utils import markdown, user_files
 from wirebench.utils.cli import parser_of
 
 
@@ -32,11 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     if target is None:
         print(results_table.table(options.results, Path.cwd()))
         return 0
-    kind = overhead_table if overhead_table.BEGIN in markdown.text_of(target) else results_table
-    text = markdown.replaced(target, kind.table(options.results, target.parent), kind.BEGIN, kind.END)
-    if options.write:
-        markdown.write(target, text)
-    elif text != markdown.text_of(target):
+    kind = overhead_table if overhead_table.BEGIN in user_files.read(target) else results_table
+    sections = {(kind.BEGIN, kind.END): kind.table(options.results, target.parent)}
+    if not markdown.kept(target, sections, bool(options.write)):
         again = f"run: wirebench table --write {target}"
         print(f"{target}: the table differs from {options.results}; {again}", file=sys.stderr)
         return 1

@@ -1,0 +1,37 @@
+"""A user's files: what cannot be read or written is a UserError, one line that names the file."""
+
+from pathlib import Path
+from typing import Any
+
+from wirebench.errors import UserError
+from wirebench.utils.files import readable, write_atomically
+from wirebench.utils.parsing import toml_of
+
+
+def read(path: Path, where: str = "", hint: str = "") -> str:
+    """The file's text. `where`, `hint`: begin and end of the error line."""
+    try:
+        return readable(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}{path}: not a text file") from error
+    except OSError as error:
+        raise UserError(f"{where}{path}: cannot be read: {error.strerror}{hint}") from error
+
+
+def read_toml(path: Path, hint: str = "") -> dict[str, Any]:
+    """The tables of a TOML file; UserError where it is none."""
+    text = read(path, hint=hint)
+    try:
+        return toml_of(text)
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+
+
+def write(path: Path, content: str | bytes, where: str = "") -> None:
+    """Write the file in one piece, and make its folder. `where`: begin of the error line."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"{where}{path}: cannot be written: {reason}") from error
