@@ -10,8 +10,9 @@ import pytest
 
 from tests.cli.test_show import RECORD
 from tests.cli.verbs import verb
+from tests.golden import check
 from tests.record.gpus import all_ranks
-from wirebench.inspect.results_table import BEGIN, END, machine, table
+from wirebench.inspect.results_table import BEGIN, END, table
 from wirebench.utils.package import TOP
 
 main = verb("table")
@@ -45,65 +46,21 @@ def home(tmp_path):
     return tmp_path
 
 
-def test_a_row_has_the_numbers_of_its_record_and_links_it(home: Path) -> None:
-    lines = table(home / "results", home).splitlines()
-    assert lines[0] == (
-        "| run | machine | engine | model | compressor | scheduler | collective | images/s [p10 - p90] "
-        "| step ms [p10 - p90] | wire bytes/step | ratio | top1 |"
-    )
-    assert lines[3] == (
-        "| [b first](results/b/record.json) | AMD EPYC, 2 cores | torch x 4 (cpu) | resnet_cifar depth=20 "
-        "| topk density=0.01 | mg_wfbp | ring | 1,234 [1,100 - 1,300] "
-        "| 103.70 [90.00 - 110.00] | 1.62 MB | 37.5x | 0.8765 |"
-    )
-
-
-def test_rows_come_in_order_of_their_paths_and_runs_are_no_results(home: Path) -> None:
-    rows = table(home / "results", home).splitlines()[2:]
-    links = [row.split("](")[1].split(")")[0] for row in rows]
-    assert links == ["results/a/deep/er/record.json", "results/b/record.json"]
-
-
-def test_links_lead_from_the_folder_of_the_file_that_has_the_table(home: Path) -> None:
-    assert "](../results/b/record.json)" in table(home / "results", home / "docs")
-
-
-def test_a_run_that_did_not_finish_says_so_and_no_text_breaks_the_table(home: Path) -> None:
-    row = table(home / "results", home).splitlines()[2]
-    assert row.startswith("| [a\\|deep](results/a/deep/er/record.json) (diverged) |")
-
-
-def test_a_table_has_columns_for_gpus_where_a_record_has_one(home: Path) -> None:
-    assert "GPU" not in table(home / "results", home)
-    put(home / "results" / "c", record("on two", gpu=all_ranks()))
-    head, _, *rows = table(home / "results", home).splitlines()
-    assert head.endswith("| top1 | GPU | joules/sample | joules/point of top1 |")
-    assert [row.rsplit(" | ", 3)[1:] for row in rows] == [
-        ["-", "-", "- |"],
-        ["-", "-", "- |"],
-        ["2 x NVIDIA H200: 800 W, 56 % busy, 16.99 GB", "1.5", "240 |"],
-    ]
-
-
-def test_null_is_a_dash(tmp_path: Path) -> None:
+def test_rows_of_runs(home: Path, request: pytest.FixtureRequest) -> None:
+    """In order of their paths; links lead from the file that has the table; runs below results/runs are no results."""
+    plain = table(home / "results", home)
     nothing = {"median": None, "mean": None, "p10": None, "p90": None, "steps": 0}
-    put(tmp_path / "one", record(images_per_second=nothing))
-    assert "| ring | - | 103.70" in table(tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, "AMD EPYC, 2 cores"),
-        ({"gpus": ["H200", "H200"]}, "AMD EPYC, 2 cores"),
-        ({"gpus": ["H200", "A100", "H200"], "device": "cuda"}, "2 x H200, 1 x A100"),
-        ({"peers": ["rank 0 (pid 7 on a)", "rank 1 (pid 7 on b)"]}, "2 hosts, each AMD EPYC, 2 cores"),
-        ({"cpu": {"model": None, "cores": None}}, "unknown CPU, ? cores"),
-    ],
-)
-def test_the_machine_is_what_the_run_used(changes: dict, expected: str) -> None:
-    device = changes.pop("device", "cpu")
-    assert machine(record(device=device, environment={**ENVIRONMENT, **changes})) == expected
+    put(home / "results" / "c", record("GPUs of all ranks", gpu=all_ranks()))
+    put(home / "results" / "d", record("no step", images_per_second=nothing))
+    for name, device, changes in (
+        ("idle GPUs", "cpu", {"gpus": ["H200", "H200"]}),
+        ("GPUs", "cuda", {"gpus": ["H200", "A100", "H200"]}),
+        ("hosts", "cpu", {"peers": ["rank 0 (pid 7 on a)", "rank 1 (pid 7 on b)"]}),
+        ("unknown", "cpu", {"cpu": {"model": None, "cores": None}}),
+    ):
+        put(home / "results" / "e" / name, record(name, device=device, environment={**ENVIRONMENT, **changes}))
+    told = f"{plain}\n\n{table(home / 'results', home / 'docs')}\n"
+    check("show/table", told, request.config.getoption("update"))
 
 
 def test_write_replaces_only_what_stands_between_the_markers(home: Path) -> None:

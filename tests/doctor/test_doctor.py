@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.golden import check
 from wirebench.doctor import agent, answers, compare, hosts, visit, wire
-from wirebench.doctor.compare import Finding
 from wirebench.doctor.hosts import Host, Unreachable, parse_hosts
 from wirebench.doctor.wire import Timed
-from wirebench.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = shlex.quote(str(ROOT))
@@ -259,27 +258,6 @@ def test_an_answer_of_another_shape_is_named_by_its_field(what: str, answer: Any
     assert answers.odd(what, answer) == where
 
 
-def test_facts_of_another_version_are_compared_as_far_as_they_go() -> None:
-    known = {"h1": facts(), "h2": {}}
-    assert compare.differing(known, "/w") and compare.lacking(known, "a.toml", "eth0")
-    # Hosts that all say nothing are alike, and not well.
-    found = compare.lacking({"h1": {}, "h2": {}}, None, None)
-    assert [each.what.split(",")[0] for each in found] == ["facts: it does not say commit"] * 2
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["h1", "h1"], "h1: is named twice"),
-        (["h1:x"], "'h1:x' is no host"),
-        (["h1,,h2"], "'' is no host"),
-    ],
-)
-def test_what_is_no_list_of_hosts_is_refused(words: list[str], why: str) -> None:
-    with pytest.raises(UserError, match=why):
-        parse_hosts(words)
-
-
 def test_a_list_of_hosts_reads_as_horovodruns() -> None:
     assert parse_hosts(["h1:4,h2:4", "10.0.0.3"]) == ["h1", "h2", "10.0.0.3"]
 
@@ -293,55 +271,33 @@ def facts(**changes: Any) -> dict[str, Any]:
     return same | {"gpus": ["H100", "H100"], "dirty": False} | more | changes
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"horovod": None}, "h3: horovod: none, h1 has 1; run make setup in /w there"),
-        ({"gpus": ["H100"]}, "h3: GPUs: 1 H100, h1 has 2 H100; see nvidia-smi there"),
-        ({"dirty": True}, "h3: uncommitted changes: yes, h1 has no; git -C /w status says which files there"),
-        ({"commit": "2"}, "h3: commit: 2, h1 has 1; git -C /w fetch && git -C /w checkout 1 there"),
-    ],
-)
-def test_a_host_that_differs_is_held_against_most(changes: dict[str, Any], line: str) -> None:
-    hosts = {"h1": facts(), "h2": facts(), "h3": facts(**changes)}
-    assert [each.line() for each in compare.differing(hosts, "/w")] == [line]
+DIFFERING: tuple[dict[str, Any], ...] = (
+    {"horovod": None}, {"gpus": ["H100"]}, {"dirty": True}, {"commit": "2"}, {"torch": "2"},
+)  # fmt: skip
+LACKING: tuple[dict[str, Any], ...] = (
+    {}, {"config": None}, {"address": None}, {"free_gb": 0.5}, {"shared_memory_gb": 0.064},
+)  # fmt: skip
+GIGABIT = {("h1", "h2"): Timed(1e-4, 117e6), ("h2", "h3"): Timed(1e-4, 11.8e6), ("h3", "h1"): Timed(1e-4, 115e6)}
 
 
-def test_of_two_the_second_differs() -> None:
-    [finding] = compare.differing({"h1": facts(torch="2"), "h2": facts()}, "/w")
-    assert finding.host == "h2"
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({"config": None}, "config: a.toml is not there"),
-        ({"address": None}, "interface: eth0 has no IPv4 address"),
-        ({"free_gb": 0.5}, "disk: 0.50 GB are free in the project's folder"),
-        ({"shared_memory_gb": 0.064}, "disk: 0.06 GB are free in /dev/shm"),
-    ],
-)
-def test_what_all_hosts_lack_is_found_too(changes: dict[str, Any], what: str) -> None:
-    found = compare.lacking({"h1": facts(**changes)}, "a.toml", "eth0")
-    assert [each.what for each in found] == [what]
-    assert compare.lacking({"h1": facts()}, "a.toml", "eth0") == []
-
-
-def test_clocks_are_held_against_the_middle_one() -> None:
-    assert [each.host for each in compare.clocks({"h1": 9.9, "h2": 0.1, "h3": 0.0})] == ["h1"]
-    assert [each.what for each in compare.clocks({"h1": 0.0, "h2": 0.2, "h3": -30.0})] == ["clock: 30.0 s behind"]
-    assert compare.clocks({"h1": 0.4, "h2": -0.4}) == compare.clocks({}) == []
-
-
-def test_links_are_held_against_the_fastest_and_against_what_they_should_carry() -> None:
-    ways = {("h1", "h2"): Timed(1e-4, 117e6), ("h2", "h3"): Timed(1e-4, 11.8e6), ("h3", "h1"): Timed(1e-4, 115e6)}
-    [finding] = compare.slow(ways, None)
-    assert finding.line().startswith("h2: link: 94 Mbit/s to h3, the fastest link carries 936 Mbit/s; ")
-    assert [each.host for each in compare.slow(ways, 10e9)] == ["h1", "h2", "h3"]
-    assert [each.host for each in compare.slow(ways, 1e9)] == ["h2"]
-    assert compare.slow({}, 1e9) == []
+def test_what_is_said_of_hosts(request: pytest.FixtureRequest) -> None:
+    """A host is held against most, the second of two; links against the fastest, and what they should carry."""
+    found = [compare.differing({"h1": facts(), "h2": facts(), "h3": facts(**each)}, "/w") for each in DIFFERING]
+    found.append(compare.differing({"h1": facts(torch="2"), "h2": facts()}, "/w"))
+    found += [compare.lacking({"h1": facts(**each)}, "a.toml", "eth0") for each in LACKING]
+    found += [compare.lacking({"h1": {}, "h2": {}}, None, None)]
+    found += [compare.clocks(ahead) for ahead in (
+        {"h1": 9.9, "h2": 0.1, "h3": 0.0}, {"h1": 0.0, "h2": 0.2, "h3": -30.0}, {"h1": 0.4, "h2": -0.4}, {},
+    )]  # fmt: skip
     nothing = dict.fromkeys([("h1", "h2"), ("h2", "h1")], Timed(0.0, 0.0))
-    assert ["nothing came through" in each.what for each in compare.slow(nothing, None)] == [True, True]
+    pair = {("h1", "h2"): Timed(1e-4, 11.8e6), ("h2", "h1"): Timed(1e-4, 11.7e6)}
+    found += [compare.slow(GIGABIT, rate) for rate in (None, 10e9, 1e9)]
+    found += [compare.slow(ways, None) for ways in (nothing, pair)] + [compare.slow({}, 1e9)]
+    found.append(compare.unreachable({("h1", "h2"): "timed out"}, 29500))
+    lines = [line for some in found for line in (*(each.line() for each in some), "." if some else "nothing")]
+    lines += [compare.summary(["h1", "h2"], pair, rate) for rate in (None, 1e9)]
+    lines += [compare.summary(["h1"] * 3, pair), compare.summary(["h1"], {}), compare.summary(["h1", "h2"], {})]
+    check("doctor/findings", "\n".join(lines) + "\n", request.config.getoption("update"))
 
 
 def test_a_connection_is_timed() -> None:
@@ -349,24 +305,6 @@ def test_a_connection_is_timed() -> None:
     assert timed.bytes_per_second > 0 and timed.round_trip > 0
     with pytest.raises(OSError, match="refused"):
         wire.measure("127.0.0.1", 1, 0.2)
-
-
-def test_a_way_without_a_connection_is_a_finding() -> None:
-    [finding] = compare.unreachable({("h1", "h2"): "timed out"}, 29500)
-    assert finding == Finding(
-        "h2", "port 29500 is not reached from h1: timed out", "open the ports between the hosts in their firewalls"
-    )
-
-
-@pytest.mark.parametrize(
-    ("hosts", "nominal", "alone"), [(["h1", "h2"], None, True), (["h1", "h2"], 1e9, False), (["h1"] * 3, None, False)]
-)
-def test_of_two_hosts_the_one_link_is_compared_with_nothing(
-    hosts: list[str], nominal: float | None, alone: bool
-) -> None:
-    ways = {("h1", "h2"): Timed(1e-4, 11.8e6), ("h2", "h1"): Timed(1e-4, 11.7e6)}
-    assert compare.slow(ways, None) == []
-    assert ("--link RATE alone can tell" in compare.summary(hosts, ways, nominal)) == alone
 
 
 class Ended:
