@@ -17,7 +17,7 @@ from papers.accuracy.times import dense_runs
 from papers.runner import RESULTS
 from wirebench import compressors
 from wirebench.errors import UserError
-from wirebench.inspect.reference import DATA, Trained, accuracies, composition, remarks
+from wirebench.inspect.reference import DATA, TrainedMethod, accuracies, composition, remarks
 from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Measure, Model
 from wirebench.planner.compositions import DENSE as NONE
 from wirebench.planner.dense import DenseForms
@@ -210,11 +210,11 @@ def _of(given: Mapping[str, str], section: str) -> dict[str, str]:
 REFERENCES = RESULTS / "convergence"
 
 
-def references(results: Path = REFERENCES) -> list[Trained]:
+def references(results: Path = REFERENCES) -> list[TrainedMethod]:
     """Every method of every task; UserError for a run that cannot be read."""
     folders = {task.name: results / task.name for task in CLASSICS}
     return [
-        Trained(
+        TrainedMethod(
             name, method.label, composition(method.runs[0].record), not method.ends,
             [found for run in method.runs if (found := accuracies(rows.history(run)))],
         )

@@ -19,7 +19,7 @@ from wirebench.bench.baselines import DdpHook, Rival, SketchOfTorch, rivals
 from wirebench.bench.compressor_memory import Memory, measure_memory
 from wirebench.bench.compressor_trial import Stopwatch, run_exchange
 from wirebench.bench.compressors import parse_compressor
-from wirebench.bench.inputs import Inputs, parse_size
+from wirebench.bench.inputs import BucketInputs, parse_size
 from wirebench.bench.plot_compressors import cut_at, figure_of
 from wirebench.bench.turns import Bench, Contender, fitting, world_of
 from wirebench.compressors import build
@@ -108,7 +108,7 @@ def test_every_second_is_counted_once_and_in_its_place() -> None:
 
 
 def test_a_first_selection_after_a_dense_round_recovers_nothing() -> None:
-    bucket = Inputs(parse_size("4k"), CPU).bucket(0)
+    bucket = BucketInputs(parse_size("4k"), CPU).bucket(0)
     work = run_exchange(build("topk", density=0.01, dense_below=100), bucket, ExchangeContext(0, 4), Stopwatch(CPU))
     assert work.seconds["recover"] == 0 < work.seconds["select"]
 
@@ -143,7 +143,7 @@ def test_a_message_is_merged_with_those_of_the_steps_before() -> None:
 
 
 def test_merging_with_other_places_leaves_entries_of_both() -> None:
-    inputs, earlier, method = Inputs(parse_size("100k"), CPU), {}, build("gtopk", density=0.01)  # type: ignore[var-annotated]
+    inputs, earlier, method = BucketInputs(parse_size("100k"), CPU), {}, build("gtopk", density=0.01)  # type: ignore[var-annotated]
     results = []
     for step in range(3):
         results.append(
@@ -193,7 +193,7 @@ def test_buffers_that_are_kept_are_held_and_those_of_early_steps_no_more() -> No
 
 
 def test_memory_of_a_method() -> None:
-    inputs = Inputs(parse_size("100k"), CPU)
+    inputs = BucketInputs(parse_size("100k"), CPU)
     bench = Bench(CPU, 4, 2, 1, lambda _: None)
     state, memory = bench._memory(inputs, Contender("topk", lambda: build("topk", density=0.01)))
     assert state == memory.held == 400_000
@@ -262,7 +262,7 @@ def test_layers_of_a_model_come_last_first() -> None:
 
 
 def test_gradients_are_heavy_tailed_and_new_at_every_step() -> None:
-    inputs = Inputs(parse_size("1m"), CPU)
+    inputs = BucketInputs(parse_size("1m"), CPU)
     first = inputs.bucket(0).grad.clone()
     scaled = first.abs() / inputs.scales[0]
     # Student's t, 3 degrees: 13,923 of a million lie beyond 5 in the mean of many; 5 deviations are 620.
@@ -292,7 +292,7 @@ def test_the_fp16_hook_does_what_ddp_would() -> None:
 
 
 def test_the_powersgd_hook_compresses_from_the_first_step_on() -> None:
-    inputs = Inputs(parse_size("10050"), CPU)  # 100 x 100 and a bias of 50
+    inputs = BucketInputs(parse_size("10050"), CPU)  # 100 x 100 and a bias of 50
     [make] = [make for name, make in rivals(0.1).items() if "PowerSGD" in name]
     subject = make()
     assert isinstance(subject, DdpHook)
@@ -567,7 +567,7 @@ def test_the_page_tells_the_memory_of_every_method() -> None:
 
 @pytest.mark.slow
 def test_the_page_tells_the_memory_that_is_measured() -> None:
-    inputs, bench = Inputs(parse_size("14.7m"), CPU), Bench(CPU, 4, 3, 1, lambda _: None)
+    inputs, bench = BucketInputs(parse_size("14.7m"), CPU), Bench(CPU, 4, 3, 1, lambda _: None)
     found = {}
     for contender in bench_compressors.choose(None, None, False):
         state, memory = bench._memory(inputs, contender)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.verbs import ROOT
 from wirebench.cluster import supervisor
-from wirebench.cluster.supervisor import Abandoned, Ended, Event, StopRequest, conduct
+from wirebench.cluster.supervisor import Abandoned, Event, RankEnded, StopRequest, conduct
 
 HOSTS = {0: "h0", 1: "h1", 2: "h1"}
 
@@ -25,7 +25,7 @@ class Rank:
     def send_signal(self, number: int) -> None:
         self.world.sent.append((self.world.now, self.rank, signal.Signals(number)))
         if number in self.dies_of:
-            self.world.put(Ended(self.rank, 128 + number))
+            self.world.put(RankEnded(self.rank, 128 + number))
 
 
 class World:
@@ -58,19 +58,19 @@ def play(monkeypatch: pytest.MonkeyPatch, script: list[tuple[float, Event]], *di
 
 
 def test_all_is_well(monkeypatch: pytest.MonkeyPatch):
-    code, world = play(monkeypatch, [(1.0, Ended(1, 0)), (2.0, Ended(0, 0)), (500.0, Ended(2, 0))])
+    code, world = play(monkeypatch, [(1.0, RankEnded(1, 0)), (2.0, RankEnded(0, 0)), (500.0, RankEnded(2, 0))])
     assert (code, world.sent) == (0, [])
 
 
 def test_the_first_failure_counts(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    script: list[tuple[float, Event]] = [(1.0, Ended(1, 7)), (2.0, Ended(0, 1)), (3.0, Ended(2, 1))]
+    script: list[tuple[float, Event]] = [(1.0, RankEnded(1, 7)), (2.0, RankEnded(0, 1)), (3.0, RankEnded(2, 1))]
     code, world = play(monkeypatch, script)
     assert (code, world.sent) == (7, [])
     assert capfd.readouterr().err == "wirebench cluster: rank 1 on h1 ended with exit code 7\n"
 
 
 def test_the_others_get_time_for_last_words(monkeypatch: pytest.MonkeyPatch):
-    code, world = play(monkeypatch, [(1.0, Ended(1, 9))], signal.SIGKILL)
+    code, world = play(monkeypatch, [(1.0, RankEnded(1, 9))], signal.SIGKILL)
     assert code == 9
     assert [(at, sent) for at, rank, sent in world.sent if rank == 0] == [
         (16.0, signal.SIGTERM),
@@ -80,12 +80,15 @@ def test_the_others_get_time_for_last_words(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_after_a_mistake_of_the_users_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch):
-    code, world = play(monkeypatch, [(1.0, Ended(0, 2))], signal.SIGTERM)
+    code, world = play(monkeypatch, [(1.0, RankEnded(0, 2))], signal.SIGTERM)
     assert (code, world.now) == (2, 1.0)
 
 
 def test_a_wish_to_stop_is_passed_on(monkeypatch: pytest.MonkeyPatch):
-    script: list[tuple[float, Event]] = [(1.0, StopRequest(signal.SIGINT)), *((9.0, Ended(rank, 0)) for rank in HOSTS)]
+    script: list[tuple[float, Event]] = [
+        (1.0, StopRequest(signal.SIGINT)),
+        *((9.0, RankEnded(rank, 0)) for rank in HOSTS),
+    ]
     code, world = play(monkeypatch, script)
     assert code == 0
     assert world.sent == [(1.0, rank, signal.SIGINT) for rank in HOSTS]

@@ -14,7 +14,7 @@ from tests.cli.verbs import verb
 from tests.golden import check
 from wirebench.diagnose import evidence
 from wirebench.diagnose.exchange import rows
-from wirebench.diagnose.link import Link
+from wirebench.diagnose.link import FittedLink
 from wirebench.topology import presets, topology_file
 
 main = verb("diagnose")
@@ -85,7 +85,7 @@ def test_a_healthy_run_has_no_finding(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_busbw_stands_beside_the_fit_of_the_network_alone(tmp_path: Path) -> None:
     """Alone the network would carry the step's messages twice as fast."""
     write(tmp_path, healthy())
-    seen = dataclasses.replace(evidence.read(tmp_path), alone=Link(START / 2, 2 * RATE))
+    seen = dataclasses.replace(evidence.read(tmp_path), alone=FittedLink(START / 2, 2 * RATE))
     [row] = [each for each in rows(seen) if each.name == "busbw of the messages"]
     assert row.evidence == f"by the fit of the network alone {8e-9 * 2 * (row.value or 0.0):.3g} Gbit/s"
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.golden import check
 from wirebench.doctor import agent, answers, compare, hosts, visit, wire
-from wirebench.doctor.hosts import Host, Unreachable, parse_hosts
-from wirebench.doctor.wire import Timed
+from wirebench.doctor.hosts import AskedHost, Unreachable, parse_hosts
+from wirebench.doctor.wire import LinkTimes
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = shlex.quote(str(ROOT))
@@ -108,17 +108,17 @@ def test_one_host_alone_is_well() -> None:
 def test_a_host_that_has_gone_before_it_is_asked_is_left_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """That a question could not be sent is a finding. It does not end the doctor as `| head` would."""
     monkeypatch.setenv("DIFFERS", json.dumps({"h4": {"refuses": "h4: Permission denied"}}))
-    host = Host("h4", SSH)
+    host = AskedHost("h4", SSH)
     host._agent.wait(30)
     with pytest.raises(Unreachable, match="h4: Permission denied"):
         host.ask("facts")
     host.close()
 
 
-def odd_host(monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any]) -> Host:
+def odd_host(monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any]) -> AskedHost:
     monkeypatch.setenv("DIFFERS", json.dumps({"h4": differs}))
     monkeypatch.setattr(hosts, "PATIENCE", 5.0)
-    return Host("h4", SSH)
+    return AskedHost("h4", SSH)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,11 @@ DIFFERING: tuple[dict[str, Any], ...] = (
 LACKING: tuple[dict[str, Any], ...] = (
     {}, {"config": None}, {"address": None}, {"free_gb": 0.5}, {"shared_memory_gb": 0.064},
 )  # fmt: skip
-GIGABIT = {("h1", "h2"): Timed(1e-4, 117e6), ("h2", "h3"): Timed(1e-4, 11.8e6), ("h3", "h1"): Timed(1e-4, 115e6)}
+GIGABIT = {
+    ("h1", "h2"): LinkTimes(1e-4, 117e6),
+    ("h2", "h3"): LinkTimes(1e-4, 11.8e6),
+    ("h3", "h1"): LinkTimes(1e-4, 115e6),
+}
 
 
 def test_what_is_said_of_hosts(request: pytest.FixtureRequest) -> None:
@@ -289,8 +293,8 @@ def test_what_is_said_of_hosts(request: pytest.FixtureRequest) -> None:
     found += [compare.clocks(ahead) for ahead in (
         {"h1": 9.9, "h2": 0.1, "h3": 0.0}, {"h1": 0.0, "h2": 0.2, "h3": -30.0}, {"h1": 0.4, "h2": -0.4}, {},
     )]  # fmt: skip
-    nothing = dict.fromkeys([("h1", "h2"), ("h2", "h1")], Timed(0.0, 0.0))
-    pair = {("h1", "h2"): Timed(1e-4, 11.8e6), ("h2", "h1"): Timed(1e-4, 11.7e6)}
+    nothing = dict.fromkeys([("h1", "h2"), ("h2", "h1")], LinkTimes(0.0, 0.0))
+    pair = {("h1", "h2"): LinkTimes(1e-4, 11.8e6), ("h2", "h1"): LinkTimes(1e-4, 11.7e6)}
     found += [compare.slow(GIGABIT, rate) for rate in (None, 10e9, 1e9)]
     found += [compare.slow(ways, None) for ways in (nothing, pair)] + [compare.slow({}, 1e9)]
     found.append(compare.unreachable({("h1", "h2"): "timed out"}, 29500))
@@ -318,7 +322,7 @@ class Ended:
             return facts(address="10.0.0.1")
         if what == "listen" and self.name == "h2" and more["port"]:
             raise OSError("Address already in use")
-        return Timed(1e-4, 1e8)._asdict() if what == "measure" else 40000
+        return LinkTimes(1e-4, 1e8)._asdict() if what == "measure" else 40000
 
     def clock_ahead(self) -> float:
         if self.name == "h3":
@@ -330,7 +334,7 @@ class Ended:
 
 
 def test_a_host_that_ends_and_a_port_that_is_taken_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visit, "Host", Ended)
+    monkeypatch.setattr(visit, "AskedHost", Ended)
     options = argparse.Namespace(ssh="ssh", config=None, interface="eth0", port=29500, seconds=0.1)
     seen = visit.examine(["h1", "h2", "h3"], options)
     assert [each.line() for each in seen.findings] == [

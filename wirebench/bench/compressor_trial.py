@@ -28,7 +28,7 @@ Earlier = dict[int, list[Tensor]]
 _WHOLE = "whole"
 
 
-class Work(NamedTuple):
+class ExchangeWork(NamedTuple):
     """One exchange: seconds of each part, and bytes that the rank handed over."""
 
     seconds: dict[Part, float]
@@ -58,11 +58,11 @@ class Stopwatch:
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Around a part of the work."""
-        return nullcontext() if self._inside else _Span(self, name)
+        return nullcontext() if self._inside else _TimedSpan(self, name)
 
     def whole(self) -> AbstractContextManager[None]:
         """Around all parts: spans inside of it count for themselves."""
-        return _Span(self, _WHOLE, closes=False)
+        return _TimedSpan(self, _WHOLE, closes=False)
 
     def take(self) -> dict[str, float]:
         """Seconds of every name since the last call; waits for the GPU."""
@@ -76,7 +76,7 @@ class Stopwatch:
         return spent
 
 
-class _Span(AbstractContextManager[None]):
+class _TimedSpan(AbstractContextManager[None]):
     """A class, since a generator would cost a method with many small phases more."""
 
     def __init__(self, watch: Stopwatch, name: str, closes: bool = True) -> None:
@@ -107,7 +107,7 @@ def seconds_of(watch: Stopwatch, work: Callable[[], object]) -> float:
 
 def run_exchange(
     subject: Compressor, bucket: Bucket, world: ExchangeContext, watch: Stopwatch, earlier: Earlier | None = None
-) -> Work:
+) -> ExchangeWork:
     """One exchange of rank `world.rank`, all of its requests answered from its own messages.
 
     earlier  messages of earlier steps, which stand for other ranks' messages in merges; this step's are added
@@ -134,7 +134,7 @@ def run_exchange(
     seconds = {part: spent.get(part, 0.0) for part in PARTS}
     phases = sum(seconds.values()) - seconds["merge"]  # merging happens outside of what the exchange itself takes
     seconds["other"] = max(spent[_WHOLE] - phases, 0.0)
-    return Work(seconds, message_bytes, request)
+    return ExchangeWork(seconds, message_bytes, request)
 
 
 class _Recorder:

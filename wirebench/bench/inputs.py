@@ -76,7 +76,7 @@ def _square(numel: int) -> tuple[Layer, ...]:
     return (matrix, Layer("bias", matrix.stop, numel, 1, rest)) if rest else (matrix,)
 
 
-class Inputs:
+class BucketInputs:
     """The bucket of a whole model, whose gradient can be made anew for every step.
 
     It holds 4 vectors: draws, gradient, parameters, and the target of the copies. A small vector is copied to another

@@ -9,7 +9,7 @@ import torch
 
 from wirebench.bench.compressor_memory import Memory, measure_memory
 from wirebench.bench.compressor_trial import Earlier, Stopwatch, run_exchange, seconds_of
-from wirebench.bench.inputs import Inputs, Size
+from wirebench.bench.inputs import BucketInputs, Size
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.record.compressor_results import PARTS, CompressorResult, Part
@@ -88,7 +88,7 @@ class Bench:
         """Memory of every contender alone, then the turns, in as few groups as fit into memory."""
         # As in a training, whose steps find the memory that the one before has freed.
         keep_freed_memory()
-        inputs = Inputs(size, self.device)
+        inputs = BucketInputs(size, self.device)
         memories: dict[str, tuple[int, Memory]] = {}
         for number, contender in enumerate(contenders, 1):
             self.say(f"{size.name}: memory {number}/{len(contenders)} {contender.name}")
@@ -106,7 +106,7 @@ class Bench:
         self.cells.sort(key=lambda cell: order.index(cell.method) if cell.items == size.numel else -1)
 
     def _take_turns(
-        self, inputs: Inputs, group: Sequence[Contender], memories: dict[str, tuple[int, Memory]], where: str
+        self, inputs: BucketInputs, group: Sequence[Contender], memories: dict[str, tuple[int, Memory]], where: str
     ) -> None:
         """A B C, C B A, ...: what slows the machine down slows all of them."""
         running = {each.name: _Turns(each, each.make(), memories[each.name]) for each in group}
@@ -122,7 +122,7 @@ class Bench:
         finally:
             self.cells += [turns.cell(inputs.size) for turns in running.values() if turns.copies]
 
-    def _turn(self, inputs: Inputs, turns: _Turns, number: int) -> None:
+    def _turn(self, inputs: BucketInputs, turns: _Turns, number: int) -> None:
         """One step, a copy before and a copy after it."""
         bucket = inputs.bucket(number)
         before = seconds_of(self.watch, inputs.copy)
@@ -137,7 +137,7 @@ class Bench:
         turns.copies.append((before + after) / 2)
         turns.handed_over.append(work.message_bytes)
 
-    def _memory(self, inputs: Inputs, contender: Contender) -> tuple[int, Memory]:
+    def _memory(self, inputs: BucketInputs, contender: Contender) -> tuple[int, Memory]:
         """Bytes of its state, and what it allocates; it must also give a sensible result."""
         kept: list[Method] = []
 

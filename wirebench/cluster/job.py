@@ -18,9 +18,9 @@ from queue import Queue
 from typing import IO
 
 from wirebench.cluster import plan
-from wirebench.cluster.plan import SWITCH_ADDRESS, Plan
+from wirebench.cluster.plan import SWITCH_ADDRESS, ClusterPlan
 from wirebench.cluster.ranks import environment
-from wirebench.cluster.supervisor import Abandoned, Ended, Event, StopRequest, conduct
+from wirebench.cluster.supervisor import Abandoned, Event, RankEnded, StopRequest, conduct
 from wirebench.cluster.traffic import read_counts
 from wirebench.errors import UserError
 
@@ -41,7 +41,7 @@ class Order:
     spaces  open descriptors of each host's network and host-name namespace, by host
     """
 
-    plan: Plan
+    plan: ClusterPlan
     engine: str
     command: list[str]
     typed: str
@@ -86,7 +86,7 @@ def main() -> int:
     os._exit(code)
 
 
-def _name_hosts(planned: Plan) -> None:
+def _name_hosts(planned: ClusterPlan) -> None:
     """Let host names be resolved, in this mount namespace only.
 
     A copy of /etc/hosts with the cluster's names is mounted over it, and then loses its own name: nothing is left.
@@ -110,7 +110,7 @@ def _mount(source: str, *words: str) -> None:
         raise UserError(f"{source} cannot be mounted: {' '.join(done.stderr.split())}")
 
 
-def _rendezvous(planned: Plan) -> int:
+def _rendezvous(planned: ClusterPlan) -> int:
     """Start Horovod's rendezvous server on the switch, as horovodrun does; returns its port."""
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
@@ -182,7 +182,7 @@ def _pass_on(source: IO[bytes], target: int, prefix: bytes) -> None:
 
 def _bury(rank: int, process: subprocess.Popen, events: Queue[Event]) -> None:
     code = process.wait()
-    events.put(Ended(rank, code if code >= 0 else 128 - code))
+    events.put(RankEnded(rank, code if code >= 0 else 128 - code))
 
 
 def _listen(events: Queue[Event]) -> None:

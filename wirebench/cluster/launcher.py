@@ -16,7 +16,7 @@ import psutil
 
 from wirebench.cluster.job import Order
 from wirebench.cluster.namespaces import CLUSTER, JOB, as_user, check, environment, program
-from wirebench.cluster.plan import Plan
+from wirebench.cluster.plan import ClusterPlan
 from wirebench.cluster.signals import Relay
 from wirebench.comm.launch_command import typed
 from wirebench.errors import UserError
@@ -36,7 +36,7 @@ class Cluster:
     holders  by host, the number of a process in its namespaces, in the cluster's own PID namespace
     """
 
-    plan: Plan
+    plan: ClusterPlan
     pid: int
     holders: dict[str, int]
 
@@ -63,7 +63,7 @@ class Cluster:
 
 
 @contextmanager
-def attached(plan: Plan) -> Iterator[Cluster]:
+def attached(plan: ClusterPlan) -> Iterator[Cluster]:
     """A cluster that ends with this block, or with this process however it ends; UserError where it cannot be made."""
     check()
     process, cluster = _launch(plan)
@@ -73,7 +73,7 @@ def attached(plan: Plan) -> Iterator[Cluster]:
         _end(process)
 
 
-def detached(plan: Plan, register: Callable[[Cluster], None]) -> Cluster:
+def detached(plan: ClusterPlan, register: Callable[[Cluster], None]) -> Cluster:
     """A cluster that outlives this process; UserError if it cannot be made.
 
     register  saves how to find the cluster; the cluster stays only after that, so that no unregistered one is left
@@ -135,7 +135,7 @@ def run_job(
     return code, json.loads(said or "{}")
 
 
-def _launch(plan: Plan) -> tuple[subprocess.Popen, Cluster]:
+def _launch(plan: ClusterPlan) -> tuple[subprocess.Popen, Cluster]:
     process = subprocess.Popen(
         [*CLUSTER, *as_user(), *program("switch", plan.dump())],
         stdin=subprocess.PIPE,

@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from wirebench.cluster.plan import PREFIX_BITS, ROOT_SWITCH, SWITCH_ADDRESS, Cable, Plan
+from wirebench.cluster.plan import PREFIX_BITS, ROOT_SWITCH, SWITCH_ADDRESS, Cable, ClusterPlan
 from wirebench.errors import UserError
 
 INTERFACE = "eth0"
@@ -29,7 +29,7 @@ HINTS = {
 }
 
 
-def largest_packet(plan: Plan) -> int:
+def largest_packet(plan: ClusterPlan) -> int:
     """Bytes of the largest packets that TCP hands to a link: 0.5 ms worth of the slowest one, within limits.
 
     The kernel's own, of 64 KB, are longer than what a slow link may send at once. tbf then cuts each into frames, which
@@ -73,7 +73,7 @@ def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
     return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {QUEUE_BYTES}"
 
 
-def build(plan: Plan, holders: Mapping[str, int]) -> None:
+def build(plan: ClusterPlan, holders: Mapping[str, int]) -> None:
     """Lay all cables and start all interfaces; `holders`: a process number in each host's namespaces, by host.
 
     Called in the switch's namespace. Raises UserError with what ip or tc said.
@@ -101,12 +101,12 @@ def build(plan: Plan, holders: Mapping[str, int]) -> None:
             _set(TCP, inside)
 
 
-def plug(plan: Plan, host: str, inside: Sequence[str], *, out: bool = False) -> None:
+def plug(plan: ClusterPlan, host: str, inside: Sequence[str], *, out: bool = False) -> None:
     """Plug a host's cable in at its switch, or pull it out; `inside`: words that enter the switch's namespace."""
     _ip([f"link set {port(plan.cable_of(host))} {'down' if out else 'up'}"], inside)
 
 
-def throttle(plan: Plan, host: str, share: float, switch: Sequence[str], inside: Sequence[str]) -> None:
+def throttle(plan: ClusterPlan, host: str, share: float, switch: Sequence[str], inside: Sequence[str]) -> None:
     """Hold a host's link to a share of its rate, both ways; `switch`, `inside`: words that enter these namespaces."""
     cable, packet_bytes = plan.cable_of(host), largest_packet(plan)
     for device, words in ((port(cable), switch), (INTERFACE, inside)):

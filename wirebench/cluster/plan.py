@@ -33,7 +33,7 @@ class Cable:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """A cluster to be built.
 
     layout    ranks per machine, as Topology.parse reads it
@@ -71,15 +71,15 @@ class Plan:
         return json.dumps(asdict(self))
 
 
-def load(text: str) -> Plan:
+def load(text: str) -> ClusterPlan:
     """The plan that `Plan.dump` wrote."""
     content = json.loads(text)
     hosts = tuple(Host(host["name"], host["address"], tuple(host["ranks"])) for host in content.pop("hosts"))
     cables = tuple(Cable(**cable) for cable in content.pop("cables"))
-    return Plan(**content, hosts=hosts, cables=cables)
+    return ClusterPlan(**content, hosts=hosts, cables=cables)
 
 
-def make_plan(layout: str, links: str, dilation: float = 1.0) -> Plan:
+def make_plan(layout: str, links: str, dilation: float = 1.0) -> ClusterPlan:
     """Plan the cluster of a layout such as "2+3" or "(2+2)+(3+3)"; machines become hosts h0, h1, ... in order.
 
     links     rates: one for all cables, or one per host separated by commas, or one per level of switches separated by
@@ -102,7 +102,7 @@ def make_plan(layout: str, links: str, dilation: float = 1.0) -> Plan:
     cables = tuple(Cable(child, parent, rates[child] / dilation) for child, parent, _ in levels)
     if min(cable.bits_per_second for cable in cables) < LOWEST:
         raise UserError(f"--dilation: {dilation:g} leaves a link with less than {show_rate(LOWEST)}")
-    return Plan(topology.layout, links, dilation, tuple(hosts), cables)
+    return ClusterPlan(topology.layout, links, dilation, tuple(hosts), cables)
 
 
 def _lay(branch: Branch, switch: str, depth: int, hosts: list[Host], levels: list[tuple[str, str, int]]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from wirebench.cluster.network import INTERFACE
-from wirebench.cluster.plan import SWITCH_ADDRESS, Host, Plan
+from wirebench.cluster.plan import SWITCH_ADDRESS, ClusterPlan, Host
 from wirebench.comm.launch_command import LINK_MBIT, TOLD
 
 ENGINES = ("torch", "horovod")
@@ -13,7 +13,7 @@ _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 
 
 def environment(
-    base: Mapping[str, str], engine: str, plan: Plan, rank: int, port: int, counts: str, typed: str
+    base: Mapping[str, str], engine: str, plan: ClusterPlan, rank: int, port: int, counts: str, typed: str
 ) -> dict[str, str]:
     """The environment of a rank.
 
@@ -48,7 +48,7 @@ def _said_by_launcher(key: str) -> bool:
     return key in _TORCH or any(key.startswith(prefix) and key.endswith(_PLACE) for prefix in _LAUNCHERS)
 
 
-def _torch(plan: Plan, host: Host, rank: int, port: int) -> dict[str, str]:
+def _torch(plan: ClusterPlan, host: Host, rank: int, port: int) -> dict[str, str]:
     return {
         "MASTER_ADDR": plan.hosts[0].address,
         "MASTER_PORT": str(port),
@@ -59,7 +59,7 @@ def _torch(plan: Plan, host: Host, rank: int, port: int) -> dict[str, str]:
     }
 
 
-def _horovod(plan: Plan, host: Host, rank: int, port: int, interface: str) -> dict[str, str]:
+def _horovod(plan: ClusterPlan, host: Host, rank: int, port: int, interface: str) -> dict[str, str]:
     local_rank = host.ranks.index(rank)
     # The ranks that have this number on their host; an uneven host has no such rank for the highest numbers.
     across = [other.name for other in plan.hosts if len(other.ranks) > local_rank]

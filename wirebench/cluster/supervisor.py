@@ -19,7 +19,7 @@ TERM_SECONDS = 5.0
 """Time for the ranks between SIGTERM, or the second Ctrl-C, and SIGKILL."""
 
 
-class Ended(NamedTuple):
+class RankEnded(NamedTuple):
     """A rank's process has ended with this exit code; 128 + n where signal n ended it, as in a shell."""
 
     rank: int
@@ -42,7 +42,7 @@ class Due(NamedTuple):
     number: int
 
 
-Event = Ended | StopRequest | Abandoned | Due
+Event = RankEnded | StopRequest | Abandoned | Due
 
 
 def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[int, str]) -> int:
@@ -57,7 +57,7 @@ def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[i
     agenda: list[tuple[float, int]] = []
     while alive:
         match _next(events, agenda):
-            case Ended(rank, code):
+            case RankEnded(rank, code):
                 del alive[rank]
                 if code and not first_code:
                     first_code = code

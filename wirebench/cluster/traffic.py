@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from wirebench.cluster.network import INTERFACE
-from wirebench.cluster.plan import Plan
+from wirebench.cluster.plan import ClusterPlan
 from wirebench.errors import UserError
 from wirebench.topology.rates import show_rate
 from wirebench.utils.console import columns
@@ -30,7 +30,7 @@ def difference(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:
     return {host: (after[host][0] - before[host][0], after[host][1] - before[host][1]) for host in after}
 
 
-def read_counts(folder: Path, plan: Plan) -> dict[str, int]:
+def read_counts(folder: Path, plan: ClusterPlan) -> dict[str, int]:
     """Bytes that each host's ranks sent to other hosts, by their own counts; empty unless all counts are complete."""
     total = {host.name: 0 for host in plan.hosts}
     for rank, host in plan.host_of.items():
@@ -42,7 +42,7 @@ def read_counts(folder: Path, plan: Plan) -> dict[str, int]:
     return total
 
 
-def traffic_table(plan: Plan, carried: Counters, counts: Mapping[str, int] | None = None) -> Table:
+def traffic_table(plan: ClusterPlan, carried: Counters, counts: Mapping[str, int] | None = None) -> Table:
     """One row per host: link, bytes on eth0 (with headers and acknowledgements), and bytes by the ranks' own counts.
 
     carried  (sent, received) on eth0, by host

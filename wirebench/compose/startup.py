@@ -128,7 +128,7 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class Parser(cli.Parser):
+class Parser(cli.VerbParser):
     """--help for a reader who may have gone; a mistake is one line, as in a config."""
 
     def print_help(self, file: Any = None) -> None:

@@ -20,7 +20,7 @@ from wirebench.errors import UserError
 from wirebench.utils.rng import generator
 
 
-class Entry(NamedTuple):
+class Takeover(NamedTuple):
     """Where a world took an epoch over from another one: before its step `step`, counted from the epoch's first, when
     `images` of the epoch's images had been seen.
     """
@@ -58,7 +58,7 @@ class Shard:
         assert 0 <= rank < size and batch_size > 0 and eval_batch_size >= 0
         self.dataset, self.rank, self.size, self.seed, self.device = dataset, rank, size, seed, device
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size or 2 * batch_size
-        self.entry: Entry | None = None
+        self.entry: Takeover | None = None
         self.steps_per_epoch = dataset.train_size // (batch_size * size)
         if self.steps_per_epoch == 0:
             raise UserError(
@@ -84,7 +84,7 @@ class Shard:
             left = self.dataset.train_size - images
             smaller = bool(images % batch) and left % batch >= 2 * self.size
             steps = min(left // batch + smaller, self.steps_per_epoch)
-            self.entry = Entry(epoch, images, self.steps_per_epoch - steps)
+            self.entry = Takeover(epoch, images, self.steps_per_epoch - steps)
         return epoch * self.steps_per_epoch + (self.entry.step if self.entry else 0)
 
     def worker_steps(self, epoch: int, steps: int) -> float:
@@ -120,7 +120,7 @@ class Shard:
         return left[start : start + share + (self.rank < more)]
 
 
-def images_seen(entry: Entry | None, epoch: int, steps: int, batch: int) -> int:
+def images_seen(entry: Takeover | None, epoch: int, steps: int, batch: int) -> int:
     """Images of `epoch` that were seen when a world of `batch` images a step had made `steps` of its steps."""
     if entry is None or entry.epoch != epoch:
         return steps * batch

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Callable, Sequence
 
+from wirebench.diagnose.cause import Cause, Change
 from wirebench.diagnose.evidence import Evidence
-from wirebench.diagnose.finding import Change, Finding
 from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
 from wirebench.diagnose.words import gbit, ms
 
@@ -13,10 +13,10 @@ SLOWER = 1.2
 MERGING = ("asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal")
 """Schedulers that merge messages by their costs already."""
 
-Rule = Callable[[Evidence, float | None], Finding | None]
+Rule = Callable[[Evidence, float | None], Cause | None]
 
 
-def findings(evidence: Evidence, nominal: float | None, known: Known) -> list[Finding]:
+def findings(evidence: Evidence, nominal: float | None, known: Known) -> list[Cause]:
     """What the rules find, the most expensive first; `nominal` is the link's rate in bytes per second, if known."""
     found = [rule(evidence, nominal) for rule in RULES]
     found.append(full_link(evidence, nominal, known))
@@ -24,12 +24,12 @@ def findings(evidence: Evidence, nominal: float | None, known: Known) -> list[Fi
     return sorted(notable, key=lambda each: -each.gain)
 
 
-def starving(evidence: Evidence, nominal: float | None) -> Finding | None:
+def starving(evidence: Evidence, nominal: float | None) -> Cause | None:
     """The data loader is slower than the step."""
     rank, seconds = max(
         ((each["rank"], each["phases"]["data"]) for each in evidence.ranks), key=lambda pair: float(pair[1])
     )
-    return Finding(
+    return Cause(
         "data",
         f"Rank {rank} waits {ms(seconds)} of a step for its data.",
         f"phases.data of rank {rank}; a step takes {ms(evidence.step)}",
@@ -37,7 +37,7 @@ def starving(evidence: Evidence, nominal: float | None) -> Finding | None:
     )
 
 
-def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
+def slow_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     """One rank computes longer than the others, and they wait for it."""
     if len(evidence.ranks) < 2:
         return None
@@ -47,7 +47,7 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
     if seconds[slowest] < SLOWER * others:
         return None
     host = evidence.ranks[slowest]["host"]
-    return Finding(
+    return Cause(
         "slow rank",
         f"Rank {slowest} on {host} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
         "forward, backward and update by rank: " + ", ".join(ms(each) for each in seconds),
@@ -55,7 +55,7 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
     )
 
 
-def slow_compressor(evidence: Evidence, nominal: float | None) -> Finding | None:
+def slow_compressor(evidence: Evidence, nominal: float | None) -> Cause | None:
     """Compressing takes longer than what it saves on the wire."""
     seconds = evidence.phase("compress")
     rate = evidence.link.bytes_per_second or evidence.alone.bytes_per_second or nominal
@@ -66,7 +66,7 @@ def slow_compressor(evidence: Evidence, nominal: float | None) -> Finding | None
     if seconds <= saved:
         return None
     limit = f"it would pay below {gbit(saved_bytes / seconds)} Gbit/s" if saved_bytes > 0 else "it saves no bytes"
-    return Finding(
+    return Cause(
         "compressor",
         f"Compressing takes {ms(seconds)} of a step and saves {ms(max(saved, 0.0))} of messages: {limit}.",
         f"phases.compress; {saved_bytes / 1e6:.3g} MB fewer than dense at {gbit(rate)} Gbit/s",
@@ -74,7 +74,7 @@ def slow_compressor(evidence: Evidence, nominal: float | None) -> Finding | None
     )
 
 
-def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
+def poor_link(evidence: Evidence, nominal: float | None) -> Cause | None:
     """The link carries much less than it should, or much less than other hosts' do."""
     rate, alone = evidence.link.bytes_per_second, evidence.alone.bytes_per_second
     if rate is None or nominal is None or rate > POOR * nominal:
@@ -91,7 +91,7 @@ def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
         change = "the link is in order alone: look what else uses it, or the processors, during the run"
     else:
         change = f"the link is poor alone, too: {look}"
-    return Finding(
+    return Cause(
         "link",
         f"Messages travel at {gbit(rate)} Gbit/s, where the link has {gbit(nominal)}.",
         "; ".join(told),
@@ -99,7 +99,7 @@ def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
     )
 
 
-def small_messages(evidence: Evidence, nominal: float | None) -> Finding | None:
+def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
     """The time goes into starting messages, not into their bytes."""
     start = evidence.link.start_seconds
     if start is None or len(evidence.messages) < 2:
@@ -115,7 +115,7 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Finding | None:
     # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
     exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
     change = f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds"
-    return Finding(
+    return Cause(
         "small messages",
         f"Starting {len(evidence.messages)} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}.",
         f"{start * 1e3:.3g} ms a round, fitted to the step's messages; scheduler {scheduler}",
@@ -123,7 +123,7 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Finding | None:
     )
 
 
-def wrong_interface(evidence: Evidence, nominal: float | None) -> Finding | None:
+def wrong_interface(evidence: Evidence, nominal: float | None) -> Cause | None:
     """Messages take an interface that is slower than another one of the host."""
     for each in evidence.ranks:
         rates, sent = each.get("link_mbit") or {}, each.get("sent") or {}
@@ -132,7 +132,7 @@ def wrong_interface(evidence: Evidence, nominal: float | None) -> Finding | None
             continue
         used, best = max(outside, key=outside.__getitem__), max(rates, key=rates.__getitem__)
         if used in rates and rates[used] < rates[best]:
-            return Finding(
+            return Cause(
                 "interface",
                 f"{each['host']} sends over {used} ({rates[used]:g} Mbit/s), though {best} has {rates[best]:g} Mbit/s.",
                 f"{outside[used] / 1e6:.4g} MB over {used}, {outside.get(best, 0) / 1e6:.4g} over {best} in this run",
@@ -147,14 +147,14 @@ def wrong_interface(evidence: Evidence, nominal: float | None) -> Finding | None
     return None
 
 
-def too_many_threads(evidence: Evidence, nominal: float | None) -> Finding | None:
+def too_many_threads(evidence: Evidence, nominal: float | None) -> Cause | None:
     """The ranks of a machine start more threads than it has cores."""
     for rank, each in enumerate(evidence.ranks):
         threads, cores, ranks = each.get("threads"), each.get("cores"), evidence.crowd(rank)
         # One thread each is the least there is: then there are too many ranks (shared_processor).
         if threads and cores and threads > 1 and threads * ranks > cores:
             wanted = max(1, cores // ranks)
-            return Finding(
+            return Cause(
                 "threads",
                 f"{ranks} ranks of {threads} threads share the {cores} cores of {each['host']}.",
                 f"ranks[].threads and ranks[].cores of the record; {wanted} a rank would fit",
@@ -169,7 +169,7 @@ def too_many_threads(evidence: Evidence, nominal: float | None) -> Finding | Non
     return None
 
 
-def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | None:
+def shared_processor(evidence: Evidence, nominal: float | None) -> Cause | None:
     """More ranks than cores on a machine, and computing takes so much longer for it."""
     crowded = [
         rank for rank, each in enumerate(evidence.ranks) if each.get("cores") and evidence.crowd(rank) > each["cores"]
@@ -179,7 +179,7 @@ def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | Non
     growth, told = _growth(evidence, crowded)
     first = evidence.ranks[crowded[0]]
     ranks, cores = evidence.crowd(crowded[0]), first["cores"]
-    return Finding(
+    return Cause(
         "shared processor",
         f"{ranks} ranks share the {cores} cores of {first['host']}'s machine, and computing takes {ms(growth)} longer "
         "for it.",
@@ -208,12 +208,12 @@ def _growth(evidence: Evidence, crowded: Sequence[int]) -> tuple[float, str]:
     return max(together - alone, 0.0), f"they compute {ms(together)} of a step, ranks with a core each {ms(alone)}"
 
 
-def staged(evidence: Evidence, nominal: float | None) -> Finding | None:
+def staged(evidence: Evidence, nominal: float | None) -> Cause | None:
     """Gradients on a GPU travel through the host's memory."""
     record = evidence.record
     if record["device"] != "cuda" or record.get("backend") not in ("gloo", "mpi"):
         return None
-    return Finding(
+    return Cause(
         "staged",
         f"Gradients are on a GPU, but {record.get('backend')} sends them: each message is copied to the host and back.",
         "device and backend of the record",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wirebench.diagnose.link import Message
+from wirebench.diagnose.link import TimedMessage
 from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
@@ -13,7 +13,7 @@ REQUESTS, EXCHANGE = "requests", "exchange"
 """Tracks of trace.json."""
 
 
-class Drawn(NamedTuple):
+class DrawnSteps(NamedTuple):
     """What trace.json says of a step of rank 0.
 
     messages  in order, each at its fastest
@@ -21,15 +21,15 @@ class Drawn(NamedTuple):
     buckets   elements of each bucket of the gradient, in backward order; () where they are not drawn
     """
 
-    messages: Sequence[Message] = ()
+    messages: Sequence[TimedMessage] = ()
     seconds: float = 0.0
     buckets: tuple[int, ...] = ()
 
 
-NOTHING = Drawn()
+NOTHING = DrawnSteps()
 
 
-def read(path: Path, record: dict[str, Any]) -> Drawn:
+def read(path: Path, record: dict[str, Any]) -> DrawnSteps:
     """Read trace.json; nothing where it is missing, or where its steps differ in their number of requests."""
     try:
         content = json_of(readable(path).read_text(encoding="utf-8"))
@@ -50,12 +50,14 @@ def read(path: Path, record: dict[str, Any]) -> Drawn:
     steps = [spans[place : place + each_step] for place in range(0, len(spans), each_step)]
     rounds = [request.get("rounds") or 1 for request in record["requests"]]
     messages = [
-        Message(column[0][0], min(span[1] for span in column), statistics.median(span[2] for span in column), count)
+        TimedMessage(
+            column[0][0], min(span[1] for span in column), statistics.median(span[2] for span in column), count
+        )
         for column, count in zip(zip(*steps, strict=True), rounds, strict=True)
     ]
     seconds = statistics.median(sum(span[1] for span in step) for step in steps)
     numbered = sorted(buckets, key=lambda name: int(name.rpartition(" ")[2]))
-    return Drawn(messages, seconds, tuple(buckets[name] for name in numbered))
+    return DrawnSteps(messages, seconds, tuple(buckets[name] for name in numbered))
 
 
 def _track(events: Sequence[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:

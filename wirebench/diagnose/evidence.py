@@ -8,8 +8,8 @@ from typing import Any
 
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.diagnose import drawn, live
-from wirebench.diagnose.drawn import NOTHING, Drawn
-from wirebench.diagnose.link import UNKNOWN, Link, Message, fitted
+from wirebench.diagnose.drawn import NOTHING, DrawnSteps
+from wirebench.diagnose.link import UNKNOWN, FittedLink, TimedMessage, fitted
 from wirebench.diagnose.live import UnderWay
 from wirebench.errors import UserError
 from wirebench.profiling.profile_files import LAYERS
@@ -39,16 +39,16 @@ class Evidence:
 
     record: dict[str, Any]
     ranks: Sequence[dict[str, Any]]
-    drawn: Drawn = NOTHING
-    link: Link = UNKNOWN
-    alone: Link = UNKNOWN
+    drawn: DrawnSteps = NOTHING
+    link: FittedLink = UNKNOWN
+    alone: FittedLink = UNKNOWN
     under_way: UnderWay | None = None
     nominal_start: float | None = None
     folder: Path = Path()
     layers: Trace | None = None
 
     @property
-    def messages(self) -> Sequence[Message]:
+    def messages(self) -> Sequence[TimedMessage]:
         """The messages of a step, in order; empty if they are not known."""
         return self.drawn.messages
 

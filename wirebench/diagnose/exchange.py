@@ -11,7 +11,7 @@ from wirebench.diagnose.words import gbit, ms
 SECONDS, RATE = "s", "B/s"
 
 
-class Row(NamedTuple):
+class ExchangeRow(NamedTuple):
     """A name, a value in its unit (SECONDS or RATE; None: not known), and what it rests on or stands beside."""
 
     name: str
@@ -20,12 +20,12 @@ class Row(NamedTuple):
     evidence: str
 
 
-def rows(evidence: Evidence) -> list[Row]:
+def rows(evidence: Evidence) -> list[ExchangeRow]:
     """What the messages are made of, what they carry a second, a start-up, and what the launcher took."""
     return [*_parts(evidence), _bus_bandwidth(evidence), _start_up(evidence), _launcher(evidence)]
 
 
-def _parts(evidence: Evidence) -> list[Row]:
+def _parts(evidence: Evidence) -> list[ExchangeRow]:
     """Rounds x start-up, bytes / rate, and what the fitted line leaves of all messages."""
     link, messages = evidence.link, evidence.messages
     rounds, size = sum(each.rounds for each in messages), sum(each.wire_bytes for each in messages)
@@ -44,13 +44,13 @@ def _parts(evidence: Evidence) -> list[Row]:
     if starting is not None and carrying is not None:
         rest = whole - starting - carrying
     return [
-        Row("rounds x start-up", starting, SECONDS, of_rounds),
-        Row("bytes / rate", carrying, SECONDS, of_bytes),
-        Row("beside that line", rest, SECONDS, f"of {ms(whole)}, the {len(messages)} messages of a step"),
+        ExchangeRow("rounds x start-up", starting, SECONDS, of_rounds),
+        ExchangeRow("bytes / rate", carrying, SECONDS, of_bytes),
+        ExchangeRow("beside that line", rest, SECONDS, f"of {ms(whole)}, the {len(messages)} messages of a step"),
     ]
 
 
-def _bus_bandwidth(evidence: Evidence) -> Row:
+def _bus_bandwidth(evidence: Evidence) -> ExchangeRow:
     """Bus bandwidth as nccl-tests defines it: bytes that a rank sends over the seconds of its messages.
 
     Its evidence is the bandwidth of the network alone: the same number of the engine's own all-reduces, by the line
@@ -62,18 +62,20 @@ def _bus_bandwidth(evidence: Evidence) -> Row:
     if alone.bytes_per_second is not None and evidence.messages:
         expected = len(evidence.messages) * (alone.start_seconds or 0.0) + size / alone.bytes_per_second
         told = f"by the fit of the network alone {gbit(size / expected)} Gbit/s"
-    return Row("busbw of the messages", size / whole if whole else None, RATE, told)
+    return ExchangeRow("busbw of the messages", size / whole if whole else None, RATE, told)
 
 
-def _start_up(evidence: Evidence) -> Row:
+def _start_up(evidence: Evidence) -> ExchangeRow:
     nominal = evidence.nominal_start
     told = "no nominal one is known (--link 10gbe gives one)" if nominal is None else f"nominal {ms(nominal)}"
-    return Row("start-up of a round", evidence.link.start_seconds, SECONDS, told)
+    return ExchangeRow("start-up of a round", evidence.link.start_seconds, SECONDS, told)
 
 
-def _launcher(evidence: Evidence) -> Row:
+def _launcher(evidence: Evidence) -> ExchangeRow:
     seconds = evidence.record.get("startup_seconds")
     whole = (seconds or 0.0) + (evidence.record.get("seconds_total") or 0.0)
     share = f", {seconds / whole:.0%} of the run" if seconds and whole > seconds else ""
     told = f"once, from the start of rank 0's process to the first step{share}"
-    return Row("launcher and start", seconds, SECONDS, told if seconds is not None else "the record does not have it")
+    return ExchangeRow(
+        "launcher and start", seconds, SECONDS, told if seconds is not None else "the record does not have it"
+    )

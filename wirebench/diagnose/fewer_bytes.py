@@ -21,7 +21,7 @@ from wirebench.config.loader import Config, overridden
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.diagnose.evidence import Evidence
-from wirebench.diagnose.link import Link
+from wirebench.diagnose.link import FittedLink
 from wirebench.errors import UserError
 from wirebench.gradient.schedule import Mode
 from wirebench.planner import ranges
@@ -40,8 +40,7 @@ from wirebench.simulation.simulator import Compressing, Simulated, Simulator
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.topology.presets import Network, cluster
 from wirebench.topology.processor import Processor
-from wirebench.topology.tree import Link as TreeLink
-from wirebench.topology.tree import Topology
+from wirebench.topology.tree import Link, Topology
 from wirebench.utils import this_machine
 
 MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
@@ -73,7 +72,7 @@ class Other:
     Raises UserError where the run's config cannot be read here, or where its hardware's memory is not known.
     """
 
-    def __init__(self, evidence: Evidence, link: Link) -> None:
+    def __init__(self, evidence: Evidence, link: FittedLink) -> None:
         self.evidence, self.link = evidence, link
         self.config = resolve(overridden(copy.deepcopy(evidence.record["config"]), []))
         self.workers = int(evidence.record["world_size"])
@@ -198,7 +197,7 @@ class Other:
         each = start / (2 * (self.workers - 1)) if native and self.config.collective.name == "native" else start
         here = max(int(rank.get("ranks_on_host", 1)) for rank in self.evidence.ranks)
         made = cluster(Network(each, rate, "the run's messages"), self.workers, here)
-        return replace(made, native=(TreeLink(start, rate),) if native else (), processor=self.processor)
+        return replace(made, native=(Link(start, rate),) if native else (), processor=self.processor)
 
     def _processor(self) -> Processor:
         """What messages cost the cores of an emulated cluster, which all of its ranks share; nothing on hosts' own."""

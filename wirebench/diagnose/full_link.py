@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from wirebench.compose.resolve import resolve, scheduler_of
 from wirebench.config.loader import from_dict
+from wirebench.diagnose.cause import Cause, Change
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.fewer_bytes import MODES, Other, Saving
-from wirebench.diagnose.finding import Change, Finding
-from wirebench.diagnose.link import UNKNOWN, Link
+from wirebench.diagnose.link import UNKNOWN, FittedLink
 from wirebench.diagnose.words import gbit, ms
 from wirebench.errors import UserError
 from wirebench.planner.accuracy import LOSS, TOLERANCE, Accuracies, Ended
@@ -28,7 +28,7 @@ LATE = "nccl"
 """The back end whose calls return before they are done, so that its messages have no times."""
 
 
-def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Finding | None:
+def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Cause | None:
     """Messages fill the link, and a compressor would send fewer bytes; `nominal`: its bytes per second, if known."""
     link = carried(evidence)
     rate = link.bytes_per_second
@@ -45,7 +45,7 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Findin
     of = "" if nominal is None else f" of {gbit(nominal)}"
     waits = f"the exchange waits {ms(evidence.exposed)} of a step ({evidence.exposed / evidence.whole:.0%})"
     what = "Messages inside this host are slow" if evidence.on_one_host else "Your link is full"
-    return Finding(
+    return Cause(
         "full link",
         f"{what}: {waits}, at {gbit(size / seconds)}{of} Gbit/s.",
         f"{size / 1e6:.4g} MB in {len(evidence.messages)} messages of a step, which take {ms(evidence.drawn.seconds)}",
@@ -54,7 +54,7 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Findin
     )
 
 
-def carried(evidence: Evidence) -> Link:
+def carried(evidence: Evidence) -> FittedLink:
     """The link as a usual step finds it: start-up of a round as fitted, and the rate at which the rest carries bytes.
 
     Where no start-up can be fitted, it is UNSURE_START. Unknown where the messages have no times.
@@ -63,7 +63,7 @@ def carried(evidence: Evidence) -> Link:
         return UNKNOWN
     start = UNSURE_START if evidence.link.start_seconds is None else evidence.link.start_seconds
     seconds = _seconds(evidence) - start * sum(each.rounds for each in evidence.messages)
-    return Link(start, _size(evidence) / seconds) if seconds > 0 and _size(evidence) > 0 else UNKNOWN
+    return FittedLink(start, _size(evidence) / seconds) if seconds > 0 and _size(evidence) > 0 else UNKNOWN
 
 
 def _size(evidence: Evidence) -> float:
@@ -95,7 +95,7 @@ def advise_line(evidence: Evidence, rate: float) -> str:
     return shlex.join(["wirebench", "advise", *words, *(["--per-machine", str(each)] if each > 1 else [])])
 
 
-def _changes(evidence: Evidence, link: Link, known: Known) -> tuple[tuple[Change, ...], tuple[str, ...]] | None:
+def _changes(evidence: Evidence, link: FittedLink, known: Known) -> tuple[tuple[Change, ...], tuple[str, ...]] | None:
     """What would help, and lines on it; None where nothing can be said of this run."""
     images = evidence.record.get("samples", {}).get("unit", "images") == "images"
     try:

@@ -13,7 +13,7 @@ TINY = 8_000
 """Bytes of a round whose transfer time is negligible; without a larger round the rate is unknown."""
 
 
-class Message(NamedTuple):
+class TimedMessage(NamedTuple):
     """A request of every step, as rank 0 saw it, or an all-reduce that was measured alone.
 
     seconds  the shortest of those that were timed: the one that waited least for another rank
@@ -26,17 +26,17 @@ class Message(NamedTuple):
     rounds: int
 
 
-class Link(NamedTuple):
+class FittedLink(NamedTuple):
     """What a message costs: seconds to start a round, and bytes per second; None if unknown."""
 
     start_seconds: float | None
     bytes_per_second: float | None
 
 
-UNKNOWN = Link(None, None)
+UNKNOWN = FittedLink(None, None)
 
 
-def fitted(messages: Sequence[Message]) -> Link:
+def fitted(messages: Sequence[TimedMessage]) -> FittedLink:
     """The line seconds = start * rounds + bytes / rate through all messages; both lie above 0, or are not known.
 
     Where the line would have a constant below 0, as noise and short messages that arrive too early can give it, one
@@ -49,7 +49,7 @@ def fitted(messages: Sequence[Message]) -> Link:
     if max(sizes) < ALIKE * min(sizes):
         # The rate is the least that it can be.
         rate = max(each.wire_bytes / each.seconds for each in known)
-        return Link(None, rate if rate > 0 else None)
+        return FittedLink(None, rate if rate > 0 else None)
     rounds, sizes_, seconds = (
         np.array(column, dtype=float)
         for column in zip(*((each.rounds, each.wire_bytes, each.seconds) for each in known), strict=True)
@@ -58,10 +58,10 @@ def fitted(messages: Sequence[Message]) -> Link:
     starts, shares = rounds / seconds, sizes_ / seconds
     (start, per_byte), *_ = np.linalg.lstsq(np.stack([starts, shares], 1), np.ones_like(seconds), rcond=None)
     if start > 0 and per_byte > 0 and max(sizes) > TINY:
-        return Link(float(start), float(1 / per_byte))
+        return FittedLink(float(start), float(1 / per_byte))
     if start > 0:
-        return Link(_alone(starts), None)
-    return Link(None, 1 / _alone(shares))
+        return FittedLink(_alone(starts), None)
+    return FittedLink(None, 1 / _alone(shares))
 
 
 def _alone(column: NDArray[np.float64]) -> float:

@@ -19,7 +19,7 @@ from wirebench.comm.launch import launched
 from wirebench.comm.peers import gather
 from wirebench.config.loader import EngineConfig
 from wirebench.diagnose.launching import TORCHRUN, started
-from wirebench.diagnose.link import Link, Message, fitted
+from wirebench.diagnose.link import FittedLink, TimedMessage, fitted
 from wirebench.errors import UserError
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.telemetry.rank_facts import link_mbit
@@ -35,7 +35,7 @@ REPEATS = 5
 LONG_SECONDS = 0.5
 
 
-class Measured(NamedTuple):
+class NetworkAlone(NamedTuple):
     """All-reduce times of the network without other traffic.
 
     times    (bytes of the tensor, seconds of the fastest all-reduce on its slowest rank)
@@ -45,13 +45,13 @@ class Measured(NamedTuple):
     """
 
     times: Sequence[tuple[int, float]]
-    link: Link
+    link: FittedLink
     nominal: float | None
     by: str
     differs: str
 
 
-def alone(record: dict[str, Any]) -> Measured | None:
+def alone(record: dict[str, Any]) -> NetworkAlone | None:
     """Measure; None on every rank but the first. UserError where no launcher has started several ranks."""
     if launched().alone:
         raise UserError(f"--measure: is started as the run was, on every rank: {_how(record)}")
@@ -63,9 +63,9 @@ def alone(record: dict[str, Any]) -> Measured | None:
     engine.close()
     if not engine.is_first:
         return None
-    messages = [Message("Sum", seconds, ring_reduce_bytes(size, engine.size), 1) for size, seconds in times]
+    messages = [TimedMessage("Sum", seconds, ring_reduce_bytes(size, engine.size), 1) for size, seconds in times]
     by, wanted = (f"{name} x {size}" for name, size in _both(engine, record))
-    return Measured(times, fitted(messages), nominal, f"{by} ({engine.backend})", "" if by == wanted else wanted)
+    return NetworkAlone(times, fitted(messages), nominal, f"{by} ({engine.backend})", "" if by == wanted else wanted)
 
 
 def _both(engine: Engine, record: dict[str, Any]) -> tuple[tuple[str, int], tuple[str, int]]:

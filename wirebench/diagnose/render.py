@@ -5,13 +5,13 @@ from typing import Any
 
 from wirebench.bench.collectives import size_text
 from wirebench.diagnose.busy import busy
+from wirebench.diagnose.cause import Cause
 from wirebench.diagnose.evidence import COMPUTING, Evidence
-from wirebench.diagnose.exchange import SECONDS, Row, rows
-from wirebench.diagnose.finding import Finding
+from wirebench.diagnose.exchange import SECONDS, ExchangeRow, rows
 from wirebench.diagnose.full_link import NOTABLE
-from wirebench.diagnose.link import Link
-from wirebench.diagnose.measure import Measured
-from wirebench.diagnose.trial import TURNS, Trial
+from wirebench.diagnose.link import FittedLink
+from wirebench.diagnose.measure import NetworkAlone
+from wirebench.diagnose.trial import TURNS, Attempt
 from wirebench.diagnose.words import gbit, ms
 
 NO_LINK = "A link cannot be judged by this run."
@@ -34,7 +34,7 @@ def parts(evidence: Evidence) -> dict[str, float]:
     }
 
 
-def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> list[str]:
+def lines(evidence: Evidence, found: Sequence[Cause], nominal: float | None) -> list[str]:
     """The diagnosis."""
     told = [*_under_way(evidence), *busy(evidence.record), _step(evidence)]
     told += [_part(name, seconds, f"{seconds / evidence.whole:7.1%}") for name, seconds in parts(evidence).items()]
@@ -55,7 +55,7 @@ def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -
     return told
 
 
-def _changes(finding: Finding, evidence: Evidence) -> list[str]:
+def _changes(finding: Cause, evidence: Evidence) -> list[str]:
     """A line, or a table where the changes are other compressors."""
     if all(each.wire_bytes is None for each in finding.changes):
         return [f"   change: {each.what}; it may save {_share(each.gain, evidence)}" for each in finding.changes]
@@ -107,21 +107,21 @@ def _exchange(evidence: Evidence) -> str:
     return "exchange, not hidden" if evidence.has_network else "exchange, computed here"
 
 
-def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None) -> list[str]:
+def measured_lines(measured: NetworkAlone, evidence: Evidence, nominal: float | None) -> list[str]:
     """The network alone, beside what the run got and what the link should give."""
     told = [f"The network alone, all-reduces of {measured.by}:"]
     if measured.differs:
         told.append(f"  (the run was {measured.differs})")
     told += [f"  {size_text(size):>9} {ms(seconds):>10}" for size, seconds in measured.times]
     rows = {
-        "nominal": Link(evidence.nominal_start, nominal),
+        "nominal": FittedLink(evidence.nominal_start, nominal),
         "alone": measured.link,
         "in the run": evidence.link,
     }
     return [*told, *(f"  {name:12} {_link(link)}" for name, link in rows.items()), ""]
 
 
-def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
+def trial_lines(trial: Attempt, evidence: Evidence) -> list[str]:
     """What changes were predicted to save, and what they saved."""
     told = ["", f"Tried in {TURNS} turns, {trial.steps} steps each:"]
     told += [f"  {line}" for line in (*busy(evidence.record), *trial.busy)]
@@ -139,7 +139,7 @@ def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
     return told
 
 
-def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> dict[str, Any]:
+def as_json(evidence: Evidence, found: Sequence[Cause], nominal: float | None) -> dict[str, Any]:
     """The diagnosis as JSON values."""
     return {
         "under_way": None if evidence.under_way is None else evidence.under_way._asdict(),
@@ -158,14 +158,14 @@ def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None)
     }  # fmt: skip
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Cause) -> dict[str, Any]:
     return {
         "name": finding.name, "sentence": finding.sentence, "evidence": finding.evidence, "gain": finding.gain,
         "changes": [each._asdict() for each in finding.changes], "remarks": list(finding.remarks),
     }  # fmt: skip
 
 
-def trial_json(trial: Trial) -> dict[str, Any]:
+def trial_json(trial: Attempt) -> dict[str, Any]:
     """A trial as JSON values."""
     return {
         "passed_over": list(trial.passed_over),
@@ -218,7 +218,7 @@ def _rows(evidence: Evidence) -> list[str]:
     return ["Of the exchange, hidden or not, as rank 0 saw it:", *known, ""] if known else []
 
 
-def _row(row: Row) -> str:
+def _row(row: ExchangeRow) -> str:
     value = row.value or 0.0
     return f"  {row.name:28} {ms(value) if row.unit == SECONDS else f'{gbit(value)} Gbit/s':>12}  {row.evidence}"
 
@@ -242,7 +242,7 @@ def _network(evidence: Evidence, nominal: float | None) -> list[str]:
     return told
 
 
-def _link(link: Link) -> str:
+def _link(link: FittedLink) -> str:
     rate = "not known" if link.bytes_per_second is None else f"{gbit(link.bytes_per_second)} Gbit/s"
     return rate if link.start_seconds is None else f"{rate}, {ms(link.start_seconds)} to start"
 

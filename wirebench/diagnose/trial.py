@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from wirebench.diagnose.busy import busiest
+from wirebench.diagnose.cause import Cause, Change, best_first
 from wirebench.diagnose.evidence import Evidence
-from wirebench.diagnose.finding import Change, Finding, best_first
 from wirebench.diagnose.launching import Started, run, started
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -59,7 +59,7 @@ class Tried(NamedTuple):
         return statistics.median(self.saved)
 
 
-class Trial(NamedTuple):
+class Attempt(NamedTuple):
     """What changes were predicted to save, and what they saved.
 
     tried    the best changes that a setting makes, the best first; passed_over: names of more expensive findings
@@ -92,7 +92,7 @@ class Short(NamedTuple):
     shown: str = ""
 
 
-def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: int) -> Trial | None:
+def attempt(evidence: Evidence, found: Sequence[Cause], folder: Path, steps: int) -> Attempt | None:
     """Try the best changes, of all findings, that settings can make; None if there is no such change.
 
     folder  of the run, in which the short runs are made and removed: every host of the job sees it
@@ -119,7 +119,7 @@ def attempt(evidence: Evidence, found: Sequence[Finding], folder: Path, steps: i
         for change, short, seconds in zip(chosen, changed, afters, strict=True)
     ]
     having = [any(change.can_be_tried for change in each.changes) for each in found]
-    return Trial(tuple(tried), tuple(each.name for each in found[: having.index(True)]), steps, befores, busy)
+    return Attempt(tuple(tried), tuple(each.name for each in found[: having.index(True)]), steps, befores, busy)
 
 
 Turns = tuple[tuple[float, ...], tuple[float, ...]]

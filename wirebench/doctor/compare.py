@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wirebench.doctor.answers import FACTS
-from wirebench.doctor.wire import Timed
+from wirebench.doctor.wire import LinkTimes
 from wirebench.topology.rates import show_rate
 
 CLOCK_SECONDS = 1.0
@@ -20,7 +20,7 @@ OF_NOMINAL = 0.8
 Facts = Mapping[str, Any]
 
 
-class Finding(NamedTuple):
+class HostFinding(NamedTuple):
     """What is wrong at one host, and what mends it."""
 
     host: str
@@ -54,7 +54,7 @@ def mends(folder: str) -> dict[str, str]:
 _NAMES = {"dirty": "uncommitted changes", "horovod_build": "Horovod's build", "gpus": "GPUs", "driver": "GPU driver"}
 
 
-def differing(facts: Mapping[str, Facts], folder: str) -> list[Finding]:
+def differing(facts: Mapping[str, Facts], folder: str) -> list[HostFinding]:
     """Hosts that have something else than most; where it is even, than the first host."""
     found = []
     for name, mend in mends(folder).items():
@@ -63,7 +63,7 @@ def differing(facts: Mapping[str, Facts], folder: str) -> list[Finding]:
         most = Counter(shown.values()).most_common(1)[0][0]
         like = next(host for host in shown if shown[host] == most)
         found += [
-            Finding(host, f"{_NAMES.get(name, name)}: {value}, {like} has {most}", mend.format(most=most))
+            HostFinding(host, f"{_NAMES.get(name, name)}: {value}, {like} has {most}", mend.format(most=most))
             for host, value in shown.items()
             if value != most
         ]
@@ -79,32 +79,32 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def lacking(facts: Mapping[str, Facts], config: str | None, interface: str | None) -> list[Finding]:
+def lacking(facts: Mapping[str, Facts], config: str | None, interface: str | None) -> list[HostFinding]:
     """Hosts that lack what a run needs, whatever the others have."""
     found = []
     for host, known in facts.items():
         if missing := [name for name in FACTS if name not in known]:
             mend = "another version of Wirebench answers there: bring it to the same commit"
-            found.append(Finding(host, f"facts: it does not say {', '.join(missing)}", mend))
+            found.append(HostFinding(host, f"facts: it does not say {', '.join(missing)}", mend))
         if config and known.get("config") is None:
-            found.append(Finding(host, f"config: {config} is not there", "copy it there"))
+            found.append(HostFinding(host, f"config: {config} is not there", "copy it there"))
         if interface and known.get("address") is None:
             has = ", ".join(known.get("interfaces", [])) or "none"
-            found.append(Finding(host, f"interface: {interface} has no IPv4 address", f"it has {has}"))
+            found.append(HostFinding(host, f"interface: {interface} has no IPv4 address", f"it has {has}"))
         for name, what in (("free_gb", "the project's folder"), ("shared_memory_gb", "/dev/shm")):
             free = known.get(name)
             if free is not None and free < (FREE_GB if name == "free_gb" else FREE_GB / 10):
-                found.append(Finding(host, f"disk: {free:.2f} GB are free in {what}", "make room there"))
+                found.append(HostFinding(host, f"disk: {free:.2f} GB are free in {what}", "make room there"))
     return found
 
 
-def clocks(ahead: Mapping[str, float]) -> list[Finding]:
+def clocks(ahead: Mapping[str, float]) -> list[HostFinding]:
     """Clocks that are off, against the middle one of all; `ahead`: seconds by which each is ahead of ours."""
     if not ahead:
         return []
     middle = sorted(ahead.values())[(len(ahead) - 1) // 2]
     return [
-        Finding(
+        HostFinding(
             host, f"clock: {abs(off - middle):.1f} s {'ahead' if off > middle else 'behind'}",
             "run an NTP client there (systemctl enable --now systemd-timesyncd)",
         )
@@ -117,25 +117,25 @@ Way = tuple[str, str]
 """A pair of hosts: (from, to)."""
 
 
-def unreachable(ways: Mapping[Way, str], port: int | None) -> list[Finding]:
+def unreachable(ways: Mapping[Way, str], port: int | None) -> list[HostFinding]:
     """Ways on which no connection came about, with why."""
     what = f"port {port}" if port else "a free port"
     return [
-        Finding(
+        HostFinding(
             there, f"{what} is not reached from {here}: {why}", "open the ports between the hosts in their firewalls"
         )
         for (here, there), why in ways.items()
     ]
 
 
-def not_listening(host: str, port: int, why: str) -> Finding:
+def not_listening(host: str, port: int, why: str) -> HostFinding:
     """A port that a host itself cannot have: no firewall between the hosts is the reason."""
     what = f"port {port}" if port else "a free port"
     mend = "see what has it there (ss -ltnp), or name another port"
-    return Finding(host, f"{what} cannot be listened on: {why}", mend)
+    return HostFinding(host, f"{what} cannot be listened on: {why}", mend)
 
 
-def slow(ways: Mapping[Way, Timed], nominal: float | None) -> list[Finding]:
+def slow(ways: Mapping[Way, LinkTimes], nominal: float | None) -> list[HostFinding]:
     """Links that carry much less than the fastest, or than `nominal` bits per second."""
     if not ways:
         return []
@@ -152,11 +152,11 @@ def slow(ways: Mapping[Way, Timed], nominal: float | None) -> list[Finding]:
         else:
             continue
         mend = "look at its cable, switch port and interface (ethtool), or name another with --interface"
-        found.append(Finding(here, f"link: {_rate(rate)} to {there}, {reason}", mend))
+        found.append(HostFinding(here, f"link: {_rate(rate)} to {there}, {reason}", mend))
     return found
 
 
-def summary(hosts: Sequence[str], ways: Mapping[Way, Timed], nominal: float | None = None) -> str:
+def summary(hosts: Sequence[str], ways: Mapping[Way, LinkTimes], nominal: float | None = None) -> str:
     """What was measured, in a line; `nominal`: what each link should carry, bits per second."""
     if not ways:
         return f"{len(hosts)} hosts" if len(hosts) > 1 else "1 host, so no link was measured"

@@ -50,7 +50,7 @@ def parse_hosts(words: Sequence[str]) -> list[str]:
     return names
 
 
-class Host:
+class AskedHost:
     """One host with a running agent, in the same folder and with the same Python as here."""
 
     def __init__(self, name: str, ssh: str = SSH) -> None:

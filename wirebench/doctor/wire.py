@@ -19,7 +19,7 @@ _CHUNK = bytes(2**18)
 _RATE = struct.Struct("!d")
 
 
-class Timed(NamedTuple):
+class LinkTimes(NamedTuple):
     """What a connection did.
 
     round_trip        seconds for a byte there and back, the median
@@ -72,7 +72,7 @@ def _rate(connection: socket.socket) -> float:
     return (total - before) / (end - steady) if end > steady else 0.0
 
 
-def measure(address: str, port: int, seconds: float) -> Timed:
+def measure(address: str, port: int, seconds: float) -> LinkTimes:
     """Time the way to a host that listens; OSError where it is not reached."""
     with socket.create_connection((address, port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -84,7 +84,7 @@ def measure(address: str, port: int, seconds: float) -> Timed:
         told = connection.recv(_RATE.size, socket.MSG_WAITALL)
         if len(told) < _RATE.size:
             raise ConnectionResetError("the other host closed the connection")
-        return Timed(statistics.median(trips), *_RATE.unpack(told))
+        return LinkTimes(statistics.median(trips), *_RATE.unpack(told))
 
 
 def _ping(connection: socket.socket) -> float:

@@ -31,10 +31,10 @@ has it (RequestExecutor._reduce).
 
 def step_trace(simulated: Simulated, layers: Sequence[LayerCost], ranks: int, collective: str) -> RankTrace:
     """The trace of each of `ranks` ranks; `layers` in backward order, `collective` the name of what serves requests."""
-    return _Step(simulated, [layer.name for layer in layers], ranks, collective).trace
+    return _StepBuilder(simulated, [layer.name for layer in layers], ranks, collective).trace
 
 
-class _Step:
+class _StepBuilder:
     """Builds a trace in the order in which a feeder may read it: nodes after those that they wait for."""
 
     def __init__(self, simulated: Simulated, names: Sequence[str], ranks: int, collective: str) -> None:

@@ -15,7 +15,7 @@ TOKEN = ":::MLLOG"
 START, END, POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """One line; `seconds` from the first step on, less than 0 before it."""
 
     seconds: float
@@ -34,7 +34,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     return [_line(origin, event) for event in _events(record)]
 
 
-def _line(origin: float, event: Event) -> str:
+def _line(origin: float, event: LogEvent) -> str:
     content = {
         "namespace": "", "time_ms": round(1000 * (origin + event.seconds)), "event_type": event.kind,
         "key": event.key, "value": event.value, "metadata": dict(event.metadata),
@@ -42,18 +42,18 @@ def _line(origin: float, event: Event) -> str:
     return f"{TOKEN} {json.dumps(content, allow_nan=False)}"
 
 
-def _events(record: Mapping[str, Any]) -> Iterator[Event]:
+def _events(record: Mapping[str, Any]) -> Iterator[LogEvent]:
     started = record.get("startup_seconds")  # older records have none
     begin = -(started or 0.0)
     if started is not None:
-        yield Event(begin, START, "init_start")
+        yield LogEvent(begin, START, "init_start")
     for key, value in _setting(record).items():
         if value is not None:
-            yield Event(begin, POINT, key, value)
+            yield LogEvent(begin, POINT, key, value)
     if started is not None:
-        yield Event(0.0, END, "init_stop")
+        yield LogEvent(0.0, END, "init_stop")
     resumed = record.get("resumed_at")
-    yield Event(0.0, START, "run_start", metadata={} if resumed is None else {"resumed_at": resumed})
+    yield LogEvent(0.0, START, "run_start", metadata={} if resumed is None else {"resumed_at": resumed})
     end = 0.0
     for entry in record["history"]:
         yield from _epoch(entry, end)
@@ -61,22 +61,22 @@ def _events(record: Mapping[str, Any]) -> Iterator[Event]:
     end = max(end, record["seconds_total"] or 0.0)
     rate = record["images_per_second"]
     if rate["median"] is not None:
-        yield Event(end, POINT, "throughput", rate["median"], {"unit": "samples/s", "steps": rate["steps"]})
-    yield Event(end, END, "run_stop", metadata={"status": _status(record), "wirebench_status": record["status"]})
+        yield LogEvent(end, POINT, "throughput", rate["median"], {"unit": "samples/s", "steps": rate["steps"]})
+    yield LogEvent(end, END, "run_stop", metadata={"status": _status(record), "wirebench_status": record["status"]})
 
 
-def _epoch(entry: Mapping[str, Any], begin: float) -> Iterator[Event]:
+def _epoch(entry: Mapping[str, Any], begin: float) -> Iterator[LogEvent]:
     """One epoch's training and evaluation; MLPerf counts epochs from 1."""
     number, end = {"epoch_num": entry["epoch"] + 1}, _end_of(entry, begin)
     evaluating = entry.get("eval_seconds")  # None where nothing was evaluated, and in older records
     trained = end - (evaluating or 0.0)
-    yield Event(begin, START, "epoch_start", metadata=number)
-    yield Event(trained, END, "epoch_stop", metadata=number)
+    yield LogEvent(begin, START, "epoch_start", metadata=number)
+    yield LogEvent(trained, END, "epoch_stop", metadata=number)
     if evaluating is not None:
-        yield Event(trained, START, "eval_start", metadata=number)
-        yield Event(end, END, "eval_stop", metadata=number)
+        yield LogEvent(trained, START, "eval_start", metadata=number)
+        yield LogEvent(end, END, "eval_stop", metadata=number)
     if entry["top1"] is not None:
-        yield Event(end, POINT, "eval_accuracy", entry["top1"], number)
+        yield LogEvent(end, POINT, "eval_accuracy", entry["top1"], number)
 
 
 def _end_of(entry: Mapping[str, Any], begin: float) -> float:

@@ -33,7 +33,7 @@ SHARED = {
 """Where a config has what all runs of a task share."""
 
 
-class Trained(NamedTuple):
+class TrainedMethod(NamedTuple):
     """The reference runs of a method.
 
     task, method  by which they are named
@@ -100,12 +100,12 @@ def accuracies(history: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 @functools.cache
-def shipped() -> tuple[Trained, ...]:
+def shipped() -> tuple[TrainedMethod, ...]:
     """The reference runs of this version."""
-    return tuple(Trained(**each) for each in json_of(SHIPPED.read_text(encoding="utf-8"))["methods"])
+    return tuple(TrainedMethod(**each) for each in json_of(SHIPPED.read_text(encoding="utf-8"))["methods"])
 
 
-def remarks(record: Mapping[str, Any], known: Sequence[Trained] | None = None) -> list[str]:
+def remarks(record: Mapping[str, Any], known: Sequence[TrainedMethod] | None = None) -> list[str]:
     """A line for each figure in which the run is not as its references; none where it has no reference.
 
     A run that is a reference itself is compared with the others.
@@ -135,7 +135,7 @@ def remarks(record: Mapping[str, Any], known: Sequence[Trained] | None = None) -
     return said
 
 
-def reference_of(method: Trained, methods: Sequence[Trained], figure: Figure) -> Reference | None:
+def reference_of(method: TrainedMethod, methods: Sequence[TrainedMethod], figure: Figure) -> Reference | None:
     """What another seed of the method is compared with; None where it has too few seeds."""
     groups = {each.method: [figure(seed) for seed in each.seeds if seed] for each in methods if each.whole}
     mine = groups.get(method.method, [])

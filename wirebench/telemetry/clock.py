@@ -29,7 +29,7 @@ class _Phase(NamedTuple):
 
 
 @dataclass
-class _Step:
+class _OpenStep:
     """A step whose times are not known yet: its marks (points in time of the device) and phases.
 
     begin_at  perf_counter seconds at its begin, if it is the first after a pause
@@ -44,7 +44,7 @@ class _Step:
     counted: bool = False
 
 
-class _Block:
+class _PhaseBlock:
     """The block of a phase. A class, since a generator takes thrice as long, and a step has a dozen of them."""
 
     __slots__ = ("begin", "clock", "words")
@@ -71,8 +71,8 @@ class Clock:
         self._timer = timer_for(device)
         self._timeline = timeline
         self._lock = threading.Lock()
-        self._open: _Step | None = None
-        self._closed: deque[_Step] = deque()
+        self._open: _OpenStep | None = None
+        self._closed: deque[_OpenStep] = deque()
         self._now_at = 0.0
 
     def resume(self) -> None:
@@ -80,7 +80,7 @@ class Clock:
         assert self._open is None, "resume() without pause()"
         self._timer.synchronize()
         with self._lock:
-            self._open = _Step(self._timer.mark(), begin_at=time.perf_counter())
+            self._open = _OpenStep(self._timer.mark(), begin_at=time.perf_counter())
 
     def pause(self) -> None:
         """Drop what came since the last `end_step`; nothing counts until `resume`."""
@@ -100,7 +100,7 @@ class Clock:
         """
         assert name in PHASES, name
         assert not within or within in PHASES, within
-        return _Block(self, track, name, label or name, within)
+        return _PhaseBlock(self, track, name, label or name, within)
 
     def mark(self) -> Any:
         """A point in time of the device, for `add`."""
@@ -117,7 +117,7 @@ class Clock:
         """Close the current step, which had `images` images on this worker, and begin the next."""
         mark = self._timer.mark()
         with self._lock:
-            closed, self._open = self._open, _Step(mark)
+            closed, self._open = self._open, _OpenStep(mark)
         assert closed is not None, "resume() the clock before the first step"
         closed.end, closed.step, closed.images, closed.counted = mark, step, images, counted
         self._closed.append(closed)
@@ -134,11 +134,11 @@ class Clock:
         self._timer.synchronize()
         return self.completed()
 
-    def _reached(self, step: _Step) -> bool:
+    def _reached(self, step: _OpenStep) -> bool:
         # The step's end first: it is nearly always the last of the marks to be reached.
         return self._timer.reached(step.end) and all(self._timer.reached(phase.end) for phase in step.phases)
 
-    def _resolve(self, step: _Step) -> StepTimes:
+    def _resolve(self, step: _OpenStep) -> StepTimes:
         """Seconds of a step that the device has finished; draws its phases at their place on the host's time axis."""
         begin_at = self._now_at if step.begin_at is None else step.begin_at
         phases = dict.fromkeys(PHASES, 0.0)

@@ -103,7 +103,7 @@ class _Clock:
         return spans
 
 
-class _Run(NamedTuple):
+class _NodeRun(NamedTuple):
     """Backward nodes of one pass, and the gradients that they completed, each with its node."""
 
     nodes: list[Event]
@@ -176,7 +176,7 @@ class _Links:
         return self._ends[node.thread, begins[place]] if inside else None
 
 
-def _runs(operators: Sequence[Event], links: _Links) -> list[_Run]:
+def _runs(operators: Sequence[Event], links: _Links) -> list[_NodeRun]:
     """The backward nodes, pass by pass. Nodes within a node are of its pass.
 
     A pass has ended where the thread of the forward pass runs an operator outside of all nodes again, such as the one
@@ -186,7 +186,7 @@ def _runs(operators: Sequence[Event], links: _Links) -> list[_Run]:
     for event in operators:
         if event.node is None and event.name != GRADIENT:
             outside.setdefault(event.thread, []).append(event.begin)
-    runs: list[_Run] = []
+    runs: list[_NodeRun] = []
     highest: dict[tuple[tuple[str, str], object], int] = {}
     latest: dict[tuple[str, str], Event] = {}
     before = float("inf")
@@ -199,7 +199,7 @@ def _runs(operators: Sequence[Event], links: _Links) -> list[_Run]:
                 others = outside.get(event.thread if use is None else use.thread, [])
                 again = bisect.bisect_right(others, before) < bisect.bisect_left(others, event.begin)
                 if not runs or again or event.sequence > highest.get(counter, event.sequence):
-                    runs.append(_Run([], []))
+                    runs.append(_NodeRun([], []))
                     highest, latest = {}, {}
                 highest[counter] = max(event.sequence, highest.get(counter, 0))
                 before = event.begin
@@ -209,7 +209,7 @@ def _runs(operators: Sequence[Event], links: _Links) -> list[_Run]:
 
 
 def _pass(
-    path: Path, clock: _Clock, run: _Run, forward: Sequence[Event], links: _Links, stepped: set[tuple[int, ...]]
+    path: Path, clock: _Clock, run: _NodeRun, forward: Sequence[Event], links: _Links, stepped: set[tuple[int, ...]]
 ) -> BackwardPass:
     """The times of a pass on the device's clock."""
     begin = clock.started(run.nodes[0].begin)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from wirebench.data.shard import Entry, images_seen
+from wirebench.data.shard import Takeover, images_seen
 from wirebench.utils.parsing import json_of
 
 LENGTH_BYTES = 8
@@ -47,7 +47,7 @@ def position(progress: Mapping[str, Any], world: Mapping[str, int], batch_size: 
     world  its `size` and `steps_per_epoch`; batch_size: images of a worker in a step
     """
     epoch, steps = divmod(progress["step"], world["steps_per_epoch"])
-    entry = Entry(*progress["entry"]) if progress.get("entry") else None
+    entry = Takeover(*progress["entry"]) if progress.get("entry") else None
     return epoch, images_seen(entry, epoch, steps, batch_size * world["size"])
 
 

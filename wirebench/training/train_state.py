@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from wirebench.data.shard import Entry
+from wirebench.data.shard import Takeover
 from wirebench.exchange.holders import Holder, exchanged, exchanges, restore
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.training.replica import Replica
@@ -130,7 +130,7 @@ class TrainState:
             _load_rank(worker, compressor, rank_state)
         progress, before = state["progress"], exchanged(state["ranks"][0].states[0]["compressor"])
         for worker in self.workers:
-            worker.shard.entry = Entry(*progress["entry"]) if progress.get("entry") else None
+            worker.shard.entry = Takeover(*progress["entry"]) if progress.get("entry") else None
         self.step, self._seconds_before = progress["step"], progress["seconds"]
         self.warnings[:] = progress["warnings"]
         if before != (now := exchanges(self.compressors[0])):
@@ -153,7 +153,7 @@ def _parameters(worker: Replica) -> dict[str, torch.nn.Parameter]:
     return {layer.name: p for p, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True)}
 
 
-def _plain(entry: Entry | None) -> list[int] | None:
+def _plain(entry: Takeover | None) -> list[int] | None:
     return None if entry is None else list(entry)
 
 

@@ -22,7 +22,7 @@ BROKEN_PIPE = 141
 """What a shell reports for a program whose reader went away (128 + SIGPIPE)."""
 
 
-class Parser(argparse.ArgumentParser):
+class VerbParser(argparse.ArgumentParser):
     """Mistakes on the command line are one line, as all others are; a word that was mistyped is guessed."""
 
     def error(self, message: str) -> NoReturn:
@@ -53,10 +53,10 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"{where}no {value!r}; {suggest(str(value), list(map(str, action.choices)))}")
 
 
-def parser_of(verb: str, doc: str | None) -> Parser:
+def parser_of(verb: str, doc: str | None) -> VerbParser:
     """The parser of `wirebench VERB`; its module says what it does in one line, then gives examples."""
     summary, _, examples = str(doc).partition("\n")
-    return Parser(
+    return VerbParser(
         prog=f"wirebench {verb}",
         description=summary,
         epilog="examples:" + examples if examples.strip() else None,

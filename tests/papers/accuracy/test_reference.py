@@ -10,7 +10,7 @@ import pytest
 
 from papers.accuracy.known import flagged
 from papers.runner import RESULTS
-from wirebench.inspect.reference import Trained, last, reference_of, remarks
+from wirebench.inspect.reference import TrainedMethod, last, reference_of, remarks
 from wirebench.record import recorded
 
 pytestmark = pytest.mark.sampled(2)
@@ -72,7 +72,7 @@ def test_what_no_reference_ran_has_none() -> None:
 def test_the_spread_is_that_of_all_methods_seeds() -> None:
     """Two methods of variance 1 and 4 points, 2 degrees of freedom each."""
     figures = {"a": [1.0, 2.0, 3.0], "b": [10.0, 12.0, 14.0], "c": [5.0]}
-    methods = [Trained("a task", name, {}, True, [[seed] for seed in seeds]) for name, seeds in figures.items()]
+    methods = [TrainedMethod("a task", name, {}, True, [[seed] for seed in seeds]) for name, seeds in figures.items()]
     found = reference_of(methods[0], methods, last)
     assert found is not None and (found.mean, found.freedom, found.seeds) == (2.0, 4, 3)
     assert found.spread == pytest.approx(2.5**0.5)

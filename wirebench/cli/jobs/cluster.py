@@ -24,7 +24,7 @@ from typing import IO
 from rich.table import Table
 
 from wirebench.cluster import launcher, state, traffic
-from wirebench.cluster.plan import Plan, make_plan
+from wirebench.cluster.plan import ClusterPlan, make_plan
 from wirebench.cluster.ranks import ENGINES
 from wirebench.cluster.signals import Relay
 from wirebench.errors import UserError
@@ -161,7 +161,7 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> ClusterPlan:
     if (options.layout is None) == (options.hosts is None):
         raise UserError("give either --hosts N or --layout, such as 2+3")
     if options.layout is not None and options.ranks_per_host is not None:
@@ -176,7 +176,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     return make_plan(layout, options.link or DEFAULT_LINK, dilation)
 
 
-def _command(words: list[str], plan: Plan) -> list[str]:
+def _command(words: list[str], plan: ClusterPlan) -> list[str]:
     """The command as the ranks run it: `python` is this interpreter and `wirebench` this program.
 
     train.py learns how slow its cluster is.

@@ -30,7 +30,7 @@ class Change(NamedTuple):
         return bool(self.settings or self.variables)
 
 
-class Finding(NamedTuple):
+class Cause(NamedTuple):
     """What is wrong.
 
     name      of the rule
