@@ -5,7 +5,6 @@ import pytest
 from wirebench.cluster import plan
 from wirebench.cluster.network import QUEUE_BYTES, frame_bytes, largest_packet, shape
 from wirebench.cluster.plan import Cable, Host, make_plan
-from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate, show_rate
 
 
@@ -16,12 +15,6 @@ from wirebench.topology.rates import parse_rate, show_rate
 def test_rates_are_bits_per_second(text: str, rate: float):
     assert parse_rate(text) == rate
     assert parse_rate(show_rate(rate)) == rate
-
-
-@pytest.mark.parametrize("text", ["", "1", "1g", "1mbps", "-1mbit", "0mbit", "1e3mbit", "fast", "1mbit 2mbit", "9tbit"])
-def test_other_rates_are_refused(text: str):
-    with pytest.raises(UserError, match="--link"):
-        parse_rate(text)
 
 
 def test_a_flat_layout():
@@ -54,25 +47,6 @@ def test_switches_below_the_root():
 def test_dilation_slows_the_cables():
     planned = make_plan("1+1", "1gbit", 10.0)
     assert [cable.bits_per_second for cable in planned.cables] == [1e8, 1e8]
-
-
-@pytest.mark.parametrize(
-    ("layout", "links", "dilation", "said"),
-    [
-        ("2+", "1gbit", 1.0, "layout"),
-        ("0+1", "1gbit", 1.0, "layout"),
-        ("1+1", "1gbit,1gbit,1gbit", 1.0, "3 rates for 2 hosts"),
-        ("1+1", "1gbit;1gbit", 1.0, "2 levels of rates, but the layout has 1"),
-        ("(1+1)+(1+1)", "1gbit,2gbit", 1.0, "semicolons"),
-        ("1+1", "1gbit", 0.5, "--dilation: must be at least 1"),
-        ("1+1", "1gbit", float("nan"), "--dilation: must be at least 1"),
-        ("1+1", "100kbit", 1000.0, "--dilation"),
-        ("+".join("1" * 251), "1gbit", 1.0, "at most 250 hosts"),
-    ],
-)
-def test_plans_that_do_not_fit(layout: str, links: str, dilation: float, said: str):
-    with pytest.raises(UserError, match=said):
-        make_plan(layout, links, dilation)
 
 
 @pytest.mark.parametrize("rate", [1e4, 1e5, 1e6, 1e7, 3.3e7, 1e8, 1e9, 1e10, 1e12])

@@ -32,16 +32,12 @@ def process():
 def test_python_and_wirebench_are_those_of_this_environment():
     assert cluster._command(["python", "train.py"], PLAN) == [sys.executable, "train.py"]
     assert cluster._command(["wirebench", "show"], PLAN) == [sys.executable, "-m", "wirebench", "show"]
-    with pytest.raises(UserError, match="no such command: wirebanch"):
-        cluster._command(["wirebanch"], PLAN)
 
 
 @pytest.mark.parametrize("words", ["python train.py C", "wirebench train C", "python -m wirebench train C"])
 def test_what_trains_is_told_how_slow_its_cluster_is(words: str) -> None:
     slow = replace(PLAN, dilation=10)
     assert cluster._command(words.split(), slow)[-1] == "network.dilation=10"
-    with pytest.raises(UserError, match="--dilation: "):
-        cluster._command(["wirebench", "show", "train"], slow)
 
 
 def test_found_again(process: subprocess.Popen):
@@ -81,12 +77,6 @@ def test_a_broken_cluster_does_not_hide_the_others(process: subprocess.Popen, ca
         "cluster map: 1+1 ranks",
         "  the cluster has lost its host h0: take it down and up again",
     ]
-
-
-@pytest.mark.parametrize("name", ["", "../x", "a b", ".x", "x" * 33])
-def test_names_that_are_no_file_names(name: str):
-    with pytest.raises(UserError, match="--name"), state.reserve(name):
-        raise AssertionError("had")
 
 
 def test_a_file_of_another_version():

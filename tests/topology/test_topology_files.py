@@ -139,66 +139,6 @@ def test_what_a_file_cannot_say_is_refused(root, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def changed(**keys):
-    return {"layout": "2+3", "levels": [SPEED, SPEED], **keys}
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({}, "layout: is missing"),
-        ({"layout": "2+x"}, "topology: cannot read the layout '2+x'"),
-        (changed(level=1), "level: no such key; did you mean 'levels'?"),
-        (changed(levels=[SPEED]), "levels: 2+3 has 2, from machines to the root, but 1 are given"),
-        (changed(levels=7), "levels: needs a list of tables, got 7"),
-        (changed(levels=[SPEED, {"latency_us": 1}]), "levels[1].gbit_per_second: is missing"),
-        (changed(levels=[{**SPEED, "latency_ms": 1}, SPEED]), "levels[0].latency_ms: no such key; did you mean 'lat"),
-        (changed(levels=[{**SPEED, "latency_us": "5"}, SPEED]), "levels[0].latency_us: needs a number, got '5'"),
-        (
-            changed(levels=[SPEED, {**SPEED, "gbit_per_second": 0}]),
-            "levels[1].gbit_per_second: needs a positive number",
-        ),
-        (changed(levels=[{**SPEED, "name": "a"}, SPEED]), "levels: name all of them, or none"),
-        (changed(levels=[SPEED, {"pieces": []}]), "levels[1].pieces: needs at least one"),
-        (changed(levels=[SPEED, {"pieces": [SPEED]}]), "levels[1].pieces[0].from_bytes: is missing"),
-        (
-            changed(levels=[SPEED, {"pieces": [{"from_bytes": 1, **SPEED}]}]),
-            "levels[1].pieces[0].from_bytes: the first",
-        ),
-        (
-            changed(levels=[SPEED, {"pieces": [{"from_bytes": 0, **SPEED}] * 2}]),
-            "levels[1].pieces[1].from_bytes: the first piece starts at 0, the others at rising sizes",
-        ),
-        (changed(levels=[SPEED, {"latency_us": 1, "pieces": []}]), "levels[1].latency_us: belongs into the pieces"),
-        (changed(nodes=[{**SPEED, "path": [2]}]), "nodes[0].path: [2] is no branch of 2+3; there is: [], [0], [1]"),
-        (changed(nodes=[{**SPEED, "path": [1]}] * 2), "nodes[1].path: [1] has its speeds already"),
-        (
-            {"layout": "2+3", "nodes": [{**SPEED, "path": [1]}]},
-            "nodes: speeds of single branches come on top of levels",
-        ),
-        (changed(ranks=[0, 1, 2, 3]), "ranks: needs each of 0 to 4 once, in the order of the layout, got [0, 1, 2, 3]"),
-        (changed(processor={"core": 2}), "processor.core: no such key; did you mean 'cores'?"),
-        (changed(processor={"cores": -1}), "processor.cores: needs a number of at least 0, got -1"),
-        (changed(version=9), "version: this version reads files up to 2, got 9"),
-        (changed(fit={"r2": "good"}), "fit.r2: needs a number, got 'good'"),
-    ],
-)
-def test_mistakes_name_the_file_and_the_key(table, message, written):
-    path = written(table)
-    with pytest.raises(UserError) as caught:
-        load(path)
-    assert str(caught.value).startswith(f"{path}: {message}")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("content", "message"), [(b"layout = ", "not valid TOML"), (b"\xff", "not a text file")])
-def test_what_is_no_toml(content, message, tmp_path):
-    path = tmp_path / "t.toml"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        load(path)
-
-
 def test_files_out_of_reach(tmp_path):
     with pytest.raises(UserError, match="cannot be read: No such file"):
         load(tmp_path / "none.toml")
