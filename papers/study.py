@@ -20,7 +20,7 @@ from papers.findings import Finding
 from papers.page import Page
 from papers.published import FILE, Published, load
 from papers.runner import Launch, Part
-from wirebench.config.import_faults import fault
+from wirebench.config.plugins import fault
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
 

@@ -16,13 +16,13 @@ import inspect
 import math
 import pkgutil
 import sys
+import traceback
 import types
 import typing
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wirebench.config.import_faults import fault
 from wirebench.config.sections import Config
 from wirebench.errors import UserError
 from wirebench.utils.extras import missing
@@ -309,3 +309,13 @@ def _public_class(module: types.ModuleType) -> type:
     if len(mine) != 1:
         raise UserError(f"{module.__name__}: a plugin has exactly one public class, this has {len(mine)}")
     return mine[0]
+
+
+def fault(error: ImportError | SyntaxError) -> str:
+    """Where the import of a plugin failed, which may be a user's own module: the file, the line and what is wrong."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    # The import system's own frames have no file.
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen ")]
+    where = f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+    return where + (str(error).splitlines() or [type(error).__name__])[0]

@@ -5,17 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wirebench.figures import colours
+from wirebench.figures.late import alt
 from wirebench.figures.style import HEIGHT, LETTER, LINES, NUMBER, WIDTH, Axis, Panel, layered, rows, titled
-from wirebench.utils.extras import Late
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Late("altair")
-
 
 STEP = 20
 """Pixels from one horizontal bar to the next."""

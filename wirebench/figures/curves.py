@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from wirebench.figures import colours
 from wirebench.figures.labels import End, end_labels, gap_of, room
+from wirebench.figures.late import alt
 from wirebench.figures.style import HEIGHT, LETTER, WIDTH, Axis, Panel, layered, rows, titled
-from wirebench.utils.extras import Late
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Late("altair")
-
 
 Spread = Literal["band", "bars"]
 

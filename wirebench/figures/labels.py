@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from wirebench.figures import colours
+from wirebench.figures.late import alt
 from wirebench.figures.style import LETTER, Axis, rows, wrapped
-from wirebench.utils.extras import Late
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Late("altair")
-
 
 GAP, LINE = 13.0, 12.0
 """Pixels from one name to the next, and from one line of a name to the next."""

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from wirebench.figures import colours
+from wirebench.figures.late import alt
 from wirebench.figures.style import LETTER, WIDTH, Axis, Panel, layered, rows, titled
-from wirebench.utils.extras import Late
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Late("altair")
 
 
 class Point(NamedTuple):

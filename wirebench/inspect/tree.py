@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wirebench.errors import UserError
 from wirebench.figures import colours, files
+from wirebench.figures.late import alt
 from wirebench.figures.style import Figure, finished, layered, rows, titled
 from wirebench.topology.ascii import node_names, spans, speeds
 from wirebench.topology.tree import BranchPath as Node
 from wirebench.topology.tree import Topology
-from wirebench.utils.extras import Late
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Late("altair")
-
 
 MAX_SINGLE, MAX_MACHINES = 24, 64
 """Ranks that a figure draws one by one, and machines that it draws at all."""
