@@ -158,9 +158,10 @@ def _train(train: Any, words: list[str], folder: Path) -> int:
     """Train, and leave a digest of this process's parameters in the folder; the exit code."""
     conduct, end_process = train.conduct, train.end_process
 
-    def watched(trained: Any) -> None:
-        conduct(trained)
+    def watched(trained: Any) -> int:
+        code: int = conduct(trained)
         (folder / f"digest-{trained.workers[0].rank}").write_text(_digest(trained))
+        return code
 
     def stay(code: int, tidy: bool = True) -> None:
         raise SystemExit(code)
