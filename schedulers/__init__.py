@@ -6,7 +6,8 @@ if __name__ != "wirebench.schedulers":
 from typing import Any
 
 from wirebench.config.plugins import Plugins
-from wirebench.gradient.contract import Scheduler
+from wirebench.errors import UserError
+from wirebench.exchange.driver import Scheduler
 
 PLUGINS = Plugins("wirebench.schedulers", "scheduler")
 
@@ -18,4 +19,7 @@ def available() -> list[str]:
 
 def build(name: str, **options: Any) -> Scheduler:
     """The scheduler `name` with its options."""
-    return PLUGINS.build(name, **options)
+    made: Scheduler = PLUGINS.build(name, **options)
+    if not hasattr(made, "driver"):
+        raise UserError(f"scheduler.name: {name!r} names no driver; see Scheduler in wirebench/exchange/driver.py")
+    return made

@@ -8,7 +8,9 @@ schedulers.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import Overlapped
+from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.parts.greedy import Pending, merge
 
 
@@ -16,7 +18,7 @@ class AscWfbp:
     """A layer joins the pending group where it is ready before that group could start."""
 
     needs_profile: ClassVar[bool] = True
-    mode: ClassVar[Mode] = "overlapped"
+    driver: ClassVar[type[Driver]] = Overlapped
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Groups of layers that were ready before the network was; O(L)."""

@@ -8,7 +8,9 @@ each layer waits there for its own gradients, and is updated right before it is 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.reduce_scatter import ReduceScatterDriver
+from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.fused import Fused
 
 
@@ -22,7 +24,7 @@ class Dear:
     """
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "split"
+    driver: ClassVar[type[Driver]] = ReduceScatterDriver
 
     def __init__(self, bucket_cap_mb: float = 25.0) -> None:
         self._fused = Fused(bucket_cap_mb, bucket_cap_mb)

@@ -9,7 +9,9 @@ schedule that the MG-WFBP paper calls by that name.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.easgd import Elastic
+from wirebench.gradient.schedule import Cost, LayerCost
 
 
 class Easgd:
@@ -23,7 +25,7 @@ class Easgd:
     """
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "elastic"
+    driver: ClassVar[type[Driver]] = Elastic
 
     def __init__(self, beta: float = 0.9) -> None:
         if not 0 < beta <= 1:

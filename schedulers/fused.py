@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import Overlapped
+from wirebench.gradient.schedule import Cost, LayerCost
 
 BYTES_PER_ELEMENT = 4
 
@@ -17,7 +19,7 @@ class Fused:
     """
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "overlapped"
+    driver: ClassVar[type[Driver]] = Overlapped
 
     def __init__(self, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0) -> None:
         if bucket_cap_mb <= 0 or first_bucket_mb <= 0:

@@ -8,7 +8,9 @@ message and ends at 475 s. Sending the first layer with the second and the third
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import Overlapped
+from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.parts.greedy import merge
 
 
@@ -20,7 +22,7 @@ class MgWfbp:
     """
 
     needs_profile: ClassVar[bool] = True
-    mode: ClassVar[Mode] = "overlapped"
+    driver: ClassVar[type[Driver]] = Overlapped
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Groups of layers that wait for each other; O(L)."""

@@ -7,7 +7,9 @@ Shi, Chu and Li, "MG-WFBP: Merging Gradients Wisely for Efficient Communication 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import Overlapped
+from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.parts.greedy import Pending, merge
 
 
@@ -18,7 +20,7 @@ class MgWfbpLater:
     """
 
     needs_profile: ClassVar[bool] = True
-    mode: ClassVar[Mode] = "overlapped"
+    driver: ClassVar[type[Driver]] = Overlapped
 
     def __init__(self, least_elements: int = 8192) -> None:
         if least_elements < 0:

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import AfterBackward
+from wirebench.gradient.schedule import Cost, LayerCost
 
 
 class Naive:
     """One message per parameter tensor, in backward order, once all gradients are there."""
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "after_backward"
+    driver: ClassVar[type[Driver]] = AfterBackward
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """One group per layer."""

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.native import EnginesOwn
+from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.fused import Fused
 
 DEFAULT_CAP_MB = 25.0
@@ -17,7 +19,7 @@ class Native:
     """
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "native"
+    driver: ClassVar[type[Driver]] = EnginesOwn
 
     def __init__(self, bucket_cap_mb: float = 0.0) -> None:
         if bucket_cap_mb < 0:

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirebench.costmodel.piecewise import Piecewise, lines
-from wirebench.gradient.schedule import Cost, LayerCost, Mode, ready_times
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import Overlapped
+from wirebench.gradient.schedule import Cost, LayerCost, ready_times
 
 AT_ONCE, KEPT = 32, 16
 """AT_ONCE: layers whose messages are priced in one call; a call per layer is slow, one for all needs large arrays.
@@ -29,7 +31,7 @@ class Optimal:
     """Never later than any other cut into messages that go one after the other."""
 
     needs_profile: ClassVar[bool] = True
-    mode: ClassVar[Mode] = "overlapped"
+    driver: ClassVar[type[Driver]] = Overlapped
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """The groups, in O(L^2); of those that end equally early, the fewest messages."""

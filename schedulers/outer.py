@@ -9,7 +9,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.outer import OuterSteps
+from wirebench.gradient.schedule import Cost, LayerCost
 
 
 class Outer:
@@ -34,7 +36,7 @@ class Outer:
     """
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "outer"
+    driver: ClassVar[type[Driver]] = OuterSteps
 
     def __init__(
         self, every: int = 30, rate: float = 0.7, momentum: float = 0.9, nesterov: bool = True, fragments: int = 1,

@@ -7,14 +7,16 @@ EASGD the single message alone). The name is kept because the paper's tables use
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
+from wirebench.exchange.driver import Driver
+from wirebench.exchange.overlapped import AfterBackward
+from wirebench.gradient.schedule import Cost, LayerCost
 
 
 class SyncEasgd:
     """One message of all layers."""
 
     needs_profile: ClassVar[bool] = False
-    mode: ClassVar[Mode] = "after_backward"
+    driver: ClassVar[type[Driver]] = AfterBackward
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """A single group."""

@@ -15,7 +15,7 @@ from wirebench.collectives import build
 from wirebench.collectives.execution.executor import REDUCE_SCATTER_DONE, RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange.driver import Steps, advance, run
+from wirebench.exchange.advance import Steps, advance, run
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.requests import Combine, Gather, Merge, Reduce, Request, Route, Sum, payload

@@ -13,6 +13,7 @@ from wirebench import collectives, compressors, schedulers
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.errors import UserError
+from wirebench.exchange.outer import OuterSteps
 from wirebench.gradient import requests
 from wirebench.record.notes import NotedRun
 from wirebench.topology import presets
@@ -113,7 +114,7 @@ def pace(run: NotedRun, gbit: float, passes: float, computes: NotedRun | None = 
 def _in_rounds(run: NotedRun) -> bool:
     """Whether it exchanged weights' differences, which have no backward pass beside them."""
     name = run.has("config", "scheduler", "name")
-    return name is not None and schedulers.PLUGINS.load(name).mode == "outer"
+    return name is not None and schedulers.PLUGINS.load(name).driver is OuterSteps
 
 
 def _needs_all(run: NotedRun) -> bool:

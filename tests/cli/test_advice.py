@@ -17,13 +17,13 @@ from papers.accuracy.modern import OWN
 from papers.accuracy.tasks import GPT, RESNET
 from papers.runner import RESULTS
 from tests.cli.test_advise import FEW, answer
+from wirebench.exchange.pipeline import Step
 from wirebench.planner import known as shipped
 from wirebench.planner import ranges
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Standing
 from wirebench.planner.advice import Advice, place
 from wirebench.planner.schedules import words_of
 from wirebench.record import recorded
-from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 from wirebench.simulation.trace import SHIPPED, load
 

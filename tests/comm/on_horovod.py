@@ -15,7 +15,7 @@ from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
 from wirebench.config.loader import EngineConfig
 from wirebench.errors import UserError
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 from wirebench.exchange.native import native_sync
 
 

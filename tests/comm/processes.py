@@ -12,7 +12,7 @@ import torch.distributed as dist
 from tests.comm.contract import CHECKS
 from tests.distributed.forked import forkserver
 from wirebench.comm.torchdist import TorchCommunicator
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 
 SECONDS = 60
 

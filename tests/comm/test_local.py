@@ -5,7 +5,7 @@ import torch
 
 from tests.comm.contract import CHECKS
 from wirebench.comm.local import LocalHub
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -8,7 +8,7 @@ import torch
 from tests.comm.contract import CHECKS
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Count, Metered
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 
 
 def test_every_kind_of_call_is_counted_and_passed_on():

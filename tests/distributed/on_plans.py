@@ -18,7 +18,7 @@ from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
 from wirebench.config.loader import EngineConfig
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Answer, Gather, Merge, Request, Sum
 from wirebench.topology.tree import Topology
 

@@ -25,7 +25,7 @@ from wirebench.comm.launch import end_process
 from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.hook_job import HookJob
 from wirebench.errors import PeerLost, UserError
-from wirebench.exchange.driver import Steps
+from wirebench.exchange.advance import Steps
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket

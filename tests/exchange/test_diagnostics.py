@@ -12,8 +12,8 @@ from wirebench import collectives, compressors
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
+from wirebench.exchange.advance import run
 from wirebench.exchange.diagnostics import Health
-from wirebench.exchange.driver import run
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.flat import FlatGradient
 from wirebench.topology.tree import Topology
@@ -155,9 +155,3 @@ def test_readings_change_nothing(tmp_path: Path) -> None:
         assert totals[-1][-1] == pytest.approx(sum(wire for _, wire in steps[-1]))
     assert steps[0] == steps[1]
     assert totals[0] == totals[1]
-
-
-def test_the_engines_own_synchroniser_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dense = ["compressor.name=none", "scheduler.name=native", "output.health_every=2"]
-    assert here(2, [CONFIG, f"output.dir={tmp_path}", *dense]) == 2
-    assert "error: output.health_every: 'native' is the engine's own" in capsys.readouterr().err

@@ -112,14 +112,6 @@ def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path):
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("changes", [["compressor.name=topk"], ["output.health_every=2"]])
-def test_it_goes_with_dense_gradients_only(tmp_path, changes, capsys):
-    overrides = ["scheduler.name=easgd", f"output.dir={tmp_path}", *changes]
-    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "sends weights, not gradients" in line
-
-
 def test_beta_has_its_range():
     with pytest.raises(UserError, match=r"beta lies in \(0, 1\]"):
         schedulers.build("easgd", beta=0.0)

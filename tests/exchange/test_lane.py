@@ -17,7 +17,7 @@ from tests.exchange.lanes import (
     plain_gradients,
 )
 from wirebench.comm.local import LocalHub
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 
 
 def alone(**options):

@@ -16,8 +16,8 @@ from wirebench import compressors, schedulers
 from wirebench.compose import run as train
 from wirebench.errors import UserError
 from wirebench.exchange import outer
+from wirebench.exchange.advance import Steps
 from wirebench.exchange.anchored import NEVER
-from wirebench.exchange.driver import Steps
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.outer import OuterSteps
 from wirebench.gradient.context import ExchangeContext
@@ -343,8 +343,7 @@ def test_a_run_goes_on_under_another_schedule_from_the_model(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["output.health_every=2"], "output.health_every: 'outer' exchanges no gradients to look into"),
-        (["compressor.name=dgc"], "'outer' has an outer optimizer, and 'dgc' applies a momentum to what it is given"),
+        (["output.health_every=2"], "scheduler.name: 'outer' exchanges no gradients to look into"),
         (["scheduler.delay=40"], "delay: needs 0 to every - 1 = 29"),
         (["compressor.name=fetch_sgd", "compressor.momentum=0", "scheduler.fragments=2"], "needs it whole"),
     ],

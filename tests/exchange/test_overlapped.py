@@ -27,7 +27,7 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.overlapped import Threaded
+from wirebench.exchange.overlapped import AfterBackward, Overlapped
 from wirebench.gradient.flat import FlatGradient
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
@@ -52,15 +52,15 @@ class Echo(LocalCommunicator):
 
 
 @pytest.fixture
-def opened() -> Iterator[list[Threaded]]:
+def opened() -> Iterator[list[Overlapped]]:
     """Drivers to close when the test is over."""
-    drivers: list[Threaded] = []
+    drivers: list[Overlapped] = []
     yield drivers
     for driver in drivers:
         driver.close()
 
 
-def step_of(driver: Threaded, model: nn.Module, step: int, parts: int = 1) -> None:
+def step_of(driver: Overlapped, model: nn.Module, step: int, parts: int = 1) -> None:
     driver.begin(step, 0)
     for number, few in enumerate(images(step, 8).chunk(parts)):
         if number == parts - 1:
@@ -71,7 +71,7 @@ def step_of(driver: Threaded, model: nn.Module, step: int, parts: int = 1) -> No
 
 def test_a_held_step_says_how_long_each_exchange_took(opened):
     model, lane = lane_of(Echo(0.02), WFBP)
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     driver.holding = True
     step_of(driver, model, 0)
     durations = driver.take_durations()
@@ -83,18 +83,18 @@ def test_a_held_step_says_how_long_each_exchange_took(opened):
 def test_what_lies_between_exchanges_belongs_to_the_one_before(opened):
     """The order of a split schedule's second halves: the last bucket first."""
     _, lane = lane_of(Echo(), WFBP)
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     timed = [(2, 0.0, 1.0), (1, 1.5, 2.0), (0, 4.0, 5.0)]
     assert driver._seconds(timed) == [1.0, 2.5, 1.5]
     assert timed == []
 
 
 @pytest.mark.parametrize("groups", [WFBP, PAIRS, [LAYERS]])
-@pytest.mark.parametrize("after_backward", [False, True])
+@pytest.mark.parametrize("kind", [Overlapped, AfterBackward])
 @pytest.mark.parametrize("parts", [1, 4])
-def test_gradients_are_averaged_step_after_step(opened, groups, after_backward, parts):
+def test_gradients_are_averaged_step_after_step(opened, groups, kind, parts):
     model, lane = lane_of(Echo(), groups)
-    opened.append(driver := Threaded(lane, Timeline(), after_backward))
+    opened.append(driver := kind(lane, Timeline()))
     for step in range(3):
         step_of(driver, model, step, parts)
         check_gradients(model, plain_gradients([images(step, 8)]))
@@ -106,7 +106,7 @@ def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_
     compressor = Averaging()
     model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
     model.first.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     for step in range(2):  # the first shows in which order gradients come
         step_of(driver, model, step)
     mine = threading.current_thread().name
@@ -118,7 +118,7 @@ def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_
 def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order, groups):
     compressor = Averaging()
     model, lane = lane_of(Echo(), groups, order, compressor)
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     for step in range(2):
         step_of(driver, model, step)
         check_gradients(model, plain_gradients([images(step, 8)]))
@@ -128,7 +128,7 @@ def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order, 
 def test_layers_without_gradient_hold_nothing_up(opened):
     compressor = Averaging()
     model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     model.skip = True
     step_of(driver, model, 0)
     check_gradients(model, plain_gradients([images(0, 8)], skip=True))
@@ -145,7 +145,7 @@ def test_frozen_layers_take_no_part(opened):
     server = RequestExecutor(Metered(Echo()), collectives.build("native"), Topology.flat(2))
     lane = Lane(0, FlatGradient(model, order), Averaging(), server, 0, nullcontext)
     lane.set_buckets([range(len(order))])
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     step_of(driver, model, 0)
     expected = plain_gradients([images(0, 8)])
     for name, parameter in model.named_parameters():
@@ -158,7 +158,7 @@ def test_frozen_layers_take_no_part(opened):
 def test_micro_batches_start_nothing_before_the_last_one(opened):
     compressor = Averaging()
     model, lane = lane_of(Echo(), compressor=compressor)
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     driver.begin(0, 0)
     loss_of(model, images(0)).backward()
     time.sleep(0.02)
@@ -171,7 +171,7 @@ def test_micro_batches_start_nothing_before_the_last_one(opened):
 
 def test_finishing_a_step_whose_sync_was_not_enabled_is_a_mistake(opened):
     model, lane = lane_of(Echo())
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     driver.begin(0, 0)
     loss_of(model, images(0)).backward()
     with pytest.raises(AssertionError, match=r"without enable_sync\(\)"):
@@ -182,7 +182,7 @@ def test_finishing_a_step_whose_sync_was_not_enabled_is_a_mistake(opened):
 def test_what_an_exchange_raises_reaches_the_training_thread(opened, fails):
     compressor = Averaging()
     model, lane = lane_of(Echo(fails=fails), PAIRS, compressor=compressor)
-    opened.append(driver := Threaded(lane, Timeline()))
+    opened.append(driver := Overlapped(lane, Timeline()))
     with pytest.raises(ConnectionError, match="the peer is gone"):
         step_of(driver, model, 0)
     assert len(compressor.seen) == fails, "nothing is exchanged after an error"
@@ -192,9 +192,11 @@ def test_what_an_exchange_raises_reaches_the_training_thread(opened, fails):
 
 def test_closing_ends_the_thread_and_detaches():
     model, lane = lane_of(Echo())
-    driver = Threaded(lane, Timeline())
+    driver = Overlapped(lane, Timeline())
+    driver._background.submit(lambda: None)
+    thread = driver._background._thread
     driver.close()
-    assert not driver._thread.is_alive()
+    assert not thread.is_alive()
     lane.begin(0, 0)
     loss_of(model, images(0)).backward()
     assert not lane.flat.grad.any()
@@ -209,18 +211,20 @@ def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
     server = RequestExecutor(Metered(Echo()), collectives.build("native"), Topology.flat(2))
     lane = Lane(0, FlatGradient(model, order), compressor, server, 0, nullcontext)
     lane.set_buckets([range(place, place + 1) for place in range(len(order))])
-    driver = Threaded(lane, Timeline())
+    driver = Overlapped(lane, Timeline())
     driver.begin(0, 0)
     driver.enable_sync()
     loss_of(model, images(0)).backward()
     if stopped:
-        driver._queue.append((interrupted, lambda: None))
+        driver._background.submit(interrupted, wake=False)
         with pytest.raises(KeyboardInterrupt):
             driver.close()
     else:
         driver.close()
-    driver._thread.join(5)
-    assert len(compressor.seen) == len(order) and not driver._thread.is_alive()
+    if stopped:
+        driver._background._thread.join(5)
+        assert not driver._background._thread.is_alive()
+    assert len(compressor.seen) == len(order)
 
 
 def interrupted() -> None:
@@ -249,13 +253,13 @@ def spans(timeline: Timeline, folder) -> dict[str, tuple[float, float]]:
     return {e["name"]: (e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3) for e in events if e["ph"] == "X"}
 
 
-def drawn_step(opened, folder, after_backward: bool) -> dict[str, tuple[float, float]]:
+def drawn_step(opened, folder, kind: type[Overlapped]) -> dict[str, tuple[float, float]]:
     """The spans of a step whose backward pass waits between its layers; the step before has shown their order."""
     model, lane = lane_of(Echo(seconds=0.08), PAIRS)
     for layer in (model.middle, model.first):
         layer.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
     timeline = Timeline()
-    opened.append(driver := Threaded(lane, timeline, after_backward))
+    opened.append(driver := kind(lane, timeline))
     step_of(driver, model, 0)
     timeline.active = True
     driver.begin(1, 0)
@@ -271,7 +275,7 @@ def drawn_step(opened, folder, after_backward: bool) -> dict[str, tuple[float, f
 
 @pytest.mark.clock
 def test_exchanges_overlap_the_backward_pass(opened, tmp_path):
-    drawn = drawn_step(opened, tmp_path, after_backward=False)
+    drawn = drawn_step(opened, tmp_path, Overlapped)
     backward_end = drawn["backward"][1]
     assert drawn["bucket 0"][1] < backward_end
     assert drawn["bucket 1"][0] < backward_end
@@ -280,5 +284,5 @@ def test_exchanges_overlap_the_backward_pass(opened, tmp_path):
 
 @pytest.mark.clock
 def test_after_backward_means_after_backward(opened, tmp_path):
-    drawn = drawn_step(opened, tmp_path, after_backward=True)
+    drawn = drawn_step(opened, tmp_path, AfterBackward)
     assert all(drawn[f"bucket {number}"][0] >= drawn["backward"][1] - 1 for number in range(3))

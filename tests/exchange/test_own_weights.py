@@ -1,7 +1,6 @@
 """Weights that are a rank's own go on in another world: their part in the common ones stays what it was."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch import Tensor
 from tests.exchange.lanes import LAYERS, Averaging, lanes_of, one_step
 from tests.exchange.test_outer import clock
 from wirebench import compressors, schedulers
-from wirebench.dropin.assembly import driver_of
 from wirebench.errors import Diverged, UserError
 from wirebench.exchange.anchored import NEVER
+from wirebench.exchange.driver import Workers
 from wirebench.exchange.finite import Finite
 from wirebench.exchange.holders import GRADIENTS, exchanged, restore
 from wirebench.exchange.own_weights import together
@@ -22,9 +21,7 @@ from wirebench.telemetry.timeline import Timeline
 from wirebench.training.resharding import rank_states
 from wirebench.utils.tensor_tree import pack, unpack
 
-WEIGHTS_TRAVEL = ("elastic", "outer")
-"""Modes of schedulers."""
-SENDING_WEIGHTS = [name for name in schedulers.available() if schedulers.PLUGINS.load(name).mode in WEIGHTS_TRAVEL]
+SENDING_WEIGHTS = [name for name in schedulers.available() if schedulers.PLUGINS.load(name).driver.own_weights]
 OPTIONS: dict[str, Any] = {"every": 2}
 LOCAL: Any = SimpleNamespace(distributed=False)
 
@@ -40,7 +37,8 @@ class World:
             lane.compressor = compressors.build("topk", density=0.1)
         self.optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.5) for model in self.models]
         scheduler: Any = schedulers.build(name, **options)
-        self.driver: Any = driver_of(LOCAL, scheduler, self.lanes, self.models, self.optimizers, clock(), Timeline(0))
+        workers = Workers(LOCAL, self.lanes, self.models, self.optimizers, clock(), Timeline(0))
+        self.driver: Any = scheduler.driver.make(workers, scheduler)
 
     def step(self, number: int) -> None:
         one_step(self.driver, self.models, self.optimizers, number)
@@ -172,7 +170,7 @@ def test_a_mean_of_another_run_proves_nothing_of_the_ranks_of_this_one() -> None
     world, _ = under_way(delay=1)
     assert world.driver.met(1) == 1, "workers of one process go step by step"
     again = world.handed_on(2)
-    again.driver._pool = ThreadPoolExecutor(1)  # as of a rank that is a process
+    again.driver.overlaps = True  # as of a rank that is a process
     for step, met in ((2, -1), (3, -1), (4, 3)):
         again.step(step)
         assert again.driver.met(step) == met

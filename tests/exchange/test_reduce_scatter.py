@@ -22,7 +22,7 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.errors import Diverged, UserError
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.overlapped import Threaded
+from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
 from wirebench.gradient.flat import FlatGradient
 from wirebench.telemetry.clock import Clock
@@ -96,7 +96,7 @@ def split_of(model: nn.Module, lane: Lane, optimizer: torch.optim.Optimizer | No
     return ReduceScatterDriver(lane, timeline, model, optimizer, Clock(CPU, timeline))
 
 
-def step_of(driver: Threaded, model: nn.Module, step: int, batch: Tensor, epoch: int = 0) -> Tensor:
+def step_of(driver: Overlapped, model: nn.Module, step: int, batch: Tensor, epoch: int = 0) -> Tensor:
     """One step up to its update; its loss."""
     driver.begin(step, epoch)
     driver.enable_sync()
@@ -161,7 +161,7 @@ def trained(variant: tuple[str, dict[str, Any]], split: bool, steps: int = 6) ->
         model = models[rank]
         lane = lane_of(model, NET_ORDER, NET_GROUPS, meeting.communicator(rank), compressors.build(name, **options))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        driver = split_of(model, lane, optimizer) if split else Threaded(lane, Timeline())
+        driver = split_of(model, lane, optimizer) if split else Overlapped(lane, Timeline())
         log: list[RequestLog] = []
         with contextlib.closing(driver):
             for step in range(steps):

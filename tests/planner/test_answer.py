@@ -11,13 +11,13 @@ import pytest
 
 from tests.cli.test_advise import answer
 from tests.cli.verbs import verb
+from wirebench.exchange.pipeline import Step
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended
 from wirebench.planner.advice import Advice, speedup
 from wirebench.planner.answer import AT_EQUAL_TIME, NO_LOWER, NOTHING, Judge, best_of
 from wirebench.planner.dense import DenseForms, Reached
 from wirebench.planner.progress import Progress
 from wirebench.planner.rank import Adviser
-from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors
 from wirebench.simulation.trace import SHIPPED
 

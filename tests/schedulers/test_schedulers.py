@@ -5,6 +5,11 @@ from hypothesis import strategies as st
 from tests import own
 from wirebench import schedulers
 from wirebench.errors import UserError
+from wirebench.exchange.easgd import Elastic
+from wirebench.exchange.native import EnginesOwn
+from wirebench.exchange.outer import OuterSteps
+from wirebench.exchange.overlapped import AfterBackward, Overlapped
+from wirebench.exchange.reduce_scatter import ReduceScatterDriver
 from wirebench.gradient.schedule import LayerCost
 from wirebench.schedulers.fused import Fused
 from wirebench.schedulers.native import Native
@@ -54,7 +59,7 @@ def test_wfbp_sends_every_layer_alone(layers):
 def test_sync_easgd_sends_one_message_after_the_backward_pass(layers):
     scheduler = schedulers.build("sync_easgd")
     assert scheduler.partition(layers, cost) == [range(0, len(layers))]
-    assert scheduler.mode == "after_backward"
+    assert scheduler.driver is AfterBackward
 
 
 @given(layers=layer_lists, cap=st.floats(0.01, 30), first=st.floats(0.01, 30))
@@ -81,7 +86,7 @@ def test_fused_caps_are_more_than_nothing(options):
 def test_native_leaves_everything_to_the_engine():
     scheduler = schedulers.build("native", bucket_cap_mb=10.0)
     assert isinstance(scheduler, Native)
-    assert scheduler.mode == "native"
+    assert scheduler.driver is EnginesOwn
     assert scheduler.bucket_cap_mb == 10.0
     # As DDP: its first bucket is smaller only where nobody has named a cap.
     assert scheduler.partition(of_sizes(*[1] * 12), cost) == [range(0, 10), range(10, 12)]
@@ -92,9 +97,9 @@ def test_native_leaves_everything_to_the_engine():
 
 def test_when_messages_go_and_who_needs_a_profile():
     found = {name: schedulers.build(name) for name in schedulers.available()}
-    modes = {name: s.mode for name, s in found.items() if s.mode != "overlapped"}
-    after = {"naive": "after_backward", "sync_easgd": "after_backward"}
-    assert modes == {"dear": "split", "easgd": "elastic", "outer": "outer", "native": "native", **after}
+    drivers = {name: s.driver for name, s in found.items() if s.driver is not Overlapped}
+    after = {"naive": AfterBackward, "sync_easgd": AfterBackward}
+    assert drivers == {"dear": ReduceScatterDriver, "easgd": Elastic, "outer": OuterSteps, "native": EnginesOwn, **after}
     profiled = {name for name, s in found.items() if s.needs_profile}
     assert profiled == {"asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal"}
 

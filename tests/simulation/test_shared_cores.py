@@ -10,9 +10,9 @@ from tests.simulation.test_simulator import GOOGLENET, PAPER
 from wirebench import collectives, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
+from wirebench.exchange.pipeline import Passes
 from wirebench.gradient.schedule import Duration
 from wirebench.planner.advice import Advice
-from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.shared_cores import beside_computing, handled, share
 from wirebench.simulation.simulator import Factors, Simulator
 from wirebench.simulation.stages import Work

@@ -1,4 +1,4 @@
-"""A job beside the caller's thread: one at a time, and nothing that it raises is lost."""
+"""Jobs beside the caller's thread: one at a time, in order, and nothing that they raise is lost."""
 
 import functools
 import threading
@@ -45,16 +45,44 @@ def test_one_job_at_a_time_and_in_order(background: Background) -> None:
     assert seen == [(what, number) for number in range(4) for what in ("begin", "end")]
 
 
-def test_an_error_is_raised_once_and_the_next_job_not_begun(background: Background) -> None:
+def test_an_error_is_raised_once_and_the_jobs_behind_it_are_left_out(background: Background) -> None:
     begun: list[int] = []
+    ended = threading.Event()
     background.submit(lambda: 1 / 0)
+    background.submit(lambda: begun.append(1), ended.set)
     with pytest.raises(ZeroDivisionError):
-        background.submit(lambda: begun.append(1))
+        background.wait()
+    assert ended.is_set() and not begun
     background.wait()
-    assert not begun
     background.submit(lambda: begun.append(2))
     background.wait()
     assert begun == [2]
-    background.submit(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        background.wait()
+
+
+def test_the_caller_works_off_what_has_not_begun(background: Background) -> None:
+    may_end, names = threading.Event(), list[str]()
+
+    def job() -> None:
+        assert may_end.wait(LIMIT_SECONDS)
+        names.append(threading.current_thread().name)
+
+    background.submit(job)
+    while background._jobs:  # until the thread has it
+        time.sleep(0.001)
+    background.submit(job, wake=False)
+    threading.Timer(0.05, may_end.set).start()
+    background.work_off()
+    assert names == ["test", threading.current_thread().name] and not background.busy()
+    background.submit(lambda: 1 / 0, wake=False)
+    background.work_off()
+    assert isinstance(background.error, ZeroDivisionError)
+
+
+def test_closing_waits_for_nothing(background: Background) -> None:
+    may_end, begun = threading.Event(), list[int]()
+    background.submit(lambda: may_end.wait(LIMIT_SECONDS))
+    background.submit(lambda: begun.append(1))
+    background.close()
+    may_end.set()
+    background.wait()
+    assert not begun

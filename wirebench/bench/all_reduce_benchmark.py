@@ -20,7 +20,7 @@ from wirebench.collectives.plan import Collective, Plan
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, uplink_bytes
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Sum
 from wirebench.telemetry.nic import InterfaceCounter
 from wirebench.topology.tree import Topology

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
@@ -15,7 +15,6 @@ from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
-from wirebench.gradient.schedule import OuterRule
 from wirebench.record.archive import archive_previous_run
 from wirebench.record.folder_lock import FolderLock
 from wirebench.record.writer import NullRecord, RunRecord, run_directory
@@ -92,8 +91,8 @@ def residual_watch_of(
     if compressor is None or not compressor.bounded_by or compressor.fades:
         return None
     scheduler = scheduler_of(settings)
-    rule = cast(OuterRule, scheduler) if scheduler.mode == "outer" else None
-    if rule is not None and rule.delay:
+    every, delay = scheduler.driver.rhythm(scheduler)
+    if delay:
         return None
 
     def warn(text: str) -> None:
@@ -101,7 +100,6 @@ def residual_watch_of(
         progress.note(f"warning: {text}")
 
     density, setting = compressor.sent_share(lanes[0].flat.numel), compressor.bounded_by
-    every = rule.every if rule is not None else 1
     return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size, every)
 
 

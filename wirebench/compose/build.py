@@ -26,11 +26,8 @@ from wirebench.config.loader import Config
 from wirebench.data.base import fingerprint, probe_batch, unit_of
 from wirebench.errors import PeerLost, UserError
 from wirebench.exchange.diagnostics import Health
-from wirebench.exchange.easgd import Elastic
-from wirebench.exchange.outer import OuterSteps
+from wirebench.exchange.driver import Scheduler
 from wirebench.exchange.preflight import preflight
-from wirebench.exchange.reduce_scatter import ReduceScatterDriver
-from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.flat import BackwardOrder, FlatGradient, backward_order
 from wirebench.simulation.trace import Paced
 from wirebench.telemetry.clock import Clock
@@ -63,7 +60,7 @@ def compose(given: Config, engine: Engine | None = None, tell: Tell = lambda tex
     settings = resolve(given)
     scheduler = scheduler_of(settings)
     tell("starting the engine")
-    engine = engine or start(settings.engine, _fusion_mb(scheduler))
+    engine = engine or start(settings.engine, scheduler.driver.fusion_mb(scheduler))
     try:
         return _compose(settings, scheduler, engine, tell)
     except PeerLost as error:
@@ -107,14 +104,12 @@ def _assemble(
     timeline: Timeline,
     folder: Folder,
 ) -> Trainer:
-    lanes, synchroniser, calibration = connected
+    lanes, driver, calibration = connected
     directory, traffic = folder.directory, traffic_of(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
-    states: Sequence[Holder] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
-    if isinstance(synchroniser, Elastic | OuterSteps):
-        states = synchroniser.holders
+    states: Sequence[Holder] = driver.holders or [compressor_of(settings)]
     health, warnings = Health(lanes), list[str]()
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
     residual_watch = residual_watch_of(settings, lanes, warnings, progress, begin) if engine.is_first else None
@@ -129,15 +124,15 @@ def _assemble(
     choice.tell(warnings, progress.note)
     machines = hosts(engine)
     record = record_of(settings, engine, folder, source, progress.note, machines)
-    guard = Guard(workers[0].flat, alone=isinstance(synchroniser, Elastic | OuterSteps))
-    if isinstance(synchroniser, ReduceScatterDriver):
+    guard = Guard(workers[0].flat, alone=bool(driver.own_weights))
+    if driver.halves:
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
-        synchroniser.averaged = guard.note_gradient
+        driver.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
     # An elastic run continues without the host whose agent is gone.
     stopper = Stopper(engine.store, os.getppid() if has_agent() and commits is None else None)
     return Trainer(
-        settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
+        settings, engine, directory, workers, lanes, driver, guard, health, residual_watch, calibration,
         clock, timeline, traffic, record, progress, StepLog(clock, guard, record, progress, engine.size), checkpoints,
         stopper, gpu_watch_of(settings, engine, machines), total_steps, state, commits,
     )  # fmt: skip
@@ -269,13 +264,6 @@ def _backward_order(settings: Config, model: nn.Module, dataset: data.Dataset, d
             f"model.name: {settings.model.name!r} cannot be trained on what data.name = {settings.data.name!r} has, "
             f"{what}: {first_line(error)}"
         ) from error
-
-
-def _fusion_mb(scheduler: Any) -> float | None:
-    """Horovod's own fusion is switched off, so that our schedule is the schedule, unless it is Horovod's turn."""
-    if scheduler.mode != "native":
-        return 0.0
-    return scheduler.bucket_cap_mb or None
 
 
 def _identity(settings: Config, worker: Replica) -> dict[str, Any]:

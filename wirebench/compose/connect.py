@@ -16,15 +16,9 @@ from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.costmodel.piecewise import Piecewise, Points
 from wirebench.data.base import Dataset, unit_of
-from wirebench.dropin.assembly import driver_of, first_cut, lane_of
-from wirebench.exchange.driver import Synchroniser
-from wirebench.exchange.easgd import Elastic
-from wirebench.exchange.lane import Lane
-from wirebench.exchange.lockstep import Lockstep
-from wirebench.exchange.native import native_sync
-from wirebench.exchange.outer import OuterSteps
-from wirebench.exchange.overlapped import Threaded
-from wirebench.gradient.contract import Scheduler
+from wirebench.exchange.driver import Driver, Scheduler, Workers, first_cut
+from wirebench.exchange.lane import Lane, lane_of
+from wirebench.exchange.native import EnginesOwn
 from wirebench.gradient.schedule import LayerCost
 from wirebench.gradient.weight_decay import Decay
 from wirebench.profiling import profile_files
@@ -43,7 +37,7 @@ class Connected(NamedTuple):
     """The path from local to averaged gradients. No lanes if the engine synchronises; no calibration of local runs."""
 
     lanes: list[Lane]
-    synchroniser: Synchroniser
+    driver: Driver
     calibration: Calibration | None
 
 
@@ -61,20 +55,24 @@ def connect(
     virtual_seconds  backward seconds of the layers, for virtual workers, whose own times do not describe a cluster
     """
     layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
-    if scheduler.mode == "native":
-        synchroniser = _native(settings, engine, scheduler, workers[0])
-        groups = scheduler.partition(layers, lambda numel: 0.0)
-        numels = [sum(layers[i].numel for i in group) for group in groups]
-        costs = functools.partial(measure_native, engine, numels)
-        return Connected([], synchroniser, _calibration(settings, engine, scheduler, workers[0], groups, None, costs))
     groups, known = _first_cut(settings, engine, scheduler, layers, virtual_seconds)
     refuse_cut(settings, groups)
-    lanes = _lanes(settings, engine, workers, clock)
+    lanes = _lanes(settings, engine, workers, clock) if scheduler.driver.messages else []
     for lane in lanes:
         lane.set_buckets(groups)
-    models, optimizers = [worker.model for worker in workers], [worker.optimizer for worker in workers]
-    driver = driver_of(engine, scheduler, lanes, models, optimizers, clock, timeline)
-    if isinstance(driver, Lockstep | OuterSteps) or not engine.distributed:
+    driver = scheduler.driver.make(
+        Workers(
+            engine, lanes, [worker.model for worker in workers], [worker.optimizer for worker in workers], clock,
+            timeline, settings.train.accumulation, workers[0].unused,
+        ),
+        scheduler,
+    )  # fmt: skip
+    if isinstance(driver, EnginesOwn):
+        workers[0].module, workers[0].optimizer = driver.module, driver.optimizer
+        numels = [sum(layers[i].numel for i in group) for group in groups]
+        costs = functools.partial(measure_native, engine, numels)
+        return Connected([], driver, _calibration(settings, engine, scheduler, workers[0], groups, None, costs))
+    if not driver.can_hold or not engine.distributed:
         return Connected(lanes, driver, None)
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
     calibration = _calibration(settings, engine, scheduler, workers[0], groups, driver, costs)
@@ -121,7 +119,7 @@ def _calibration(
     scheduler: Scheduler,
     worker: Replica,
     groups: Sequence[range],
-    driver: Threaded | Elastic | None,
+    driver: Any,
     costs: Any,
 ) -> Calibration:
     layers, accumulation = worker.flat.layers, settings.train.accumulation
@@ -180,16 +178,3 @@ def _topology(settings: Config, engine: Engine) -> Topology:
         content = {"topology": f"{topology.layout}, ranks {topology.ranks}, {topology.root!r}"}
         agree_on(engine.communicators[0], f"{settings.network.topology} differs", content)
     return topology
-
-
-def _native(settings: Config, engine: Engine, scheduler: Any, worker: Replica) -> Synchroniser:
-    synchroniser = native_sync(
-        engine,
-        worker.model,
-        worker.optimizer,
-        bucket_cap_mb=scheduler.bucket_cap_mb,
-        accumulation=settings.train.accumulation,
-        unused=worker.unused,
-    )
-    worker.module, worker.optimizer = synchroniser.module, synchroniser.optimizer
-    return synchroniser

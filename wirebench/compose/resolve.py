@@ -2,17 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from wirebench import collectives, compressors, data, models, schedulers
 from wirebench.compose.papers import refuse_names
 from wirebench.compressors.common.clipped import Clipped
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
-from wirebench.dropin.assembly import ENGINES_OWN, IN_TWO_HALVES, collective_name, refuse_groups
 from wirebench.errors import UserError
-from wirebench.gradient.contract import Method, Scheduler
-from wirebench.gradient.schedule import OuterRule
+from wirebench.exchange.driver import Parts, Scheduler, refuse_groups
+from wirebench.gradient.contract import Method
 
 
 def _words(optimizer: Mapping[str, Any]) -> list[str]:
@@ -45,46 +44,19 @@ def resolve(given: Config) -> Config:
         raise UserError(
             f"network.dilation: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
         )
-    names = (resolved.compressor.name, resolved.collective.name)
-    native = scheduler_of(resolved).mode == "native"
-    if native and names != ("none", ENGINES_OWN):
-        raise UserError(
-            "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
-            f"it goes with compressor.name = none and collective.name = native, not {names[0]} and {names[1]}"
-        )
-    if scheduler_of(resolved).mode == "split" and resolved.collective.name == ENGINES_OWN:
-        raise UserError(
-            f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
-            f"the engine's own has none; {IN_TWO_HALVES} is its default"
-        )
-    if scheduler_of(resolved).mode == "elastic" and (names[0] != "none" or resolved.output.health_every):
-        raise UserError(
-            f"scheduler.name: {resolved.scheduler.name!r} sends weights, not gradients; it goes with compressor.name = "
-            f"none and output.health_every = 0, not {names[0]} and {resolved.output.health_every}"
-        )
-    if scheduler_of(resolved).mode == "outer":
-        _check_outer(resolved)
+    _check_driver(resolved)
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
-    if native and resolved.output.health_every:
-        raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
-    if resolved.optimizer.clip and scheduler_of(resolved).mode == "split":
-        raise UserError(
-            f"optimizer.clip: {resolved.scheduler.name!r} updates layers before the whole gradient's norm is known"
-        )
     _check_update(resolved)
     return dataclasses.replace(resolved, asked=requested.difference(to_dict(given), to_dict(resolved)))
 
 
-def _check_outer(settings: Config) -> None:
-    """UserError for what does not go with exchanges of weights' differences."""
-    if compressor_of(settings).owns_momentum:
-        raise UserError(
-            f"scheduler.name: {settings.scheduler.name!r} has an outer optimizer, and "
-            f"{settings.compressor.name!r} applies a momentum to what it is given{_without_momentum(settings, '; set')}"
-        )
-    if settings.output.health_every:
-        raise UserError(f"output.health_every: {settings.scheduler.name!r} exchanges no gradients to look into")
+def _check_driver(settings: Config) -> None:
+    """UserError for what does not go with the scheduler's driver."""
+    collective = collectives.build(settings.collective.name, **settings.collective.options)
+    parts = Parts(compressor_of(settings), collective, settings.optimizer.clip, settings.output.health_every)
+    if reason := scheduler_of(settings).driver.accepts(parts):
+        raise UserError(f"scheduler.name: {settings.scheduler.name!r} {reason}")
 
 
 def _check_update(settings: Config) -> None:
@@ -103,8 +75,9 @@ def _without_momentum(settings: Config, words: str) -> str:
 
 def notes(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
     """Notes on a config, or on a run of `steps` steps, that may surprise the user; one line each."""
+    scheduler = scheduler_of(given)
     return [
-        *_own_momentum(given), *_last_round(scheduler_of(given), steps), *_warming(given, steps, steps_per_epoch),
+        *_own_momentum(given), *scheduler.driver.notes(scheduler, steps), *_warming(given, steps, steps_per_epoch),
         *_short(given.model.options.get("context"), given.data.options.get("length")),
     ]  # fmt: skip
 
@@ -124,28 +97,6 @@ def _warming(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
     rises = f"the learning rate rises over {warmup:.0f} steps"
     why = f"(optimizer.warmup_epochs = {given.optimizer.warmup_epochs:g})"
     return [f"note: {rises} {why}, and this run ends after {steps} of {whole}"]
-
-
-def _last_round(scheduler: Scheduler, steps: int) -> list[str]:
-    """That the local steps at a run's end are in no mean that was applied, and so in no evaluation."""
-    if scheduler.mode != "outer":
-        return []
-    rule = cast(OuterRule, scheduler)
-    lasts = [_last_applied(rule, fragment, steps) for fragment in range(rule.fragments)]
-    if None in lasts:
-        delay = f" and scheduler.delay={rule.delay}" if rule.delay else ""
-        few = f"{steps} steps are too few for scheduler.every={rule.every}{delay}"
-        part = "a part of the model" if any(last is not None for last in lasts) else "the model"
-        return [f"note: {few}: no mean of {part} is applied, and it is evaluated as it began"]
-    left = max(steps - 1 - last for last in lasts if last is not None)
-    what = f"the last {left} of {steps} steps are in no mean that is applied (scheduler.every={rule.every})"
-    return [f"note: {what}, and in no evaluation"] if left else []
-
-
-def _last_applied(rule: OuterRule, fragment: int, steps: int) -> int | None:
-    """The last step after which the fragment is sent and still applied within `steps` steps; None without one."""
-    sent = range(steps - 1 - rule.delay, max(steps - 1 - rule.delay - rule.every, -1), -1)
-    return next((step for step in sent if rule.starts(fragment, step)), None)
 
 
 def _own_momentum(given: Config) -> list[str]:
@@ -209,7 +160,7 @@ def _as_the_paper(given: Config) -> Config:
     section = given.compressor
     paper = method_of(given)
     if not given.collective.name:
-        name = collective_name(paper, scheduler_of(given))
+        name = paper.collective or scheduler_of(given).driver.collective
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
         section = dataclasses.replace(section, dense_below=paper.dense_below)

@@ -23,7 +23,6 @@ from wirebench.costmodel.request_sizes import Sizes
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.link import FittedLink
 from wirebench.errors import UserError
-from wirebench.gradient.schedule import Mode
 from wirebench.planner import ranges
 from wirebench.planner.compositions import (
     compressing,
@@ -43,8 +42,6 @@ from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology
 from wirebench.utils import this_machine
 
-MODES: tuple[Mode, ...] = ("overlapped", "after_backward", "split")
-"""Schedules that exchange the gradient of every step in messages of ours."""
 ROUNDS = 5
 """Iterations that find a backward pass which, beside the run's exchange, takes as long as the run's did."""
 TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9

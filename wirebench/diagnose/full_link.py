@@ -7,7 +7,7 @@ from wirebench.compose.resolve import resolve, scheduler_of
 from wirebench.config.loader import from_dict
 from wirebench.diagnose.cause import Cause, Change
 from wirebench.diagnose.evidence import Evidence
-from wirebench.diagnose.fewer_bytes import MODES, Other, Saving
+from wirebench.diagnose.fewer_bytes import Other, Saving
 from wirebench.diagnose.link import UNKNOWN, FittedLink
 from wirebench.diagnose.words import gbit, ms
 from wirebench.errors import UserError
@@ -100,7 +100,8 @@ def _changes(evidence: Evidence, link: FittedLink, known: Known) -> tuple[tuple[
     images = evidence.record.get("samples", {}).get("unit", "images") == "images"
     try:
         config = resolve(from_dict(evidence.record["config"]))
-        if scheduler_of(config).mode not in MODES or not (evidence.layers or evidence.drawn.buckets):
+        driver = scheduler_of(config).driver
+        if driver.own_weights or not driver.messages or not (evidence.layers or evidence.drawn.buckets):
             return None
         other = Other(evidence, link)
         accuracies = known(images, other.trace.numel)

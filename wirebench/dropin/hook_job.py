@@ -1,7 +1,5 @@
 """The exchanges behind a communication hook: a thread that works DDP's buckets off in their order."""
 
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,12 +18,13 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import agree
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Steps, advance, run
+from wirebench.exchange.advance import Steps, advance, run
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.gradient.requests import Sum
 from wirebench.topology.tree import Topology
+from wirebench.utils.background import Background
 
 PHASES_OF_DDP = ("data", "forward", "backward", "exchange_exposed", "update")
 
@@ -77,9 +76,7 @@ class HookJob:
         self._waiting: list[_Waiting] = []
         self._futures: list[Future[Tensor]] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
-        self._thread.start()
+        self._background = Background("exchange")
 
     @property
     def parameters(self) -> set[int]:
@@ -102,7 +99,7 @@ class HookJob:
         guard = None if dense else self._overflow
         if guard is None or given.is_last():
             averages = _averages if guard is None else partial(_guarded, guard)
-            self._queue.put(partial(self._complete, self._waiting, averages, event))
+            self._background.submit(partial(self._complete, self._waiting, averages, event))
             self._waiting = []
         if given.is_last():
             self._end_backward()
@@ -134,8 +131,7 @@ class HookJob:
 
     def close(self) -> None:
         """End the thread, leave the group."""
-        self._queue.put(None)
-        self._thread.join()
+        self._background.wait()
         for closer in self.engine.closers:
             closer()
 
@@ -180,10 +176,6 @@ class HookJob:
         clock = self._meter.clock
         exchange = conformance.exchange(self.compressor, bucket, world)
         return advance(exchange, self.server.serve, lambda: clock.phase("compress", "compress"))
-
-    def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work()
 
     def _complete(
         self,

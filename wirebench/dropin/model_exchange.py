@@ -14,21 +14,18 @@ from torch.optim import Optimizer
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
-from wirebench.dropin.assembly import UPDATES_ITSELF, Driver, driver_of, first_cut, lane_of, refuse_groups
 from wirebench.dropin.held_rates import HeldRates
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.replicas import trainable
 from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
-from wirebench.exchange.anchored import Anchored
-from wirebench.exchange.easgd import Elastic, Pull
-from wirebench.exchange.holders import BY_MODE, GRADIENTS, Holder, exchanged, restore
-from wirebench.exchange.lane import Lane
-from wirebench.exchange.outer import OuterSteps
-from wirebench.exchange.overlapped import Threaded
+from wirebench.exchange.driver import Driver, Scheduler, Workers, first_cut, refuse_groups
+from wirebench.exchange.holders import exchanged, restore
+from wirebench.exchange.lane import Lane, lane_of
+from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.preflight import preflight
 from wirebench.gradient.conformance import name_of
-from wirebench.gradient.contract import Method, Scheduler
+from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import FlatGradient, fill
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.calibration import Calibration
@@ -75,9 +72,9 @@ class ModelExchange:
         collective.plan(self.topology, 0)  # a misfit with the cluster raises before training
 
     @property
-    def mode(self) -> str:
-        """The scheduler's."""
-        return self.scheduler.mode
+    def kind(self) -> type[Driver]:
+        """The class of the driver."""
+        return self.scheduler.driver
 
     def lay_out(self, arrived: Sequence[str], step: int, epoch: int, state: Mapping[str, Any]) -> None:
         """At the end of the first backward pass: make the gradient flat, and hand what is there to the driver.
@@ -98,10 +95,11 @@ class ModelExchange:
         self.lane.clears = False
         self.lane.set_buckets(groups)
         preflight([self.lane], lambda: copy.deepcopy(self.fresh))
-        optimizer = self.rates if self.mode == "split" else self.optimizer
-        self.driver = driver_of(
-            self.engine, self.scheduler, [self.lane], [self.model], [optimizer], self.meter.clock, self.meter.timeline,
+        optimizer = self.rates if self.kind.halves else self.optimizer
+        workers = Workers(
+            self.engine, [self.lane], [self.model], [optimizer], self.meter.clock, self.meter.timeline,
         )  # fmt: skip
+        self.driver = self.kind.make(workers, self.scheduler)
         if not known:
             self.calibration = self._calibration(layers, groups)
         if state:
@@ -110,7 +108,7 @@ class ModelExchange:
             self.calibration.plan(step + 1)
         missing = [position for position, p in enumerate(self.flat.parameters) if p.grad is None]
         # Where a schedule leaves exchanges under way between steps, nothing else may be sent, and updates are its own.
-        if self.mode not in UPDATES_ITSELF:
+        if not self.kind.updates:
             self.unused = UnusedEverywhere(self.engine, self.flat, missing)
         self.is_laid_out = True
         self.driver.begin(step, epoch)
@@ -118,7 +116,7 @@ class ModelExchange:
 
     def refuse_schedule(self, state: Mapping[str, Any]) -> None:
         """UserError for the state of a schedule that exchanges something else."""
-        before, now = exchanged(state["compressor"]), BY_MODE.get(self.mode, GRADIENTS)
+        before, now = exchanged(state["compressor"]), self.kind.exchanges
         if before != now:
             raise UserError(
                 f"sync.load_state_dict: the state is of a schedule that exchanges {before}, and this one exchanges "
@@ -135,8 +133,7 @@ class ModelExchange:
 
     def _own_weights(self, state: Mapping[str, Any]) -> Tensor | None:
         """The rank's own weights in `state`, if it has any and is to be loaded later, with the gradient's layout."""
-        key = {"outer": Anchored.weights, "elastic": Pull.weights}.get(self.mode, "")
-        return None if self.is_laid_out or not state else state["compressor"].get(key)
+        return None if self.is_laid_out or not state else state["compressor"].get(self.kind.own_weights)
 
     def place(self, state: Mapping[str, Any]) -> None:
         """Before the first forward pass: give the model the rank's own weights, if the state has any."""
@@ -172,7 +169,7 @@ class ModelExchange:
 
     def hold_back(self) -> None:
         """Let every exchange start after the backward pass from now on."""
-        assert isinstance(self.driver, Threaded), "only exchanges of gradients can start later"
+        assert isinstance(self.driver, Overlapped), "only exchanges of gradients can start later"
         self.driver.after_backward = True
 
     def hold_rates(self) -> None:
@@ -202,7 +199,7 @@ class ModelExchange:
         return {
             "order": [layer.name for layer in self.flat.layers],
             "cut": self.calibration.state_dict() if self.calibration else {},
-            "compressor": self._holder().state_dict(),
+            "compressor": self.driver.holders[0].state_dict(),
         }
 
     def close(self) -> None:
@@ -226,18 +223,14 @@ class ModelExchange:
         order: list[str] = json.loads(gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())[0])
         return order
 
-    def _holder(self) -> Holder:
-        """The holder of this rank's state: the compressor or, if weights are exchanged, the state of that exchange."""
-        return self.driver.holders[0] if isinstance(self.driver, Elastic | OuterSteps) else self.compressor
-
     def _restore(self, state: Mapping[str, Any]) -> None:
-        restore(self._holder(), [on_device(state["compressor"], self.flat.grad.device)])
+        restore(self.driver.holders[0], [on_device(state["compressor"], self.flat.grad.device)])
         if self.calibration is not None:
             self.calibration.load_state_dict(state["cut"])
 
     def _calibration(self, layers: Sequence[LayerCost], groups: Sequence[range]) -> Calibration:
         """For a scheduler that has still to learn its cut."""
-        assert isinstance(self.driver, Threaded), "no other driver has a cut to learn"
+        assert isinstance(self.driver, Overlapped), "no other driver has a cut to learn"
         names = [layer.name for layer in layers]
         return Calibration(
             engine=self.engine,

@@ -21,7 +21,6 @@ from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, attach
 from wirebench.dropin import optimizer_watch, usage
-from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.backward_end import BackwardEnd, Marks, marks
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
@@ -31,15 +30,16 @@ from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
     mark_state,
+    refuse_composition,
     refuse_kinds,
     refuse_missing,
-    refuse_mode,
     refuse_parts,
     refuse_state,
 )
 from wirebench.errors import UserError
+from wirebench.exchange.driver import Parts, Scheduler
 from wirebench.gradient import conformance
-from wirebench.gradient.contract import Compressor, Method, Scheduler
+from wirebench.gradient.contract import Compressor, Method
 from wirebench.gradient.flat import refuse_sparse
 from wirebench.utils.hooks import WeakHook
 
@@ -76,14 +76,15 @@ def synchronise(
     """
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
     refuse_kinds(scaler, collective)
-    method = conformance.method_of(compressor)
-    refuse_mode(scheduler, method, optimizer, scaler)
+    method, driver = conformance.method_of(compressor), scheduler.driver
     if isinstance(collective, str):
-        collective = collectives.build(collective or collective_name(method, scheduler))
+        collective = collectives.build(collective or method.collective or driver.collective)
+    given = {"optimizer": optimizer is not None, "scaler": scaler is not None}
+    refuse_composition(scheduler, Parts(method, collective, own_loop=True, **given))
     parameters = trainable(model)
     first = next(iter(parameters.values()))
     if optimizer is not None:
-        refuse_missing(optimizer, parameters, all_of_them=scheduler.mode in UPDATES_ITSELF)
+        refuse_missing(optimizer, parameters, all_of_them=driver.updates)
     engine = attach(first.device, timeout_seconds, process_group)
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
     make_alike(engine, model, parts, lambda: conformance.refuse_dtype(method, first.dtype))
@@ -120,7 +121,7 @@ class Sync:
         ]
         self._watch = StepWatch(
             exchange.model, self._meter.clock, self._forward, self._pause, self._update_begins,
-            exchange.mode != "split",
+            not exchange.kind.halves,
         )  # fmt: skip
 
     @property
@@ -138,7 +139,7 @@ class Sync:
         usage.refuse_optimizer(optimizer)
         if not self._watch.holds(optimizer):
             raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
-        if self._exchange.mode in UPDATES_ITSELF and optimizer is not self._exchange.optimizer:
+        if self._exchange.kind.updates and optimizer is not self._exchange.optimizer:
             raise UserError(
                 "sync.step: this scheduler updates the model itself, by synchronise's optimizer=; pass that"
             )
@@ -154,7 +155,7 @@ class Sync:
 
     def wait(self) -> None:
         """Return when every `.grad` is the average over ranks; then let the optimizer step."""
-        if self._exchange.mode in UPDATES_ITSELF:
+        if self._exchange.kind.updates:
             raise UserError("sync.wait: this scheduler updates the model itself; use sync.step(optimizer)")
         self._average()
         self._stepped = []
@@ -247,7 +248,7 @@ class Sync:
 
     def _backward_ends(self) -> None:
         """Average here what a loop may look at, and clip, as soon as `backward` has returned."""
-        if self._closed or not self._begun or self._accumulating or self._exchange.mode in ("elastic", "outer"):
+        if self._closed or not self._begun or self._accumulating or self._exchange.kind.own_weights:
             return
         # Passes within a pass, as of checkpointing, end before the last gradient has come.
         whole = self._is_whole()
@@ -269,11 +270,11 @@ class Sync:
         does in `step`.
         """
         if self._waits is None:
-            self._waits = self._exchange.mode == "split" or self._exchange.any_rank(not whole)
+            self._waits = self._exchange.kind.halves or self._exchange.any_rank(not whole)
 
     def _thrown_away(self) -> bool:
         """Whether gradients of this step have come and gone, by `zero_grad`: what is exchanged of them ends first."""
-        if self._exchange.mode in ("split", "elastic", "outer") or not self._gradients_came():
+        if self._exchange.kind.updates or not self._gradients_came():
             return False
         gone = all(parameter.grad is None for parameter in self._parameters.values())
         if gone and self._exchange.is_laid_out:
@@ -344,7 +345,7 @@ class Sync:
         self._watch.close_phase()
         exchange = self._exchange
         self._model.check_frozen()
-        if exchange.mode not in ("elastic", "outer"):
+        if not exchange.kind.own_weights:
             self._agree_when(self._is_whole())
         with self._meter.clock.phase("exchange_exposed"):
             if not exchange.is_laid_out:

@@ -16,10 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from wirebench.dropin.assembly import UPDATES_ITSELF
 from wirebench.errors import UserError
+from wirebench.exchange.driver import Parts, Scheduler
 from wirebench.gradient.conformance import name_of
-from wirebench.gradient.contract import Method, Scheduler
+from wirebench.gradient.contract import Method
 from wirebench.utils.hooks import WeakHook
 
 _held = WeakIdKeyDictionary()
@@ -113,27 +113,11 @@ def _refuse_model(model: nn.Module) -> None:
             raise UserError(f"model: {name} is in another synchronise already; close() that one first")
 
 
-def refuse_mode(
-    scheduler: Scheduler, method: Method, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None
-) -> None:
-    """UserError where the scheduler's mode does not go with the other parts."""
-    if scheduler.mode == "native":
-        raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
-    if scheduler.mode in UPDATES_ITSELF and optimizer is None:
+def refuse_composition(scheduler: Scheduler, parts: Parts) -> None:
+    """UserError where the scheduler's driver does not go with the other parts."""
+    if reason := scheduler.driver.accepts(parts):
         name = type(scheduler).__module__.rpartition(".")[2]
-        raise UserError(
-            f"synchronise: {name!r} updates the model itself; make the optimizer first, and write "
-            "wirebench.synchronise(model, compressor, scheduler, optimizer=optimizer)"
-        )
-    if scheduler.mode in UPDATES_ITSELF and scaler is not None:
-        raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
-    if scheduler.mode == "elastic" and name_of(method) != "none":
-        raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
-    if scheduler.mode == "outer" and method.owns_momentum:
-        raise UserError(
-            f"synchronise: this scheduler has an outer optimizer, and {name_of(method)!r} applies a "
-            "momentum to what it is given"
-        )
+        raise UserError(f"synchronise: {name!r} {reason}")
 
 
 def mark_state(maker: str, compressor: Method) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -10,16 +10,30 @@ from torch.optim import Optimizer
 
 from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.own_weights import together
+from wirebench.exchange.own_weights import OwnWeights
 from wirebench.gradient.flat import Bucket
-from wirebench.gradient.optimizer_state import OptimizerState
-from wirebench.gradient.schedule import OuterRule
 
 NEVER = -1
 _OWN, _SHARED = "own.outer.", "shared.outer."
 
 
-class Anchored:
+class OuterRule(Protocol):
+    """A scheduler whose groups are fragments of such exchanges (schedulers/outer.py)."""
+
+    every: int
+    fragments: int
+    rate: float
+    momentum: float
+    nesterov: bool
+    delay: int
+    keep: float
+
+    def starts(self, fragment: int, step: int) -> bool:
+        """Whether the fragment is sent after this step, the first being 0."""
+        ...
+
+
+class Anchored(OwnWeights):
     """One rank's weights beside the anchor that all ranks share; saved and restored as a compressor's state is.
 
     anchor    the weights that the outer optimizer updates; velocity: its momentum; all flat, in backward order
@@ -33,26 +47,17 @@ class Anchored:
     keys: ClassVar[Set[str]] = frozenset({weights})
 
     def __init__(self, lane: Lane, optimizer: Optimizer, rule: OuterRule) -> None:
-        self.lane, self.rule = lane, rule
-        self.optimizer = OptimizerState(optimizer, lane.flat)
-        self.flat = lane.flat
-        self.anchor = self.flat.gather_weights()
+        super().__init__(lane, optimizer)
+        self.rule, self.anchor = rule, self.common
         self.velocity = torch.zeros_like(self.anchor)
         self.message = torch.zeros_like(self.anchor)
         self.due = torch.full((len(lane.buckets),), NEVER, dtype=torch.int64)
         self.sent = torch.zeros_like(self.due)
-        self.own: Tensor | None = None
-        """The rank's weights while the model holds the anchor."""
-
-    @property
-    def takes_over(self) -> bool:
-        """The compressor's `takes_over`, see Method."""
-        return self.lane.compressor.takes_over
+        self.takes_over = lane.compressor.takes_over
 
     def state_dict(self) -> dict[str, Any]:
         """The compressor's state, the rank's own weights and optimizer, and what all ranks share."""
-        weights = self.flat.gather_weights() if self.own is None else self.own
-        mine = {"weights": weights, "optimizer": self.optimizer.state_dict()}
+        mine = {"weights": self.mine, "optimizer": self.optimizer.state_dict()}
         shared = {
             "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
             "due": self.due, "sent": self.sent, "cuts": self._cuts(), "rhythm": self._rhythm(),
@@ -77,14 +82,13 @@ class Anchored:
         this rank may replace a lost one.
         """
         self._load(states[0])
-        own = [] if joins else [state[self.weights] for state in states]
-        self.flat.set_weights(together(own, self.anchor, weight))
+        self.take_weights(states, joins, weight)
         self._go_on(states[0], recounts=weight != 1)
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
 
     def restart(self) -> None:
         """Begin from the model's current weights, and forget all earlier exchanges."""
-        self.flat.gather_weights(self.anchor)
+        super().restart()
         self.velocity.zero_()
         self.due.fill_(NEVER)
         self.sent.zero_()
@@ -132,13 +136,9 @@ class Anchored:
         return torch.tensor([(bucket.start, bucket.stop) for bucket in self.lane.buckets])
 
     def magnitude(self) -> float | None:
-        """How far the rank's own weights are from the anchor, and what its compressor remembers of such differences.
-
-        As sums of magnitudes. The rank's optimizer's state is lost with it, too, but is in other units.
-        """
-        weights = self.flat.gather_weights() if self.own is None else self.own
+        """With what its compressor remembers of such differences."""
         held = self.lane.compressor.magnitude()
-        return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
+        return None if held is None else held + self.distance()
 
     def next_exchange(self, fragment: int) -> int:
         """The number of the exchange that begins, the fragment's first being 0."""

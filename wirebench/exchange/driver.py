@@ -1,107 +1,217 @@
-"""Advance exchanges, and the contract of a synchroniser, which every driver of exchanges fulfils.
+"""What a driver of exchanges is, and what a scheduler is, which names its driver.
 
-Three generators are stacked: a compressor's exchange yields requests, the executor turns each request into rounds and
-yields a handle per round, and `run` (or a driver's own loop) waits for the handles. So no lower layer ever blocks, and
-the same compressor code serves two settings. In a communication thread one rank waits for its own rounds. Virtual
-workers share one process, and every rank must have posted a round before any of them waits for it.
+A scheduler cuts the model into buckets; its driver decides what travels, when, and who updates the model. All that
+depends on the kind of a schedule is asked of the driver's class: what it goes with, how a step of it is simulated,
+which collective it takes by default. So a schedule of a new kind is two files, its rule and its driver.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import nn
 
 from wirebench.collectives.execution.executor import RequestLog
-from wirebench.comm.base import Handle
-from wirebench.gradient.requests import Answer, Request
+from wirebench.collectives.native import Native
+from wirebench.collectives.plan import Collective
+from wirebench.comm.engine import Engine
+from wirebench.errors import UserError
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.pipeline import Passes, Starts, Step, in_turn
+from wirebench.gradient.contract import Method
+from wirebench.gradient.schedule import Cost, Duration, LayerCost
+from wirebench.telemetry.clock import Clock
+from wirebench.telemetry.timeline import Timeline
 
-Exchange = Generator[Request, Any, Tensor]
-"""A compressor's exchange: yields requests, is sent their answers, returns the average."""
-Serve = Callable[[Request], Generator[Handle, Any, Answer]]
-"""RequestExecutor.serve: yields a handle per round, is sent what its `wait` returned, returns the request's answer."""
-Steps = Generator[Handle, Any, Tensor]
-"""An exchange with its requests served: yields a handle per round, returns the average."""
-Result = TypeVar("Result")
+GRADIENTS = "gradients"
+WITH_OPTIMIZER = "wirebench.synchronise(model, compressor, scheduler, optimizer=optimizer)"
 
 
-class Synchroniser(Protocol):
-    """Turns a step's local gradients into averaged ones; methods stand in the order in which a loop calls them."""
+@dataclass(frozen=True)
+class Parts:
+    """The parts that a driver is to go with.
+
+    clip          optimizer.clip; 0: the gradient's norm is not clipped
+    health_every  output.health_every; 0: no exchange is measured
+    own_loop      the training loop is the user's own (`synchronise`), with or without `optimizer` and `scaler`
+    """
+
+    compressor: Method
+    collective: Collective
+    clip: float = 0.0
+    health_every: int = 0
+    own_loop: bool = False
+    optimizer: bool = True
+    scaler: bool = False
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the collective is a plan of ours; the engine's own is none."""
+        return not isinstance(self.collective, Native)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of this process, for whom a driver is made; lanes, models and optimizers in the same order.
+
+    lanes         none for a driver without messages of ours
+    accumulation  backward passes of a step
+    unused        names of parameters that take no part in the loss
+    """
+
+    engine: Engine
+    lanes: Sequence[Lane]
+    models: Sequence[nn.Module]
+    optimizers: Sequence[Any]
+    clock: Clock
+    timeline: Timeline
+    accumulation: int = 1
+    unused: Collection[str] = ()
+
+
+class Rhythm(NamedTuple):
+    """Steps between two exchanges of a bucket, and from an exchange until it is applied."""
+
+    every: int = 1
+    delay: int = 0
+
+
+class Driver:
+    """Turns the local gradients of a step into averaged ones, or keeps the workers' weights together in another way.
+
+    The methods that are no class methods stand in the order in which a training loop calls them.
+
+    lanes        those of this process
+    holders      what a rank saves and restores of its exchanges, by lane: the compressor, or its own weights with it
+    averaged     called with a step's number, once, when all of the step's average is there; of `halves` alone
+
+    starts       when a bucket's message may start
+    halves       a sum's reduce-scatter and its all-gather run apart, and the update comes with the next forward pass
+    exchanges    what travels, in words
+    messages     they are ours; False: an engine's own, which can be neither counted nor delayed
+    can_hold     it has `holding` and `take_durations` (profiling/calibration.py)
+    updates      the model's weights are not the optimizer's work alone
+    collective   the default where neither the user nor the compressor's paper names one
+    own_weights  the key of the rank's own weights in a saved state; "": all ranks have the same weights
+    """
+
+    starts: ClassVar[Starts] = "gradient"
+    halves: ClassVar[bool] = False
+    exchanges: ClassVar[str] = GRADIENTS
+    messages: ClassVar[bool] = True
+    can_hold: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
+    collective: ClassVar[str] = "native"
+    own_weights: ClassVar[str] = ""
+
+    averaged: Callable[[int], None]
+
+    @classmethod
+    def accepts(cls, parts: Parts) -> str | None:
+        """None, or why it does not go with these parts: a clause whose subject is the scheduler."""
+        if parts.own_loop and cls.updates and not parts.optimizer:
+            return f"updates the model itself; make the optimizer first, and write {WITH_OPTIMIZER}"
+        if parts.own_loop and cls.updates and parts.scaler:
+            return "updates the model itself, which a GradScaler does not allow"
+        return None
+
+    @classmethod
+    def make(cls, workers: Workers, scheduler: Any) -> "Driver":
+        """The driver of these workers under a scheduler that names this class; UserError where there is none."""
+        raise NotImplementedError
+
+    @classmethod
+    def simulate(cls, scheduler: Any, passes: Passes, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
+        """A step on paper; durations: of each bucket's exchange, in the order of `groups`."""
+        return in_turn(passes, groups, durations, cls.starts)
+
+    @classmethod
+    def rhythm(cls, scheduler: Any) -> Rhythm:
+        """How often a bucket is exchanged, and how late that is applied."""
+        return Rhythm()
+
+    @classmethod
+    def notes(cls, scheduler: Any, steps: int) -> list[str]:
+        """What may surprise the user of a run of `steps` steps, one line each."""
+        return []
+
+    @classmethod
+    def fusion_mb(cls, scheduler: Any) -> float | None:
+        """MiB of messages that the engine merges by itself; 0: none, so that our schedule counts; None: its default."""
+        return 0.0
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = lanes
+        self.holders: Sequence[Any] = [lane.compressor for lane in lanes]
 
     def begin(self, step: int, epoch: int) -> None:
         """Before the first forward pass of a step: forget the gradients of the step before."""
-        ...
+        for lane in self.lanes:
+            lane.begin(step, epoch)
 
     def enable_sync(self) -> None:
         """Before the forward pass of the last micro-batch: its backward pass completes the gradients."""
-        ...
 
     def finish(self) -> None:
         """After that backward pass: return when every parameter's `.grad` is the average over ranks."""
-        ...
+        raise NotImplementedError
 
     def take_logs(self) -> list[list[RequestLog]]:
         """The requests that were served since the last call, a log for each rank of this process."""
-        ...
+        return [lane.server.take_log() for lane in self.lanes]
 
     def stepping(self) -> AbstractContextManager[None]:
         """A context for the optimizer's step."""
-        ...
+        return nullcontext()
 
     def met(self, step: int) -> int:
         """The last step, up to `step`, which this rank has done, that all ranks have begun for certain."""
-        ...
+        return step
 
     def settle(self) -> None:
         """Before anything but a training step reads the model: finish what is still under way of the last step."""
-        ...
 
     def evaluation_view(self) -> AbstractContextManager[None]:
         """A context for evaluation and checkpoints: the model has the parameters to evaluate, e.g. EASGD's centre."""
-        ...
+        return nullcontext()
 
     def close(self) -> None:
         """After the last step: detach from the model, end threads."""
+        for lane in self.lanes:
+            lane.detach()
+
+
+class Scheduler(Protocol):
+    """A pure rule, called at the start, again after profiling where it needs one, and by the simulator.
+
+    needs_profile  the rule reads `backward_seconds` and `cost`
+    driver         the class of the drivers that send its groups
+    """
+
+    needs_profile: ClassVar[bool]
+    driver: ClassVar[type[Driver]]
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """Contiguous groups of positions that cover `layers` (in backward order) in order.
+
+        `cost(numel)` is the seconds of one exchange of that many elements; its start-up time is `cost(0)`.
+        """
         ...
 
 
-def advance(
-    exchange: Exchange, serve: Serve, compressing: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> Steps:
-    """One rank's exchange with every request served: yields a handle per round, returns the averaged gradient.
-
-    The compressor's own work between requests runs inside `compressing()`, so that it can be timed.
-    """
-    answer = None
-    while True:
-        # Served outside of this block: what a request waits for the network is not the compressor's time.
-        with compressing():
-            try:
-                # None starts a generator; it is also the answer of a Reduce on all ranks but one.
-                request = exchange.send(answer)
-            except StopIteration as stop:
-                return stop.value
-        answer = yield from serve(request)
+def first_cut(scheduler: Scheduler, layers: Sequence[LayerCost]) -> tuple[list[range], bool]:
+    """The groups that a job begins with, and whether they are those to stay with."""
+    if not scheduler.needs_profile:
+        return scheduler.partition(layers, lambda numel: 0.0), True
+    # Layer by layer, as every scheduler may end up: until it is known what messages cost.
+    return [range(i, i + 1) for i in range(len(layers))], False
 
 
-def run(ranks: Sequence[Generator[Handle, Any, Result]]) -> list[Result]:
-    """Advance all ranks of this process together, round by round, and return their results in order.
-
-    With one rank this is the loop of a communication thread, with all ranks of a world it is the lockstep of virtual
-    workers.
-    """
-    results: dict[int, Result] = {}
-    answers: list[Any] = [None] * len(ranks)
-    while True:
-        # All ranks post their round before any of them waits: a virtual worker's wait reads what the others posted.
-        handles: list[Handle] = []
-        for place, steps in enumerate(ranks):
-            try:
-                handles.append(steps.send(answers[place]))
-            except StopIteration as stop:
-                results[place] = stop.value
-        if not handles:
-            return [results[place] for place in range(len(ranks))]
-        # An exchange that ends early would leave the others waiting for its messages.
-        assert len(handles) == len(ranks), "the ranks' exchanges make different numbers of rounds"
-        answers = [handle.wait() for handle in handles]
+def refuse_groups(compressor: Method, name: str, scheduler: str, groups: Sequence[range]) -> None:
+    """UserError where a scheduler cuts the model into several buckets and the compressor needs it whole."""
+    if compressor.whole_model and len(groups) > 1:
+        raise UserError(
+            f"scheduler.name: {scheduler!r} cuts the model into {len(groups)} buckets, but "
+            f"{name!r} needs it whole: {compressor.whole_model}; sync_easgd sends one message"
+        )

@@ -4,8 +4,8 @@ A step's message is the weights that the step begins with, so it is on its way f
 pull is applied after the optimizer's own step.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wirebench.collectives.execution.executor import RequestLog
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
+from wirebench.exchange.driver import Parts, Workers
 from wirebench.exchange.finite import Finite
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.own_weights import together
-from wirebench.gradient.optimizer_state import OptimizerState
+from wirebench.exchange.own_weights import OwnWeights, WeightsDriver
+from wirebench.exchange.pipeline import Starts
+from wirebench.gradient.conformance import DENSE, name_of
 from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.timers import timer_for
@@ -26,32 +27,23 @@ from wirebench.telemetry.timers import timer_for
 WEIGHTS, OPTIMIZER, CENTRE = "own.weights", "own.optimizer", "shared.centre"
 
 
-class Pull:
-    """One rank's weights beside the common centre; saved and restored as a compressor's state is.
+class Pull(OwnWeights):
+    """One rank's weights beside the common centre; saved and restored as a compressor's state is."""
 
-    optimizer   the rank's; its state is the rank's own too
-    takes_over  see Method
-    """
-
-    takes_over: ClassVar[bool] = True
     exchanges: ClassVar[str] = "weights"
     weights: ClassVar[str] = WEIGHTS
     keys: ClassVar[Set[str]] = frozenset({WEIGHTS, CENTRE})
 
     def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
-        self.lane, self.size = lane, lane.server.communicator.size
-        self.optimizer = OptimizerState(optimizer, lane.flat)
+        super().__init__(lane, optimizer)
+        self.size = lane.server.communicator.size
         self.strength = beta / self.size
-        self.flat = lane.flat
-        self.centre = self.flat.gather_weights()
+        self.centre = self.common
         self.message = torch.empty_like(self.centre)
-        self.own: Tensor | None = None
-        """The rank's weights while the model holds the centre."""
 
     def state_dict(self) -> dict[str, Any]:
         """The rank's own weights and optimizer, and the centre, which is the same on all ranks."""
-        weights = self.flat.gather_weights() if self.own is None else self.own
-        return {WEIGHTS: weights, CENTRE: self.centre, OPTIMIZER: self.optimizer.state_dict()}
+        return {WEIGHTS: self.mine, CENTRE: self.centre, OPTIMIZER: self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
@@ -60,25 +52,9 @@ class Pull:
         self.optimizer.load_state_dict(state[OPTIMIZER])
 
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
-        """Begin in another world, as far from the centre as the ranks that are taken over were (own_weights.py).
-
-        The optimizer's state is the first one's.
-        """
+        """Begin in another world, as far from the centre as the ranks that are taken over were."""
         self.load_state_dict(states[0])
-        own = [] if joins else [state[WEIGHTS] for state in states]
-        self.flat.set_weights(together(own, self.centre, weight))
-
-    def restart(self) -> None:
-        """Begin from the model's current weights."""
-        self.flat.gather_weights(self.centre)
-
-    def magnitude(self) -> float:
-        """How far the rank's own weights are from the centre, as a sum of magnitudes: what is lost with the rank.
-
-        Its optimizer's state is lost, too, but is in other units.
-        """
-        weights = self.flat.gather_weights() if self.own is None else self.own
-        return float((weights - self.centre).abs().sum(dtype=torch.float64))
+        self.take_weights(states, joins, weight)
 
     @torch.no_grad()
     def apply(self, before: Tensor) -> None:
@@ -91,53 +67,58 @@ class Pull:
         self.centre.mul_(1 - self.strength * self.size).add_(self.message, alpha=self.strength)
 
 
-class Elastic:
-    """The driver: gradients do not travel, the weights of all lanes of this process are summed in every step.
+class Elastic(WeightsDriver):
+    """Gradients do not travel, the weights of all lanes of this process are summed in every step.
 
-    overlaps  the sum runs in a thread beside the step: one lane, as in a process of a real job
-    holding   sum after the backward pass instead, in this step, and keep how long it takes
+    holding  sum after the backward pass instead of beside the step, and keep how long it takes
     """
 
+    starts: ClassVar[Starts] = "step"
+    exchanges: ClassVar[str] = Pull.exchanges
+    own_weights: ClassVar[str] = Pull.weights
+    can_hold: ClassVar[bool] = True
+    holders: Sequence[Pull]
+
     def __init__(self, lanes: Sequence[Lane], optimizers: Sequence[Optimizer], beta: float, overlaps: bool) -> None:
-        self.lanes = lanes
-        self.holders = [Pull(lane, optimizer, beta) for lane, optimizer in zip(lanes, optimizers, strict=True)]
+        holders = [Pull(lane, optimizer, beta) for lane, optimizer in zip(lanes, optimizers, strict=True)]
+        super().__init__(lanes, holders, overlaps)
         self.holding = False
-        self._device = lanes[0].flat.grad.device
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._timer = timer_for(self._device)
         self._finite = [Finite(self._device) for _ in lanes]
-        self._before = [torch.zeros_like(pull.centre) for pull in self.holders]
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
-        self._under_way: Future[None] | None = None
+        self._before = [torch.zeros_like(pull.centre) for pull in holders]
+        self._under_way: threading.Event | None = None
         self._seconds: list[Duration] = []
-        for lane in lanes:
-            lane.attach(lambda _: None)
+
+    @classmethod
+    def accepts(cls, parts: Parts) -> str | None:
+        """No gradient travels that a compressor could compress."""
+        if (name := name_of(parts.compressor)) != DENSE:
+            return f"sends weights, not gradients: it goes with compressor {DENSE}, not {name}"
+        return super().accepts(parts)
+
+    @classmethod
+    def make(cls, workers: Workers, scheduler: Any) -> "Elastic":
+        """The driver of these workers."""
+        return cls(workers.lanes, workers.optimizers, scheduler.beta, overlaps=workers.engine.distributed)
 
     def begin(self, step: int, epoch: int) -> None:
         """Copy the weights that the step begins with, and start to sum them over ranks."""
-        for lane, pull, before in zip(self.lanes, self.holders, self._before, strict=True):
-            lane.begin(step, epoch)
-            lane.flat.gather_weights(before)
+        super().begin(step, epoch)
+        for pull, before in zip(self.holders, self._before, strict=True):
+            pull.flat.gather_weights(before)
             pull.message.copy_(before)
-        if self._pool is not None and not self.holding:
-            ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
-            self._under_way = self._pool.submit(self._exchange, ready)
-
-    def enable_sync(self) -> None:
-        """Do nothing: no exchange depends on gradients."""
+        if self.overlaps and not self.holding:
+            self._under_way = self._start(self._exchange)
 
     def finish(self) -> None:
         """Wait for the sum."""
-        for lane in self.lanes:
-            lane.fill_unused()
+        super().finish()
         if self._under_way is not None:
-            self._under_way.result()
-            self._under_way = None
-            if self._stream is not None:
-                torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            ended, self._under_way = self._under_way, None
+            self._await(ended)
             return
         begin = self._timer.mark()
-        self._exchange(None)
+        self._exchange()
         if self.holding:
             end = self._timer.mark()
             self._timer.synchronize()
@@ -146,10 +127,6 @@ class Elastic:
     def take_durations(self) -> list[Duration]:
         """Duration of the sum in the last step with `holding`; one entry, as there is one message."""
         return self._seconds
-
-    def take_logs(self) -> list[list[RequestLog]]:
-        """Every lane's request."""
-        return [lane.server.take_log() for lane in self.lanes]
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -160,42 +137,8 @@ class Elastic:
                 finite.watch(pull.lane.world.step, pull.message)
                 pull.apply(before)
 
-    def met(self, step: int) -> int:
-        """Every step has a sum of all ranks."""
-        return step
-
-    def settle(self) -> None:
-        """Every exchange ends with its step."""
-
-    @contextmanager
-    def evaluation_view(self) -> Iterator[None]:
-        """Meanwhile the models hold the centre: it is what is evaluated and saved."""
-        for pull in self.holders:
-            pull.own = pull.flat.gather_weights()
-            pull.flat.set_weights(pull.centre)
-        try:
-            yield
-        finally:
-            for pull in self.holders:
-                assert pull.own is not None
-                pull.flat.set_weights(pull.own)
-                pull.own = None
-
-    def close(self) -> None:
-        """Detach from the models, end the thread."""
-        for lane in self.lanes:
-            lane.detach()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _exchange(self, ready: torch.cuda.Event | None) -> None:
-        steps: list[Any] = [p.lane.server.serve(Sum(p.message)) for p in self.holders]
-        if self._stream is None or ready is None:
-            totals = run(steps)
-        else:
-            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                self._stream.wait_event(ready)
-                totals = run(steps)
-        for pull, total in zip(self.holders, totals, strict=True):
+    def _exchange(self) -> None:
+        steps: list[Any] = [pull.lane.server.serve(Sum(pull.message)) for pull in self.holders]
+        for pull, total in zip(self.holders, run(steps), strict=True):
             if isinstance(total, Tensor) and total.data_ptr() != pull.message.data_ptr():
                 pull.message.copy_(total)

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wirebench.exchange.anchored import Anchored
-from wirebench.exchange.easgd import Pull
+from wirebench.exchange import easgd, outer  # noqa: F401, saved states may be of theirs
+from wirebench.exchange.driver import GRADIENTS
+from wirebench.exchange.own_weights import OwnWeights
 from wirebench.gradient.contract import Method
 
-Holder = Method | Pull | Anchored
+Holder = Method | OwnWeights
 """The rank's compressor or, if weights are exchanged, the state of that exchange."""
-GRADIENTS = "gradients"
-BY_MODE = {"outer": Anchored.exchanges, "elastic": Pull.exchanges}
-"""What is exchanged, by the scheduler's mode; all other modes exchange gradients."""
 
 
 def exchanges(holder: Holder) -> str:
@@ -21,7 +19,7 @@ def exchanges(holder: Holder) -> str:
 
 def exchanged(state: Mapping[str, Any]) -> str:
     """The name of what the holder of `state` exchanged, as text for messages."""
-    return next((each.exchanges for each in (Anchored, Pull) if each.keys <= state.keys()), GRADIENTS)
+    return next((each.exchanges for each in OwnWeights.kinds if each.keys <= state.keys()), GRADIENTS)
 
 
 def restore(holder: Holder, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:

@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -15,13 +15,63 @@ from wirebench.collectives.execution.executor import RequestLog
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.comm.engine import Engine
 from wirebench.errors import UserError
+from wirebench.exchange.driver import Driver, Parts, Workers
+from wirebench.gradient.conformance import DENSE, name_of
 
 # The name since torch 2.15; the one before still works there but warns.
 _NAMES = inspect.signature(DistributedDataParallel).parameters
 _KEEP_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
 
 
-class DdpSync:
+class EnginesOwn(Driver):
+    """An engine's synchroniser.
+
+    module     the model as the train loop calls it; optimizer: as the loop steps it
+    served     a step's bytes, by the formula of a ring
+    """
+
+    messages: ClassVar[bool] = False
+    module: nn.Module
+    optimizer: Any
+
+    def __init__(self, plan: str, model: nn.Module, size: int) -> None:
+        super().__init__([])
+        self.served = _served(plan, model, size)
+
+    @classmethod
+    def accepts(cls, parts: Parts) -> str | None:
+        """It is dense, has its own collective, and lets nobody look into an exchange."""
+        if parts.own_loop:
+            return "is DistributedDataParallel or hvd.DistributedOptimizer itself"
+        if (name := name_of(parts.compressor)) != DENSE or parts.has_plan:
+            collective = type(parts.collective).__module__.rpartition(".")[2]
+            return (
+                f"is the engine's own synchroniser, dense and with its own collective: it goes with compressor {DENSE} "
+                f"and collective {cls.collective}, not {name} and {collective}"
+            )
+        if parts.health_every:
+            return "is the engine's own synchroniser, with nothing to look into; set output.health_every=0"
+        return super().accepts(parts)
+
+    @classmethod
+    def make(cls, workers: Workers, scheduler: Any) -> Driver:
+        """The synchroniser of the engine, around the one model of this process."""
+        return native_sync(
+            workers.engine, workers.models[0], workers.optimizers[0], bucket_cap_mb=scheduler.bucket_cap_mb,
+            accumulation=workers.accumulation, unused=workers.unused,
+        )  # fmt: skip
+
+    @classmethod
+    def fusion_mb(cls, scheduler: Any) -> float | None:
+        """Its own threshold, or the engine's default."""
+        return scheduler.bucket_cap_mb or None
+
+    def take_logs(self) -> list[list[RequestLog]]:
+        """One step's bytes."""
+        return [[self.served]]
+
+
+class DdpSync(EnginesOwn):
     """torch.nn.parallel.DistributedDataParallel; `module` is what the train loop calls.
 
     bucket_cap_mb  DDP's bucket size in MiB; 0: its default (25, the first bucket 1)
@@ -29,11 +79,13 @@ class DdpSync:
     Buffers of the model (statistics of normalisation) stay each rank's own, as they do with our schedulers.
     """
 
+    module: DistributedDataParallel
+
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, device: torch.device, bucket_cap_mb: float, find_unused: bool
     ) -> None:
+        super().__init__("DistributedDataParallel", model, dist.get_world_size())
         self.optimizer = optimizer
-        self.served = _served("DistributedDataParallel", model, dist.get_world_size())
         options: dict[str, Any] = {
             "device_ids": [device] if device.type == "cuda" else None,
             "bucket_cap_mb": bucket_cap_mb or None,
@@ -55,35 +107,13 @@ class DdpSync:
     def finish(self) -> None:
         """DDP has already waited, at the end of the backward pass."""
 
-    def take_logs(self) -> list[list[RequestLog]]:
-        """One step's bytes, by the formula of a ring."""
-        return [[self.served]]
 
-    def stepping(self) -> AbstractContextManager[None]:
-        """A context that does nothing: the optimizer's step needs no change."""
-        return nullcontext()
-
-    def met(self, step: int) -> int:
-        """Every step has an exchange of all ranks."""
-        return step
-
-    def settle(self) -> None:
-        """The engine ends with the step."""
-
-    def evaluation_view(self) -> AbstractContextManager[None]:
-        """The model is what it is."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Do nothing: the suite has attached nothing."""
-
-
-class HorovodSync:
+class HorovodSync(EnginesOwn):
     """hvd.DistributedOptimizer; `optimizer` is what the train loop steps."""
 
     def __init__(self, hvd: Any, model: nn.Module, optimizer: Optimizer, accumulation: int) -> None:
+        super().__init__("hvd.DistributedOptimizer", model, hvd.size())
         self.module = model
-        self.served = _served("hvd.DistributedOptimizer", model, hvd.size())
         self.optimizer = hvd.DistributedOptimizer(
             optimizer, model.named_parameters(), op=hvd.Average, backward_passes_per_step=accumulation
         )
@@ -99,27 +129,9 @@ class HorovodSync:
         """Wait for the all-reduces."""
         self.optimizer.synchronize()
 
-    def take_logs(self) -> list[list[RequestLog]]:
-        """One step's bytes, by the formula of a ring."""
-        return [[self.served]]
-
     def stepping(self) -> AbstractContextManager[None]:
         """The gradients are synchronised already."""
         return self.optimizer.skip_synchronize()
-
-    def met(self, step: int) -> int:
-        """Every step has an exchange of all ranks."""
-        return step
-
-    def settle(self) -> None:
-        """The engine ends with the step."""
-
-    def evaluation_view(self) -> AbstractContextManager[None]:
-        """The model is what it is."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Do nothing: the suite has attached nothing."""
 
 
 def native_sync(

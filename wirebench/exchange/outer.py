@@ -4,61 +4,101 @@ A fragment's difference is sent when it is due and applied `delay` steps later, 
 training. Fragments are buckets: a compressor gets the difference where it else gets a gradient.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wirebench.collectives.execution.executor import RequestLog
 from wirebench.errors import Diverged, UserError
-from wirebench.exchange.anchored import NEVER, Anchored
-from wirebench.exchange.driver import Steps, advance, run
+from wirebench.exchange.advance import Steps, advance, run
+from wirebench.exchange.anchored import NEVER, Anchored, OuterRule
+from wirebench.exchange.driver import Parts, Rhythm, Workers
 from wirebench.exchange.lane import Lane
+from wirebench.exchange.own_weights import WeightsDriver
+from wirebench.exchange.pipeline import Passes, Starts, Step, in_turn
 from wirebench.gradient import conformance
+from wirebench.gradient.conformance import name_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
-from wirebench.gradient.schedule import OuterRule
+from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.clock import Clock
 
 
-class OuterSteps:
-    """The driver: gradients stay where they are, fragments of the weights' differences are exchanged when they are due.
+class OuterSteps(WeightsDriver):
+    """Fragments of the weights' differences are exchanged when they are due."""
 
-    overlaps  an exchange runs in a thread beside the steps until it is applied: one lane, as in a process of a real job
-    """
+    starts: ClassVar[Starts] = "backward"
+    exchanges: ClassVar[str] = Anchored.exchanges
+    own_weights: ClassVar[str] = Anchored.weights
+    holders: Sequence[Anchored]
 
     def __init__(
         self, lanes: Sequence[Lane], optimizers: Sequence[Optimizer], rule: OuterRule, clock: Clock, overlaps: bool
     ) -> None:
-        self.lanes, self.rule, self._clock = lanes, rule, clock
-        self.holders = [Anchored(lane, optimizer, rule) for lane, optimizer in zip(lanes, optimizers, strict=True)]
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
-        self._under_way: dict[int, Future[None]] = {}
+        holders = [Anchored(lane, optimizer, rule) for lane, optimizer in zip(lanes, optimizers, strict=True)]
+        super().__init__(lanes, holders, overlaps)
+        self.rule, self._clock = rule, clock
+        self._under_way: dict[int, threading.Event] = {}
         self._step, self._met = 0, -1
         self._sent: dict[int, int] = {}
         """For each fragment under way, the step after which it was sent."""
-        for lane in lanes:
-            lane.attach(lambda _: None)
-        self._device = lanes[0].flat.grad.device
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" and overlaps else None
+
+    @classmethod
+    def accepts(cls, parts: Parts) -> str | None:
+        """The outer optimizer has the momentum; a compressor with one of its own would apply a second."""
+        if parts.compressor.owns_momentum:
+            name = name_of(parts.compressor)
+            return f"has an outer optimizer, and {name!r} applies a momentum to what it is given"
+        return super().accepts(parts)
+
+    @classmethod
+    def make(cls, workers: Workers, scheduler: Any) -> "OuterSteps":
+        """The driver of these workers."""
+        overlaps = workers.engine.distributed
+        return cls(workers.lanes, workers.optimizers, scheduler, workers.clock, overlaps)
+
+    @classmethod
+    def simulate(
+        cls, scheduler: OuterRule, passes: Passes, groups: Sequence[range], durations: Sequence[Duration]
+    ) -> Step:
+        """The mean of a period's steps in which each fragment is exchanged once.
+
+        An exchange adds what the `delay` steps beside which it runs do not hide. It is drawn whole, after its step's
+        backward pass.
+        """
+        hidden = scheduler.delay * passes.seconds
+        exposed = sum(max(0.0, duration.seconds - hidden) for duration in durations) / scheduler.every
+        drawn = in_turn(passes, groups, durations, cls.starts)
+        return drawn._replace(seconds=passes.seconds + exposed, exposed=exposed)
+
+    @classmethod
+    def rhythm(cls, scheduler: OuterRule) -> Rhythm:
+        """The rule's."""
+        return Rhythm(scheduler.every, scheduler.delay)
+
+    @classmethod
+    def notes(cls, scheduler: OuterRule, steps: int) -> list[str]:
+        """That the local steps at a run's end are in no mean that was applied, and so in no evaluation."""
+        lasts = [_last_applied(scheduler, fragment, steps) for fragment in range(scheduler.fragments)]
+        if None in lasts:
+            delay = f" and scheduler.delay={scheduler.delay}" if scheduler.delay else ""
+            few = f"{steps} steps are too few for scheduler.every={scheduler.every}{delay}"
+            part = "a part of the model" if any(last is not None for last in lasts) else "the model"
+            return [f"note: {few}: no mean of {part} is applied, and it is evaluated as it began"]
+        left = max(steps - 1 - last for last in lasts if last is not None)
+        what = f"the last {left} of {steps} steps are in no mean that is applied (scheduler.every={scheduler.every})"
+        return [f"note: {what}, and in no evaluation"] if left else []
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
         self._step = step
-        for lane in self.lanes:
-            lane.begin(step, epoch)
-
-    def enable_sync(self) -> None:
-        """Do nothing: no exchange depends on gradients."""
-
-    def finish(self) -> None:
-        """Each rank's gradient is its own."""
-        for lane in self.lanes:
-            lane.fill_unused()
+        super().begin(step, epoch)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -79,37 +119,12 @@ class OuterSteps:
 
         Workers of one process go step by step.
         """
-        return step if self._pool is None else self._met
+        return self._met if self.overlaps else step
 
     def settle(self) -> None:
         """Wait for what is under way; it is applied when it is due."""
         for number in list(self._under_way):
             self._wait(number)
-
-    def take_logs(self) -> list[list[RequestLog]]:
-        """Every lane's requests."""
-        return [lane.server.take_log() for lane in self.lanes]
-
-    @contextmanager
-    def evaluation_view(self) -> Iterator[None]:
-        """Meanwhile the models hold the anchor: it is what is evaluated and saved."""
-        for holder in self.holders:
-            holder.own = holder.flat.gather_weights()
-            holder.flat.set_weights(holder.anchor)
-        try:
-            yield
-        finally:
-            for holder in self.holders:
-                assert holder.own is not None
-                holder.flat.set_weights(holder.own)
-                holder.own = None
-
-    def close(self) -> None:
-        """Detach from the models, end the thread."""
-        for lane in self.lanes:
-            lane.detach()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, number: int) -> None:
         if (due := int(self.holders[0].due[number])) != NEVER:
@@ -123,12 +138,11 @@ class OuterSteps:
         fragments = [holder.put(holder.lane.buckets[number]) for holder in self.holders]
         for holder in self.holders:
             holder.due[number] = self._step + self.rule.delay
-        if self._pool is None or not self.rule.delay:
-            with self._clock.phase("exchange_exposed", within="update"):
-                self._exchange(fragments, worlds, None)
+        if self.overlaps and self.rule.delay:
+            self._under_way[number] = self._start(partial(self._exchange, fragments, worlds))
         else:
-            ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
-            self._under_way[number] = self._pool.submit(self._exchange, fragments, worlds, ready)
+            with self._clock.phase("exchange_exposed", within="update"):
+                self._exchange(fragments, worlds)
         if not self.rule.delay:
             self._apply(number)
 
@@ -150,20 +164,10 @@ class OuterSteps:
     def _wait(self, number: int) -> None:
         """Return when the fragment's mean is there; raises what its exchange raised."""
         if number in self._under_way:
-            self._under_way.pop(number).result()
-            if self._stream is not None:
-                torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            self._await(self._under_way.pop(number))
 
-    def _exchange(
-        self, fragments: Sequence[Bucket], worlds: Sequence[ExchangeContext], ready: torch.cuda.Event | None
-    ) -> None:
-        steps = [_average(*each) for each in zip(self.lanes, fragments, worlds, strict=True)]
-        if self._stream is None or ready is None:
-            run(steps)
-            return
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            run(steps)
+    def _exchange(self, fragments: Sequence[Bucket], worlds: Sequence[ExchangeContext]) -> None:
+        run([_average(*each) for each in zip(self.lanes, fragments, worlds, strict=True)])
 
 
 def _average(lane: Lane, fragment: Bucket, world: ExchangeContext) -> Steps:
@@ -174,3 +178,9 @@ def _average(lane: Lane, fragment: Bucket, world: ExchangeContext) -> Steps:
         if average.data_ptr() != fragment.grad.data_ptr():
             fragment.grad.copy_(average)
     return fragment.grad
+
+
+def _last_applied(rule: OuterRule, fragment: int, steps: int) -> int | None:
+    """The last step after which the fragment is sent and still applied within `steps` steps; None without one."""
+    sent = range(steps - 1 - rule.delay, max(steps - 1 - rule.delay - rule.every, -1), -1)
+    return next((step for step in sent if rule.starts(fragment, step)), None)

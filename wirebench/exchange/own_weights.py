@@ -1,8 +1,92 @@
-"""Weights of a rank's own, beside those that all ranks share: what becomes of them in a world of another size."""
+"""Drivers of schedules under which every rank has weights of its own, and what such a rank saves.
 
-from collections.abc import Sequence
+What is exchanged keeps the weights near those that all ranks share, e.g. EASGD's centre. The shared ones are evaluated
+and saved as the model.
+"""
 
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
+
+from wirebench.exchange.driver import Driver, Parts
+from wirebench.exchange.lane import Lane
+from wirebench.gradient.optimizer_state import OptimizerState
+from wirebench.utils.background import Background
+
+
+class OwnWeights:
+    """One rank's weights beside the common ones; saved and restored as a compressor's state is.
+
+    optimizer   the rank's; its state is the rank's own too
+    common      the weights that all ranks share, flat, in backward order
+    own         the rank's weights while the model holds the common ones
+
+    kinds       all such classes
+    exchanges   what travels, in words
+    weights     the key of the rank's own weights in its state
+    keys        those of its state that no other kind's state has
+    takes_over  see Method
+    """
+
+    kinds: ClassVar[list[type["OwnWeights"]]] = []
+    exchanges: ClassVar[str]
+    weights: ClassVar[str]
+    keys: ClassVar[Set[str]]
+    takes_over: bool = True
+
+    def __init_subclass__(cls) -> None:
+        OwnWeights.kinds.append(cls)
+
+    def __init__(self, lane: Lane, optimizer: Optimizer) -> None:
+        self.lane, self.flat = lane, lane.flat
+        self.optimizer = OptimizerState(optimizer, lane.flat)
+        self.common = self.flat.gather_weights()
+        self.own: Tensor | None = None
+
+    @property
+    def mine(self) -> Tensor:
+        """The rank's own weights, flat."""
+        return self.flat.gather_weights() if self.own is None else self.own
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rank's own weights and optimizer, and what all ranks share."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the model's weights are the rank's own then."""
+        raise NotImplementedError
+
+    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
+        """Begin in another world, as far from the common weights as the ranks that are taken over were.
+
+        The optimizer's state is the first one's.
+        """
+        raise NotImplementedError
+
+    def take_weights(self, states: Sequence[Mapping[str, Any]], joins: bool, weight: float) -> None:
+        """Set the weights for `take_over`, when the common ones are there."""
+        own = [] if joins else [state[self.weights] for state in states]
+        self.flat.set_weights(together(own, self.common, weight))
+
+    def restart(self) -> None:
+        """Begin from the model's current weights, and forget all earlier exchanges."""
+        self.flat.gather_weights(self.common)
+
+    def magnitude(self) -> float | None:
+        """What is lost with the rank, as a sum of magnitudes; None: not measurable.
+
+        Its optimizer's state is lost, too, but is in other units.
+        """
+        return self.distance()
+
+    def distance(self) -> float:
+        """How far the rank's own weights are from the common ones, as a sum of magnitudes."""
+        return float((self.mine - self.common).abs().sum(dtype=torch.float64))
 
 
 def together(weights: Sequence[Tensor], common: Tensor, weight: float) -> Tensor:
@@ -15,3 +99,77 @@ def together(weights: Sequence[Tensor], common: Tensor, weight: float) -> Tensor
     for each in weights:
         mine.add_(each - common, alpha=weight)
     return mine
+
+
+class WeightsDriver(Driver):
+    """Gradients stay where they are; what keeps the weights together is exchanged, beside the steps if `overlaps`.
+
+    overlaps  exchanges run in a thread: one lane, as in a process of a real job
+    """
+
+    updates: ClassVar[bool] = True
+    holders: Sequence[OwnWeights]
+
+    def __init__(self, lanes: Sequence[Lane], holders: Sequence[OwnWeights], overlaps: bool) -> None:
+        super().__init__(lanes)
+        self.holders, self.overlaps = holders, overlaps
+        self._background = Background("exchange")
+        self._device = lanes[0].flat.grad.device
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" and overlaps else None
+        for lane in lanes:
+            lane.attach(lambda _: None)
+
+    @classmethod
+    def accepts(cls, parts: Parts) -> str | None:
+        """No exchange has a gradient in it that could be measured."""
+        if parts.health_every:
+            return "exchanges no gradients to look into; set output.health_every=0"
+        return super().accepts(parts)
+
+    def finish(self) -> None:
+        """Each rank's gradient is its own."""
+        for lane in self.lanes:
+            lane.fill_unused()
+
+    @contextmanager
+    def evaluation_view(self) -> Iterator[None]:
+        """Meanwhile the models hold the common weights: they are what is evaluated and saved."""
+        for holder in self.holders:
+            holder.own = holder.flat.gather_weights()
+            holder.flat.set_weights(holder.common)
+        try:
+            yield
+        finally:
+            for holder in self.holders:
+                assert holder.own is not None
+                holder.flat.set_weights(holder.own)
+                holder.own = None
+
+    def close(self) -> None:
+        """Detach from the models, end the thread."""
+        super().close()
+        self._background.close()
+
+    def _start(self, exchange: Callable[[], object]) -> threading.Event:
+        """Run `exchange` in the thread, on a stream of its own; the event is set when it has ended, see `_await`."""
+        ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
+
+        def on_stream() -> None:
+            if self._stream is None or ready is None:
+                exchange()
+                return
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                self._stream.wait_event(ready)
+                exchange()
+
+        ended = threading.Event()
+        self._background.submit(on_stream, ended.set)
+        return ended
+
+    def _await(self, ended: threading.Event) -> None:
+        """Return when the exchange of `_start` has ended; raises what it raised."""
+        ended.wait()
+        if self._background.error is not None:
+            raise self._background.error
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from wirebench.exchange.advance import advance, run
 from wirebench.exchange.consistency import check_averages
-from wirebench.exchange.driver import advance, run
 from wirebench.exchange.lane import Lane
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor

@@ -16,16 +16,19 @@ One bucket, from step t to t + 1:
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from wirebench.collectives.execution.executor import REDUCE_SCATTER_DONE, RequestLog
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Steps
+from wirebench.exchange.advance import Steps
+from wirebench.exchange.driver import Driver, Parts, Workers
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.overlapped import Threaded, Timed
+from wirebench.exchange.lockstep import Lockstep
+from wirebench.exchange.overlapped import Overlapped, Timed
+from wirebench.exchange.pipeline import Passes, Span, Step
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.clock import Clock
@@ -44,12 +47,15 @@ class Updates(Protocol):
         ...
 
 
-class ReduceScatterDriver(Threaded):
+class ReduceScatterDriver(Overlapped):
     """Averages the gradients of one lane, and updates its model with `optimizer` where they are needed next.
 
-    averaged  called with a step's number, once, when all of the step's average is there: within the next forward pass,
-              or in `settle`
+    A step's average is there within the next forward pass, or in `settle`.
     """
+
+    halves: ClassVar[bool] = True
+    updates: ClassVar[bool] = True
+    collective: ClassVar[str] = "ring"
 
     def __init__(self, lane: Lane, timeline: Timeline, model: nn.Module, optimizer: Updates, clock: Clock) -> None:
         super().__init__(lane, timeline)
@@ -71,6 +77,55 @@ class ReduceScatterDriver(Threaded):
         place = {name: number for number, name in enumerate(layer.name for layer in lane.flat.layers)}
         self._detach = _hooks(model, place, self._before, self._after_forward)
 
+    @classmethod
+    def accepts(cls, parts: Parts) -> str | None:
+        """It needs a collective with halves, and updates before the norm of the whole gradient is known."""
+        if not parts.has_plan:
+            return f"runs the halves of a plan apart, and the engine's own has none; {cls.collective} is its default"
+        if parts.clip:
+            return "updates layers before the whole gradient's norm is known; set optimizer.clip=0"
+        return super().accepts(parts)
+
+    @classmethod
+    def make(cls, workers: Workers, scheduler: Any) -> Driver:
+        """The driver of these workers; virtual ones overlap nothing."""
+        if not workers.engine.distributed:
+            return Lockstep(workers.lanes)
+        return cls(workers.lanes[0], workers.timeline, workers.models[0], workers.optimizers[0], workers.clock)
+
+    @classmethod
+    def simulate(cls, scheduler: Any, passes: Passes, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
+        """A step of which the reduce-scatters go in the backward pass, the all-gathers under the next forward pass.
+
+        Two steps are simulated, and the second is returned: its forward pass waits for the all-gathers of the first.
+        All later steps are like it: a forward pass waits for every all-gather, so the network is idle when it ends.
+        """
+        needed = [(number, passes.forward[layer]) for number, group in enumerate(groups) for layer in group][::-1]
+        gathered, free, begin = [0.0] * len(groups), 0.0, 0.0  # free: when the network has sent all so far
+        spans: list[Span] = []
+        for _ in range(2):
+            spans, now = [], begin
+            # The forward pass: a layer waits for the all-gather of its bucket.
+            for number, seconds in needed:
+                if gathered[number] > now:
+                    now = gathered[number]
+                now += seconds
+            # The backward pass begins now; a bucket's reduce-scatter starts when its gradients and the wire are there.
+            for number, (group, duration) in enumerate(zip(groups, durations, strict=True)):
+                ready = now + passes.ready[group.stop - 1]
+                start = max(free, ready)
+                free = start + duration.seconds
+                spans.append(Span(number, "reduce", ready - begin, start - begin, free - begin))
+            # The driver waits for all reduce-scatters. Then all-gathers go in the order in which the forward pass needs
+            # them: the first layers' bucket, which is the last in backward order, first.
+            end = max(now + passes.backward, free)
+            for number in reversed(range(len(groups))):
+                start = max(free, end)
+                free = gathered[number] = start + durations[number].copy_seconds
+                spans.append(Span(number, "copy", end - begin, start - begin, free - begin))
+            period, backward, begin = end + passes.other - begin, now - begin, end + passes.other
+        return Step(period, max(0.0, period - passes.seconds), backward, tuple(spans))
+
     def finish(self) -> None:
         """Wait for all reduce-scatters, and queue the all-gathers, the first layers' buckets first."""
         super().finish()
@@ -84,7 +139,7 @@ class ReduceScatterDriver(Threaded):
         for bucket in reversed(self.lane.buckets):
             gathered = self._gathered[bucket.index] = threading.Event()
             timed = self._gather_timed if self.holding else None
-            self._submit(partial(self._all_gather, bucket, timed), gathered.set)
+            self._background.submit(partial(self._all_gather, bucket, timed), gathered.set)
         # A step that is timed or measured needs the whole average now, not under the next step's forward pass.
         if self.holding or self.lane.world.measuring:
             for gathered in self._gathered.values():
@@ -192,10 +247,6 @@ class ReduceScatterDriver(Threaded):
             self.optimizer.step()
             for layer in layers:
                 self.lane.flat.parameters[layer].grad = None
-
-    def _raise_error(self) -> None:
-        if self.error is not None:
-            raise self.error
 
 
 def _to_reduce_scatter(steps: Steps) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from wirebench import collectives
 from wirebench.collectives.plan import has_root
+from wirebench.exchange.pipeline import Span
 from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.gradient.schedule import LayerCost
-from wirebench.simulation.pipeline import Span
 from wirebench.simulation.simulator import Simulated, Stage
 
 COMM_TYPES = {
@@ -86,10 +86,10 @@ class _StepBuilder:
 
     def _exchange(self, span: Span, backward: Sequence[int]) -> None:
         waits = {
-            "after_backward": [backward[-1]],
-            "outer": [backward[-1]],
-            "elastic": [],  # it sends weights, which are there at the start of the step
-        }.get(self._simulated.mode, [backward[self._simulated.groups[span.bucket].stop - 1]])
+            "step": [],
+            "gradient": [backward[self._simulated.groups[span.bucket].stop - 1]],
+            "backward": [backward[-1]],
+        }[self._simulated.starts]
         self._stages(span, [*waits, *self._sent], span.start, copy=False)
 
     def _all_gather(self, span: Span) -> None:

@@ -18,6 +18,8 @@ from wirebench.gradient.requests import Request
 
 TAKEN = (torch.float32, torch.bfloat16)
 """Gradient dtypes that every method accepts."""
+DENSE = "none"
+"""The name of the compressor that does not compress."""
 PARTS = ("exchange", "wire_bytes", "state_dict", "load_state_dict")
 
 

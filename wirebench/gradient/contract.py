@@ -1,7 +1,7 @@
-"""The contracts of plugins: what a compressor and a scheduler promise, and the base of the suite's own compressors."""
+"""The contract of a compressor, and the base of the suite's own."""
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -11,7 +11,6 @@ from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.metrics import Measures
 from wirebench.gradient.requests import Request
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 Exchange = Generator[Request, Any, Tensor]
 Keeps = Literal["exactly", "rounded", "partly", "sketched", "nothing"]
@@ -206,21 +205,3 @@ def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _memory(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not name.startswith((SHARED, OWN))}
-
-
-class Scheduler(Protocol):
-    """A pure rule, called at the start, again after profiling where it needs one, and by the simulator.
-
-    needs_profile  the rule reads `backward_seconds` and `cost`
-    mode           when messages are sent, and by whom (schedule.py)
-    """
-
-    needs_profile: ClassVar[bool]
-    mode: ClassVar[Mode]
-
-    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """Contiguous groups of positions that cover `layers` (in backward order) in order.
-
-        `cost(numel)` is the seconds of one exchange of that many elements; its start-up time is `cost(0)`.
-        """
-        ...

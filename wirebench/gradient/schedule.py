@@ -1,36 +1,8 @@
-"""What a schedule is made of: layers with their costs, groups of them, and when their messages may start."""
+"""What a schedule is made of: layers with their costs, and how long exchanges take."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple, Protocol
-
-Mode = Literal["overlapped", "after_backward", "split", "elastic", "outer", "native"]
-"""When and by whom messages are sent.
-
-overlapped      each as soon as its last gradient is there
-after_backward  all when the backward pass is done
-split           as `overlapped`, but only a plan's reduce-scatter; its all-gather follows after the backward pass, under
-                the next forward pass (DeAR)
-elastic         weights travel instead of gradients (easgd)
-outer           differences of weights travel, once in many steps (DiLoCo)
-native          by the engine's own synchroniser: DistributedDataParallel or hvd.DistributedOptimizer
-"""
-
-
-class OuterRule(Protocol):
-    """Settings of a scheduler of mode `outer`, besides its groups, which are the fragments (schedulers/outer.py)."""
-
-    every: int
-    fragments: int
-    rate: float
-    momentum: float
-    nesterov: bool
-    delay: int
-    keep: float
-
-    def starts(self, fragment: int, step: int) -> bool:
-        """Whether the fragment is sent after this step, the first being 0."""
-        ...
+from typing import NamedTuple
 
 
 class LayerCost(NamedTuple):

@@ -14,7 +14,7 @@ from wirebench import collectives, compressors
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange.driver import advance, run
+from wirebench.exchange.advance import advance, run
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Keeps
 from wirebench.gradient.flat import Bucket, Layer

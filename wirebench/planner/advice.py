@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from wirebench.exchange.pipeline import Step
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.ranges import Between
-from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 
 WORTHWHILE = 0.99

@@ -5,11 +5,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wirebench import compressors
+from wirebench import collectives, compressors
 from wirebench.config.plugins import Plugins, suggest
 from wirebench.costmodel.request_sizes import Sizes, nothing
 from wirebench.errors import UserError
-from wirebench.gradient.contract import Scheduler
+from wirebench.exchange.driver import Parts, Scheduler
+from wirebench.gradient.conformance import DENSE
+from wirebench.gradient.contract import Method
 from wirebench.gradient.requests import Gather
 from wirebench.planner import known_sizes
 from wirebench.simulation.compress_rates import Rates
@@ -18,7 +20,6 @@ from wirebench.simulation.trace import MOST_IMAGES, Trace
 from wirebench.topology.processor import IDLE, Processor
 from wirebench.utils.cli import naming
 
-DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
 """Bounds of rates, speeds and seconds; beyond them rounding errors dominate sums."""
 
@@ -192,16 +193,13 @@ def is_update(name: str) -> bool:
 
 
 def clash(built: Scheduler, compressor: str, collective: str) -> str:
-    """Why train.py would refuse to put these together (wirebench/compose/resolve.py); "" where it would not."""
-    if built.mode in ("native", "elastic") and compressor != DENSE:
-        return "sends no gradients of ours, and goes with --compressor none"
-    if built.mode == "native" and collective != "native":
-        return "is the engine's own, and goes with --collective native"
-    if built.mode == "split" and collective == "native":
-        return "needs a collective with two halves, not native"
-    if built.mode == "outer" and compressors.build(compressor).owns_momentum:
-        return f"has an outer optimizer, and {compressor!r} applies a momentum to what it is given"
-    return ""
+    """Why the scheduler's driver does not go with the other two; "" where it does."""
+    return built.driver.accepts(Parts(_method(compressor), collectives.build(collective))) or ""
+
+
+@functools.cache
+def _method(compressor: str) -> Method:
+    return compressors.build(compressor)
 
 
 def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:

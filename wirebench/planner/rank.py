@@ -26,7 +26,7 @@ from wirebench.planner.compositions import (
     sizes_of,
 )
 from wirebench.planner.ranges import Errors
-from wirebench.planner.schedules import LOCAL, built, words_of
+from wirebench.planner.schedules import built, words_of
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.simulator import Compressing, Simulator
 from wirebench.simulation.trace import Trace
@@ -206,7 +206,7 @@ class Adviser:
 
     def _quick(self, name: str) -> Sequence[str]:
         """Schedules that are tried at many rates. Dense training with local steps is no baseline."""
-        whole = [each for each in self.tried if self._schedulers[each].mode not in LOCAL]
+        whole = [each for each in self.tried if not self._schedulers[each].driver.own_weights]
         return whole or (QUICK if name == DENSE or not self.tried else self.tried)
 
     def _of(self, name: str, gbit: float | None, tried: Sequence[str] = ()) -> list[Advice]:
@@ -232,7 +232,7 @@ class Adviser:
             scheduler = self._schedulers[text]
             step = simulator.step(scheduler)
             stretched = functools.partial(simulator.stretched, step, scheduler)
-            unit, local = self.trace.unit, words_of(text) if scheduler.mode in LOCAL else ""
+            unit, local = self.trace.unit, words_of(text) if scheduler.driver.own_weights else ""
             advices.append(Advice(name, text, collective, step, samples, stretched, factors, unit, local))
         return advices
 

@@ -5,14 +5,10 @@ from collections.abc import Sequence
 from wirebench import schedulers
 from wirebench.config.plugins import own_keys
 from wirebench.errors import UserError
-from wirebench.gradient.contract import Scheduler
-from wirebench.gradient.schedule import Mode
+from wirebench.exchange.driver import Scheduler
 from wirebench.planner.compositions import check_names
 from wirebench.utils.cli import naming
 from wirebench.utils.parsing import plugin_of
-
-LOCAL: tuple[Mode, ...] = ("outer", "elastic")
-"""Modes of schedules that exchange weights now and then."""
 
 
 def built(texts: Sequence[str]) -> dict[str, Scheduler]:

@@ -14,12 +14,12 @@ from wirebench import collectives, compressors
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
+from wirebench.exchange.driver import Scheduler
 from wirebench.figures.files import save
 from wirebench.figures.provenance import computed
 from wirebench.figures.style import Figure
 from wirebench.formats import chakra
 from wirebench.formats.chakra_step import step_trace
-from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
 from wirebench.planner import ranges
 from wirebench.planner.compositions import (
@@ -32,6 +32,7 @@ from wirebench.planner.compositions import (
     check_names,
     check_positive,
     check_time,
+    clash,
     collective_of,
     compressing,
     decoding,
@@ -197,7 +198,7 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
         return named
     if needs_whole(options.compressor, options.density):
         return built(["sync_easgd"])
-    return {name: each for name, each in built(USUAL).items() if each.mode != "split" or collective != "native"}
+    return {name: each for name, each in built(USUAL).items() if not clash(each, options.compressor, collective)}
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:

@@ -19,10 +19,10 @@ import numpy as np
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
 from wirebench.costmodel.piecewise import Piecewise, Points
-from wirebench.gradient.contract import Scheduler
-from wirebench.gradient.schedule import Duration, LayerCost, Mode
+from wirebench.exchange.driver import Scheduler
+from wirebench.exchange.pipeline import Passes
+from wirebench.gradient.schedule import Duration, LayerCost
 from wirebench.profiling.layer_timer import LayerTimer, Profile, median
-from wirebench.simulation.pipeline import Passes, simulate_step
 from wirebench.telemetry.step_stats import StepSeries, StepTimes
 from wirebench.utils.files import keeping
 
@@ -176,7 +176,8 @@ class Calibration:
         validated = [times for times in steps.warm_up if times.step in self._validation]
         if not steps.count or not validated or not self._durations or self.profile is None:
             return None
-        simulated = simulate_step(self._passes(self.profile, validated), self.groups, self.mode, self._durations)
+        passes = self._passes(self.profile, validated)
+        simulated = self.scheduler.driver.simulate(self.scheduler, passes, self.groups, self._durations)
         measured = float(np.median(steps.columns["seconds"]))
         return {
             "step_seconds": simulated.seconds,
@@ -185,11 +186,6 @@ class Calibration:
             "exposed_seconds": simulated.exposed,
             "messages": len(self.groups),
         }
-
-    @property
-    def mode(self) -> Mode:
-        """When messages are sent, by the scheduler."""
-        return self.scheduler.mode
 
     def _passes(self, profile: Profile, validated: Sequence[StepTimes]) -> Passes:
         """A step's computation without messages beside it."""

@@ -14,7 +14,7 @@ import torch
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
 from wirebench.costmodel.piecewise import Points, spans
-from wirebench.exchange.driver import advance, run
+from wirebench.exchange.advance import advance, run
 from wirebench.exchange.lane import Lane
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext

@@ -10,8 +10,8 @@ from collections.abc import Generator, Sequence
 from math import inf
 from typing import NamedTuple
 
+from wirebench.exchange.pipeline import Passes
 from wirebench.gradient.schedule import Duration
-from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.stages import Work
 
 ROUNDING = 1e-9

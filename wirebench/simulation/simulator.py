@@ -8,18 +8,18 @@ request is priced by the plan that would serve it. Then the messages are overlap
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from wirebench import collectives
 from wirebench.costmodel.piecewise import Piecewise, spans
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
+from wirebench.exchange.driver import Scheduler
+from wirebench.exchange.pipeline import Passes, Starts, Step
 from wirebench.gradient.conformance import method_of
-from wirebench.gradient.contract import Compressor, Scheduler
+from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Layer
-from wirebench.gradient.schedule import LayerCost, Mode, OuterRule
-from wirebench.simulation.pipeline import Passes, Step, outer_step, simulate_step
+from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.shared_cores import beside_computing, handled, share
 from wirebench.simulation.stages import (
     AS_PREDICTED,
@@ -42,16 +42,12 @@ Compressing = Callable[[int], float]
 """compressing(numel): seconds that a compressor works on a bucket of `numel` elements."""
 
 
-BESIDE_BACKWARD = ("overlapped", "native", "split")
-"""Modes in which gradients are exchanged, and compressed, while others are made."""
-
-
 @dataclass(frozen=True)
 class Simulated:
     """One simulated composition on one network. Of an outer schedule, whose steps differ, the mean of its steps.
 
     step         its time, and the messages' spans
-    mode         the scheduler's: when messages go
+    starts       when messages may start, by the scheduler's driver
     groups       the buckets: ranges of layers, in backward order
     elements     of each bucket
     stages       of each bucket's exchange
@@ -64,7 +60,7 @@ class Simulated:
     """
 
     step: Step
-    mode: Mode
+    starts: Starts
     groups: tuple[range, ...]
     elements: tuple[int, ...]
     stages: tuple[tuple[Stage, ...], ...]
@@ -165,13 +161,14 @@ class Simulator:
             raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
         requests = [self._requests(group) for group in groups]
         compress = [self._work(group) for group in groups]
-        cut = in_halves if scheduler.mode == "split" else whole
+        driver = scheduler.driver
+        cut = in_halves if driver.halves else whole
         stages = [cut(self.pricer, each, work) for each, work in zip(requests, compress, strict=True)]
-        steps = cast(OuterRule, scheduler).every if scheduler.mode == "outer" else 1
+        steps = driver.rhythm(scheduler).every
         step, passes = self._timed(scheduler, groups, stages, AS_PREDICTED)
         return Simulated(
             step,
-            scheduler.mode,
+            driver.starts,
             tuple(groups),
             tuple(self._numel(group) for group in groups),
             tuple(map(tuple, stages)),
@@ -206,18 +203,17 @@ class Simulator:
         """The step, and its computation as long as it takes beside the exchange."""
         passes, durations = self.passes.times(factors.compute), [duration(each, factors) for each in stages]
         beside, handling = passes, [factors.compute * seconds for seconds in self._handling]
-        if self._computing and self._together < 1 and scheduler.mode in BESIDE_BACKWARD:
+        # Gradients are exchanged, and compressed, while others are made.
+        within = scheduler.driver.starts == "gradient"
+        if self._computing and self._together < 1 and within:
             works = [self._on_cores(each, factors) for each in stages]
             beside, durations = beside_computing(passes, groups, durations, works, self._together)
-        elif any(handling) and scheduler.mode in BESIDE_BACKWARD:
+        elif any(handling) and within:
             works = [work_of(each, factors) for each in stages]
             beside, durations = share(passes, groups, durations, works, handling, self._together)
         elif any(handling):
             beside = handled(passes, handling)
-        if scheduler.mode == "outer":
-            step = outer_step(beside, cast(OuterRule, scheduler), durations)
-        else:
-            step = simulate_step(beside, groups, scheduler.mode, durations)
+        step = scheduler.driver.simulate(scheduler, beside, groups, durations)
         if beside is passes:
             return step, passes
         # By what the backward pass takes longer than computation, gradients and what is beside them add to the step.

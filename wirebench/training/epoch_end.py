@@ -6,9 +6,9 @@ epoch stays open, a checkpoint keeps that, and a resumed run begins with the eva
 """
 
 import math
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from wirebench.comm.peers import reporting_loss
 from wirebench.data.base import text_measures
 from wirebench.errors import Diverged
 from wirebench.training.trainer import Trainer
+from wirebench.utils.background import Background
 
 SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -117,9 +118,9 @@ def _sum(run: Trainer, rows: Sequence[Tensor]) -> Tensor:
     """The rows' sum over ranks. A thread waits for the slowest rank, so that this thread still receives signals."""
     if not run.engine.distributed:
         return run.engine.sum_over_ranks(rows)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
-    total = pool.submit(run.engine.sum_over_ranks, rows)
-    pool.shutdown(wait=False)
-    while not wait([total], SECONDS_BETWEEN_LOOKS).done:
+    background, done, totals = Background("evaluation"), threading.Event(), list[Tensor]()
+    background.submit(lambda: totals.append(run.engine.sum_over_ranks(rows)), done.set)
+    while not done.wait(SECONDS_BETWEEN_LOOKS):
         run.stopper.heard(run.step - 1)
-    return total.result()
+    background.wait()
+    return totals[0]

@@ -13,7 +13,7 @@ from wirebench.comm.stop import SETTLED_STEPS, Stopper, steps_between_looks
 from wirebench.config.loader import Config
 from wirebench.exchange.consistency import check_averages, check_parameters
 from wirebench.exchange.diagnostics import Health, held_back
-from wirebench.exchange.driver import Synchroniser
+from wirebench.exchange.driver import Driver
 from wirebench.exchange.lane import Lane
 from wirebench.profiling.calibration import Calibration
 from wirebench.record.writer import NullRecord, RunRecord
@@ -53,7 +53,7 @@ class Trainer:
     directory: Path
     workers: list[Replica]
     lanes: list[Lane]
-    synchroniser: Synchroniser
+    synchroniser: Driver
     guard: Guard
     health: Health
     residual_watch: ResidualWatch | None

@@ -1,43 +1,86 @@
-"""One job at a time beside the caller's thread: for what takes long and uses the disk rather than the processor."""
+"""Jobs beside the caller's thread, one after the other: exchanges during a step, files that are written meanwhile."""
 
+import queue
 import threading
+from collections import deque
 from collections.abc import Callable
+
+Job = Callable[[], object]
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 class Background:
-    """Runs a job in a thread of its own, called `name`; the next job waits for the end of the one before.
+    """Runs jobs in the order in which they are submitted, in a thread of its own, which is called `name`.
 
-    The next `submit` or `wait` raises a job's exception, once. A process that ends does not wait for a job: callers
-    that need it done call `wait`.
+    error  what the first job that failed has raised; jobs behind it are left out until `wait` raises it
+    A process that ends does not wait for jobs: callers that need them done call `wait`.
     """
 
     def __init__(self, name: str) -> None:
+        self.error: BaseException | None = None
         self._name = name
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._jobs: deque[tuple[Job, Job]] = deque()
+        self._turn = threading.Lock()
+        """Held by the thread that takes a job from the queue, until the job is done: they never overlap."""
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """One entry for each job that the thread is to take; False ends it."""
 
     def busy(self) -> bool:
-        """Whether a job is under way."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether a job is queued or under way."""
+        return bool(self._jobs) or self._turn.locked()
 
-    def submit(self, job: Callable[[], object]) -> None:
-        """Begin `job`, once the one before has ended; where that one raised something, raise it and begin nothing."""
-        self.wait()
-        # A daemon, so that a disk that does not answer keeps no process alive whose user wants it gone.
-        self._thread = threading.Thread(target=self._run, args=(job,), name=self._name, daemon=True)
-        self._thread.start()
+    def submit(self, job: Job, done: Job = nothing, wake: bool = True) -> None:
+        """Queue `job`; `done` is called after it, whatever became of it. Without `wake` it waits for `work_off`."""
+        if self._thread is None:
+            # A daemon, so that a disk or a network that does not answer keeps no process alive.
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._jobs.append((job, done))
+        if wake:
+            self._calls.put(True)
+
+    def work_off(self) -> None:
+        """Return when no job is queued or under way: the caller's thread does those that have not begun."""
+        with self._turn:
+            while self._jobs:
+                self._do_next()
 
     def wait(self) -> None:
-        """Return when no job is under way; raise what the last one raised. Signals are heard meanwhile."""
+        """Return when the thread has done all jobs, and end it; raise what one of them raised, once.
+
+        Signals are heard meanwhile.
+        """
         if self._thread is not None:
+            self._calls.put(False)
             self._thread.join()
             self._thread = None
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         if error is not None:
             raise error
 
-    def _run(self, job: Callable[[], object]) -> None:
+    def close(self) -> None:
+        """End the thread after the job that is under way, without waiting for it; the others are dropped."""
+        self._jobs.clear()
+        self._calls.put(False)
+
+    def _run(self) -> None:
+        while self._calls.get():
+            with self._turn:
+                self._do_next()
+
+    def _do_next(self) -> None:
+        """Do the first job in the queue, unless another thread has emptied it."""
         try:
-            job()
-        except BaseException as error:
-            self._error = error
+            job, done = self._jobs.popleft()
+        except IndexError:
+            return
+        if self.error is None:
+            try:
+                job()
+            except BaseException as error:  # for the thread that waits
+                self.error = error
+        done()

@@ -14,7 +14,7 @@ from wirebench.collectives.plan import Plan, Transfer, check
 from wirebench.comm.base import LENGTH_BYTES
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.topology.tree import Topology
 from wirebench.utils.rng import generator

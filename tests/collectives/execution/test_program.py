@@ -8,7 +8,7 @@ from wirebench.collectives.plan import Collective, Plan, Transfer, check
 from wirebench.collectives.ring import Ring
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange.driver import run
+from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Sum
 from wirebench.topology.tree import Topology
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wirebench.exchange.driver import Exchange, advance, run
+from wirebench.exchange.advance import Exchange, advance, run
 from wirebench.gradient.requests import Gather, Request, Sum
 
 
