@@ -7,7 +7,7 @@ from typing import Any
 
 from wirebench.config.plugins import Plugins
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Scheduler
+from wirebench.exchange.scheduler import Scheduler
 
 PLUGINS = Plugins("wirebench.schedulers", "scheduler")
 
@@ -21,5 +21,7 @@ def build(name: str, **options: Any) -> Scheduler:
     """The scheduler `name` with its options."""
     made: Scheduler = PLUGINS.build(name, **options)
     if not hasattr(made, "driver"):
-        raise UserError(f"scheduler.name: {name!r} names no driver; see Scheduler in wirebench/exchange/driver.py")
+        raise UserError(
+            f"scheduler.name: {name!r} has no driver: its base is Scheduler (wirebench/exchange/scheduler.py)"
+        )
     return made

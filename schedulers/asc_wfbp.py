@@ -6,19 +6,16 @@ schedulers.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
-from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.parts.greedy import Pending, merge
 
 
-class AscWfbp:
+class AscWfbp(Scheduler):
     """A layer joins the pending group where it is ready before that group could start."""
 
-    needs_profile: ClassVar[bool] = True
-    driver: ClassVar[type[Driver]] = Overlapped
+    needs_profile = True
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Groups of layers that were ready before the network was; O(L)."""

@@ -6,15 +6,14 @@ each layer waits there for its own gradients, and is updated right before it is 
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.fused import Fused
 
 
-class Dear:
+class Dear(Scheduler):
     """Messages of at least `bucket_cap_mb` MiB of fp32 gradient; the two parts of the collective's plan run apart.
 
     The weights equal any other schedule's. `collective.name=native` is refused: an engine's own sum has no parts.
@@ -23,8 +22,7 @@ class Dear:
     the run ends with an error. Virtual workers overlap nothing, and exchange as with `fused`.
     """
 
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = ReduceScatterDriver
+    driver = ReduceScatterDriver
 
     def __init__(self, bucket_cap_mb: float = 25.0) -> None:
         self._fused = Fused(bucket_cap_mb, bucket_cap_mb)

@@ -7,14 +7,13 @@ schedule that the MG-WFBP paper calls by that name.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
 from wirebench.exchange.easgd import Elastic
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class Easgd:
+class Easgd(Scheduler):
     """W_i <- W_i - eta g_i - (beta/P)(W_i - C), and the centre C <- C + (beta/P) sum_i (W_i - C), after every step.
 
     beta  P eta rho, how strongly workers and centre pull at each other, in (0, 1]; 0.9 in Zhang et al.
@@ -24,8 +23,7 @@ class Easgd:
     with them. Gradients do not travel, so there is no compressor to go with it.
     """
 
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = Elastic
+    driver = Elastic
 
     def __init__(self, beta: float = 0.9) -> None:
         if not 0 < beta <= 1:

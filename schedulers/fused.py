@@ -1,25 +1,20 @@
 """Tensor fusion by size: neighbours share a message until it is full, as DistributedDataParallel and Horovod do."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
-from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 BYTES_PER_ELEMENT = 4
 
 
-class Fused:
+class Fused(Scheduler):
     """Messages of at least `bucket_cap_mb` MiB of fp32 gradient (the last may be smaller).
 
     A message is closed by the layer that fills it, so a layer larger than the cap travels with those waiting before it,
     as in Li et al., "PyTorch Distributed", VLDB 2020. `first_bucket_mb` is the cap of the first message: a small one
     starts the network early.
     """
-
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = Overlapped
 
     def __init__(self, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0) -> None:
         if bucket_cap_mb <= 0 or first_bucket_mb <= 0:

@@ -6,23 +6,20 @@ message and ends at 475 s. Sending the first layer with the second and the third
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
-from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.parts.greedy import merge
 
 
-class MgWfbp:
+class MgWfbp(Scheduler):
     """A layer waits for the next one where that takes less than a start-up: R(l-1) - tau_c(l) < a (Eq. 27).
 
     With the slips of the printed Algorithm 1 put right: tau_b starts at t_f, the loops reach layer 1, and the gradient
     of layer l-1 is ready at tau_b(l-2), or at the end of the backward pass for l = 2.
     """
 
-    needs_profile: ClassVar[bool] = True
-    driver: ClassVar[type[Driver]] = Overlapped
+    needs_profile = True
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Groups of layers that wait for each other; O(L)."""

@@ -5,22 +5,19 @@ Shi, Chu and Li, "MG-WFBP: Merging Gradients Wisely for Efficient Communication 
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
-from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.parts.greedy import Pending, merge
 
 
-class MgWfbpLater:
+class MgWfbpLater(Scheduler):
     """Like `mg_wfbp`, but a message that would end before the next gradient is ready is sent at once.
 
     least_elements  a smaller group waits for the next layer in any case; 0: off
     """
 
-    needs_profile: ClassVar[bool] = True
-    driver: ClassVar[type[Driver]] = Overlapped
+    needs_profile = True
 
     def __init__(self, least_elements: int = 8192) -> None:
         if least_elements < 0:

@@ -1,18 +1,16 @@
 """No overlap at all: every layer is its own message, sent after the backward pass (MG-WFBP, Eq. 3)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
 from wirebench.exchange.overlapped import AfterBackward
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class Naive:
+class Naive(Scheduler):
     """One message per parameter tensor, in backward order, once all gradients are there."""
 
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = AfterBackward
+    driver = AfterBackward
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """One group per layer."""

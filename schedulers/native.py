@@ -1,25 +1,23 @@
 """The engine's own gradient synchroniser: the baseline that every schedule of ours is compared with."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
 from wirebench.exchange.native import EnginesOwn
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.fused import Fused
 
 DEFAULT_CAP_MB = 25.0
 
 
-class Native:
+class Native(Scheduler):
     """DistributedDataParallel on torch, hvd.DistributedOptimizer on Horovod.
 
     bucket_cap_mb  the engine's own fusion threshold in MiB (DDP's bucket_cap_mb, HOROVOD_FUSION_THRESHOLD); 0: its
                    default
     """
 
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = EnginesOwn
+    driver = EnginesOwn
 
     def __init__(self, bucket_cap_mb: float = 0.0) -> None:
         if bucket_cap_mb < 0:

@@ -10,14 +10,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wirebench.costmodel.piecewise import Piecewise, lines
-from wirebench.exchange.driver import Driver
-from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost, ready_times
 
 AT_ONCE, KEPT = 32, 16
@@ -27,11 +25,10 @@ FEW = 10
 """Messages that are compared one by one; more are faster compared at once."""
 
 
-class Optimal:
+class Optimal(Scheduler):
     """Never later than any other cut into messages that go one after the other."""
 
-    needs_profile: ClassVar[bool] = True
-    driver: ClassVar[type[Driver]] = Overlapped
+    needs_profile = True
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """The groups, in O(L^2); of those that end equally early, the fewest messages."""

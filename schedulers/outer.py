@@ -7,14 +7,13 @@
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
 from wirebench.exchange.outer import OuterSteps
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class Outer:
+class Outer(Scheduler):
     """After every `every` steps: D_i = anchor - weights_i, V <- m V + mean(D), anchor <- anchor - rate (mean(D) + m V).
 
     every      steps between two exchanges of a fragment
@@ -35,8 +34,7 @@ class Outer:
     each rank.
     """
 
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = OuterSteps
+    driver = OuterSteps
 
     def __init__(
         self, every: int = 30, rate: float = 0.7, momentum: float = 0.9, nesterov: bool = True, fragments: int = 1,

@@ -5,18 +5,16 @@ EASGD the single message alone). The name is kept because the paper's tables use
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
 from wirebench.exchange.overlapped import AfterBackward
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class SyncEasgd:
+class SyncEasgd(Scheduler):
     """One message of all layers."""
 
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = AfterBackward
+    driver = AfterBackward
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """A single group."""

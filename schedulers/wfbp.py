@@ -4,18 +4,13 @@ Zhang et al., "Poseidon", USENIX ATC 2017; the baseline of MG-WFBP (arXiv 1811.1
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from wirebench.exchange.driver import Driver
-from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class Wfbp:
+class Wfbp(Scheduler):
     """One message per parameter tensor, in backward order."""
-
-    needs_profile: ClassVar[bool] = False
-    driver: ClassVar[type[Driver]] = Overlapped
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """One group per layer."""

@@ -196,7 +196,7 @@ def test_closing_ends_the_thread_and_detaches():
     driver._background.submit(lambda: None)
     thread = driver._background._thread
     driver.close()
-    assert not thread.is_alive()
+    assert thread is not None and not thread.is_alive()
     lane.begin(0, 0)
     loss_of(model, images(0)).backward()
     assert not lane.flat.grad.any()
@@ -222,8 +222,10 @@ def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
     else:
         driver.close()
     if stopped:
-        driver._background._thread.join(5)
-        assert not driver._background._thread.is_alive()
+        thread = driver._background._thread
+        assert thread is not None
+        thread.join(5)
+        assert not thread.is_alive()
     assert len(compressor.seen) == len(order)
 
 

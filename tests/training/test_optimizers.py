@@ -188,7 +188,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path
         ),
         (
             ["scheduler.name=dear"],
-            "optimizer.clip: 'dear' updates layers before the whole gradient's norm",
+            "scheduler.name: 'dear' updates layers before the whole gradient's norm",
         ),
     ],
 )

@@ -26,8 +26,8 @@ from wirebench.config.loader import Config
 from wirebench.data.base import fingerprint, probe_batch, unit_of
 from wirebench.errors import PeerLost, UserError
 from wirebench.exchange.diagnostics import Health
-from wirebench.exchange.driver import Scheduler
 from wirebench.exchange.preflight import preflight
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.flat import BackwardOrder, FlatGradient, backward_order
 from wirebench.simulation.trace import Paced
 from wirebench.telemetry.clock import Clock

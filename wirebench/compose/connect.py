@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from wirebench import collectives
+from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
 from wirebench.compose.resolve import compressor_of, refuse_cut
@@ -16,9 +17,10 @@ from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.costmodel.piecewise import Piecewise, Points
 from wirebench.data.base import Dataset, unit_of
-from wirebench.exchange.driver import Driver, Scheduler, Workers, first_cut
-from wirebench.exchange.lane import Lane, lane_of
+from wirebench.exchange.driver import Driver, Workers
+from wirebench.exchange.lane import Lane
 from wirebench.exchange.native import EnginesOwn
+from wirebench.exchange.scheduler import Scheduler, first_cut
 from wirebench.gradient.schedule import LayerCost
 from wirebench.gradient.weight_decay import Decay
 from wirebench.profiling import profile_files
@@ -104,8 +106,9 @@ def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Cloc
     collective.plan(topology, 0)  # a misfit with the cluster raises before training
     lanes = []
     for worker, communicator in zip(workers, engine.communicators, strict=True):
-        compressor, seed = compressor_of(settings), settings.train.seed
-        lane = lane_of(worker.rank, worker.flat, compressor, communicator, collective, topology, seed, clock)
+        compressor, server = compressor_of(settings), RequestExecutor(communicator, collective, topology)
+        compressing = functools.partial(clock.phase, "compress", "compress")
+        lane = Lane(worker.rank, worker.flat, compressor, server, settings.train.seed, compressing)
         if compressor.owns_momentum and not compressor.makes_update:
             lane.decay = Decay(settings.optimizer)
         lane.measure_every = settings.output.health_every

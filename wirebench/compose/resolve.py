@@ -10,7 +10,8 @@ from wirebench.compressors.common.clipped import Clipped
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts, Scheduler, refuse_groups
+from wirebench.exchange.driver import Parts
+from wirebench.exchange.scheduler import Scheduler, refuse_groups
 from wirebench.gradient.contract import Method
 
 

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 
+from wirebench import schedulers
 from wirebench.diagnose.cause import Cause, Change
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
@@ -10,8 +11,6 @@ from wirebench.diagnose.words import gbit, ms
 
 SLOWER = 1.2
 """A rank is slow if it computes this many times as long as the others; ranks of one machine differ by less."""
-MERGING = ("asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal")
-"""Schedulers that merge messages by their costs already."""
 
 Rule = Callable[[Evidence, float | None], Cause | None]
 
@@ -110,7 +109,7 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
         return None
     scheduler = evidence.plugin("scheduler")
     better = ("mg_wfbp", "a scheduler that merges by what a message costs")
-    if scheduler in MERGING:
+    if schedulers.PLUGINS.is_own(scheduler) and schedulers.PLUGINS.load(scheduler).needs_profile:
         better = ("sync_easgd", "one message of all layers")
     # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
     exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)

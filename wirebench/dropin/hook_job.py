@@ -173,9 +173,8 @@ class HookJob:
         # The compressor's first step is 0: of the dense ones before it knows nothing.
         step = self._before + self.steps - self._buckets.dense_steps
         world = ExchangeContext(self.engine.ranks[0], self.engine.size, step, epoch, self.seed)
-        clock = self._meter.clock
         exchange = conformance.exchange(self.compressor, bucket, world)
-        return advance(exchange, self.server.serve, lambda: clock.phase("compress", "compress"))
+        return advance(exchange, self.server.serve, partial(self._meter.clock.phase, "compress", "compress"))
 
     def _complete(
         self,

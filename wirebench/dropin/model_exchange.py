@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
@@ -19,11 +20,12 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.replicas import trainable
 from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Driver, Scheduler, Workers, first_cut, refuse_groups
+from wirebench.exchange.driver import Driver, Workers
 from wirebench.exchange.holders import exchanged, restore
-from wirebench.exchange.lane import Lane, lane_of
+from wirebench.exchange.lane import Lane
 from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.preflight import preflight
+from wirebench.exchange.scheduler import Scheduler, first_cut, refuse_groups
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import FlatGradient, fill
@@ -88,10 +90,9 @@ class ModelExchange:
         layers = [LayerCost(layer.name, layer.numel) for layer in self.flat.layers]
         groups, known = first_cut(self.scheduler, layers)
         refuse_groups(self.compressor, name_of(self.compressor), type(self.scheduler).__name__, groups)
-        self.lane = lane_of(
-            self.engine.ranks[0], self.flat, self.compressor, self.engine.communicators[0], self.collective,
-            self.topology, self.seed, self.meter.clock,
-        )  # fmt: skip
+        server = RequestExecutor(self.engine.communicators[0], self.collective, self.topology)
+        compressing = functools.partial(self.meter.clock.phase, "compress", "compress")
+        self.lane = Lane(self.engine.ranks[0], self.flat, self.compressor, server, self.seed, compressing)
         self.lane.clears = False
         self.lane.set_buckets(groups)
         preflight([self.lane], lambda: copy.deepcopy(self.fresh))

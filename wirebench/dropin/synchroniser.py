@@ -37,7 +37,8 @@ from wirebench.dropin.usage import (
     refuse_state,
 )
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts, Scheduler
+from wirebench.exchange.driver import Parts
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 from wirebench.gradient.flat import refuse_sparse

@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts, Scheduler
+from wirebench.exchange.driver import Parts
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.contract import Method
 from wirebench.utils.hooks import WeakHook

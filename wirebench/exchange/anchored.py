@@ -1,6 +1,6 @@
 """One rank's side of local steps with an outer optimizer: its weights, the anchor, and what is under way."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -11,10 +11,12 @@ from torch.optim import Optimizer
 from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.own_weights import OwnWeights
+from wirebench.gradient.contract import OWN, SHARED
 from wirebench.gradient.flat import Bucket
 
 NEVER = -1
-_OWN, _SHARED = "own.outer.", "shared.outer."
+_PREFIX = "outer."
+_OWN, _SHARED = f"{OWN}{_PREFIX}", f"{SHARED}{_PREFIX}"
 
 
 class OuterRule(Protocol):
@@ -43,8 +45,8 @@ class Anchored(OwnWeights):
     """
 
     exchanges: ClassVar[str] = "weights' differences"
-    weights: ClassVar[str] = f"{_OWN}weights"
-    keys: ClassVar[Set[str]] = frozenset({weights})
+    prefix: ClassVar[str] = _PREFIX
+    shared: ClassVar[str] = "anchor"
 
     def __init__(self, lane: Lane, optimizer: Optimizer, rule: OuterRule) -> None:
         super().__init__(lane, optimizer)
@@ -57,21 +59,17 @@ class Anchored(OwnWeights):
 
     def state_dict(self) -> dict[str, Any]:
         """The compressor's state, the rank's own weights and optimizer, and what all ranks share."""
-        mine = {"weights": self.mine, "optimizer": self.optimizer.state_dict()}
         shared = {
-            "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
+            "velocity": self.velocity, "message": self.message,
             "due": self.due, "sent": self.sent, "cuts": self._cuts(), "rhythm": self._rhythm(),
         }  # fmt: skip
-        return {
-            **self.lane.compressor.state_dict(),
-            **{f"{_OWN}{name}": value for name, value in mine.items()},
-            **{f"{_SHARED}{name}": value for name, value in shared.items()},
-        }
+        mine = {**self.lane.compressor.state_dict(), **super().state_dict()}
+        return mine | {f"{_SHARED}{name}": value for name, value in shared.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
         self.lane.compressor.load_state_dict(_compressors(state))
-        self._load(state)
+        super().load_state_dict(state)
         self._go_on(state)
 
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
@@ -81,8 +79,7 @@ class Anchored(OwnWeights):
         steps in another way. A world of the same size does not: there some ranks continue with their own state, and
         this rank may replace a lost one.
         """
-        self._load(states[0])
-        self.take_weights(states, joins, weight)
+        super().take_over(states, joins, weight)
         self._go_on(states[0], recounts=weight != 1)
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
 
@@ -93,11 +90,10 @@ class Anchored(OwnWeights):
         self.due.fill_(NEVER)
         self.sent.zero_()
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Weights and what belongs to them."""
-        self.flat.set_weights(state[self.weights].to(self.anchor))
-        self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
-        for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """With what belongs to them."""
+        super().load_weights(state)
+        for name, mine in (("velocity", self.velocity), ("message", self.message)):
             mine.copy_(state[f"{_SHARED}{name}"])
         # Fragments that are cut anew go on with the number of the last one; of before it was saved: with the first.
         sent = state.get(f"{_SHARED}sent", torch.zeros(1))
@@ -137,8 +133,8 @@ class Anchored(OwnWeights):
 
     def magnitude(self) -> float | None:
         """With what its compressor remembers of such differences."""
-        held = self.lane.compressor.magnitude()
-        return None if held is None else held + self.distance()
+        held, away = self.lane.compressor.magnitude(), super().magnitude()
+        return None if held is None or away is None else held + away
 
     def next_exchange(self, fragment: int) -> int:
         """The number of the exchange that begins, the fragment's first being 0."""

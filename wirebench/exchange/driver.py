@@ -1,4 +1,4 @@
-"""What a driver of exchanges is, and what a scheduler is, which names its driver.
+"""What a driver of exchanges is.
 
 A scheduler cuts the model into buckets; its driver decides what travels, when, and who updates the model. All that
 depends on the kind of a schedule is asked of the driver's class: what it goes with, how a step of it is simulated,
@@ -8,7 +8,7 @@ which collective it takes by default. So a schedule of a new kind is two files, 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -16,11 +16,10 @@ from wirebench.collectives.execution.executor import RequestLog
 from wirebench.collectives.native import Native
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
-from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.pipeline import Passes, Starts, Step, in_turn
 from wirebench.gradient.contract import Method
-from wirebench.gradient.schedule import Cost, Duration, LayerCost
+from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.timeline import Timeline
 
@@ -68,13 +67,6 @@ class Workers:
     timeline: Timeline
     accumulation: int = 1
     unused: Collection[str] = ()
-
-
-class Rhythm(NamedTuple):
-    """Steps between two exchanges of a bucket, and from an exchange until it is applied."""
-
-    every: int = 1
-    delay: int = 0
 
 
 class Driver:
@@ -127,9 +119,9 @@ class Driver:
         return in_turn(passes, groups, durations, cls.starts)
 
     @classmethod
-    def rhythm(cls, scheduler: Any) -> Rhythm:
-        """How often a bucket is exchanged, and how late that is applied."""
-        return Rhythm()
+    def rhythm(cls, scheduler: Any) -> tuple[int, int]:
+        """Steps between two exchanges of a bucket, and from an exchange until it is applied."""
+        return 1, 0
 
     @classmethod
     def notes(cls, scheduler: Any, steps: int) -> list[str]:
@@ -180,38 +172,3 @@ class Driver:
         """After the last step: detach from the model, end threads."""
         for lane in self.lanes:
             lane.detach()
-
-
-class Scheduler(Protocol):
-    """A pure rule, called at the start, again after profiling where it needs one, and by the simulator.
-
-    needs_profile  the rule reads `backward_seconds` and `cost`
-    driver         the class of the drivers that send its groups
-    """
-
-    needs_profile: ClassVar[bool]
-    driver: ClassVar[type[Driver]]
-
-    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """Contiguous groups of positions that cover `layers` (in backward order) in order.
-
-        `cost(numel)` is the seconds of one exchange of that many elements; its start-up time is `cost(0)`.
-        """
-        ...
-
-
-def first_cut(scheduler: Scheduler, layers: Sequence[LayerCost]) -> tuple[list[range], bool]:
-    """The groups that a job begins with, and whether they are those to stay with."""
-    if not scheduler.needs_profile:
-        return scheduler.partition(layers, lambda numel: 0.0), True
-    # Layer by layer, as every scheduler may end up: until it is known what messages cost.
-    return [range(i, i + 1) for i in range(len(layers))], False
-
-
-def refuse_groups(compressor: Method, name: str, scheduler: str, groups: Sequence[range]) -> None:
-    """UserError where a scheduler cuts the model into several buckets and the compressor needs it whole."""
-    if compressor.whole_model and len(groups) > 1:
-        raise UserError(
-            f"scheduler.name: {scheduler!r} cuts the model into {len(groups)} buckets, but "
-            f"{name!r} needs it whole: {compressor.whole_model}; sync_easgd sends one message"
-        )

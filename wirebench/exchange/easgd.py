@@ -5,7 +5,7 @@ pull is applied after the optimizer's own step.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -24,15 +24,12 @@ from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.timers import timer_for
 
-WEIGHTS, OPTIMIZER, CENTRE = "own.weights", "own.optimizer", "shared.centre"
-
 
 class Pull(OwnWeights):
     """One rank's weights beside the common centre; saved and restored as a compressor's state is."""
 
     exchanges: ClassVar[str] = "weights"
-    weights: ClassVar[str] = WEIGHTS
-    keys: ClassVar[Set[str]] = frozenset({WEIGHTS, CENTRE})
+    shared: ClassVar[str] = "centre"
 
     def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
         super().__init__(lane, optimizer)
@@ -40,21 +37,6 @@ class Pull(OwnWeights):
         self.strength = beta / self.size
         self.centre = self.common
         self.message = torch.empty_like(self.centre)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rank's own weights and optimizer, and the centre, which is the same on all ranks."""
-        return {WEIGHTS: self.mine, CENTRE: self.centre, OPTIMIZER: self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the model's weights are the rank's own then."""
-        self.flat.set_weights(state[WEIGHTS].to(self.centre))
-        self.centre.copy_(state[CENTRE])
-        self.optimizer.load_state_dict(state[OPTIMIZER])
-
-    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
-        """Begin in another world, as far from the centre as the ranks that are taken over were."""
-        self.load_state_dict(states[0])
-        self.take_weights(states, joins, weight)
 
     @torch.no_grad()
     def apply(self, before: Tensor) -> None:
@@ -75,7 +57,7 @@ class Elastic(WeightsDriver):
 
     starts: ClassVar[Starts] = "step"
     exchanges: ClassVar[str] = Pull.exchanges
-    own_weights: ClassVar[str] = Pull.weights
+    own_weights: ClassVar[str] = Pull.keys()[0]
     can_hold: ClassVar[bool] = True
     holders: Sequence[Pull]
 

@@ -19,7 +19,7 @@ def exchanges(holder: Holder) -> str:
 
 def exchanged(state: Mapping[str, Any]) -> str:
     """The name of what the holder of `state` exchanged, as text for messages."""
-    return next((each.exchanges for each in OwnWeights.kinds if each.keys <= state.keys()), GRADIENTS)
+    return next((each.exchanges for each in OwnWeights.kinds if each.made(state)), GRADIENTS)
 
 
 def restore(holder: Holder, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:

@@ -7,16 +7,12 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives.execution.executor import RequestExecutor
-from wirebench.collectives.plan import Collective
-from wirebench.comm.metered import Metered
 from wirebench.exchange.advance import Steps, advance
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket, FlatGradient
 from wirebench.gradient.weight_decay import Decay
-from wirebench.telemetry.clock import Clock
-from wirebench.topology.tree import Topology
 
 LARGE = 16_384
 """Elements from which on a gradient is copied at once: 64 kB."""
@@ -207,18 +203,3 @@ class Lane:
             if bucket.start < gap.start < bucket.stop:
                 self.flat.grad[gap] = 0
         return bucket.grad
-
-
-def lane_of(
-    rank: int,
-    flat: FlatGradient,
-    compressor: Method,
-    communicator: Metered,
-    collective: Collective,
-    topology: Topology,
-    seed: int,
-    clock: Clock,
-) -> Lane:
-    """One rank's lane; the compressor's own work is timed by `clock`."""
-    server = RequestExecutor(communicator, collective, topology)
-    return Lane(rank, flat, compressor, server, seed, lambda: clock.phase("compress", "compress"))

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from wirebench.config.plugins import options_of
 from wirebench.errors import Diverged, UserError
 from wirebench.exchange.advance import Steps, advance, run
 from wirebench.exchange.anchored import NEVER, Anchored, OuterRule
-from wirebench.exchange.driver import Parts, Rhythm, Workers
+from wirebench.exchange.driver import Parts, Workers
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.own_weights import WeightsDriver
 from wirebench.exchange.pipeline import Passes, Starts, Step, in_turn
 from wirebench.gradient import conformance
-from wirebench.gradient.conformance import name_of
+from wirebench.gradient.conformance import name_of, unwrapped
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import Duration
@@ -35,7 +36,7 @@ class OuterSteps(WeightsDriver):
 
     starts: ClassVar[Starts] = "backward"
     exchanges: ClassVar[str] = Anchored.exchanges
-    own_weights: ClassVar[str] = Anchored.weights
+    own_weights: ClassVar[str] = Anchored.keys()[0]
     holders: Sequence[Anchored]
 
     def __init__(
@@ -53,8 +54,9 @@ class OuterSteps(WeightsDriver):
     def accepts(cls, parts: Parts) -> str | None:
         """The outer optimizer has the momentum; a compressor with one of its own would apply a second."""
         if parts.compressor.owns_momentum:
-            name = name_of(parts.compressor)
-            return f"has an outer optimizer, and {name!r} applies a momentum to what it is given"
+            name, options = name_of(parts.compressor), options_of(unwrapped(parts.compressor))
+            hint = "; set its momentum to 0" if "momentum" in options else ""
+            return f"has an outer optimizer, and {name!r} applies a momentum to what it is given{hint}"
         return super().accepts(parts)
 
     @classmethod
@@ -78,9 +80,9 @@ class OuterSteps(WeightsDriver):
         return drawn._replace(seconds=passes.seconds + exposed, exposed=exposed)
 
     @classmethod
-    def rhythm(cls, scheduler: OuterRule) -> Rhythm:
+    def rhythm(cls, scheduler: OuterRule) -> tuple[int, int]:
         """The rule's."""
-        return Rhythm(scheduler.every, scheduler.delay)
+        return scheduler.every, scheduler.delay
 
     @classmethod
     def notes(cls, scheduler: OuterRule, steps: int) -> list[str]:

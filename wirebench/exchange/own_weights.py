@@ -5,7 +5,7 @@ and saved as the model.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from wirebench.exchange.driver import Driver, Parts
 from wirebench.exchange.lane import Lane
+from wirebench.gradient.contract import OWN, SHARED
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.utils.background import Background
 
@@ -28,15 +29,15 @@ class OwnWeights:
 
     kinds       all such classes
     exchanges   what travels, in words
-    weights     the key of the rank's own weights in its state
-    keys        those of its state that no other kind's state has
+    prefix      of the names in its state, so that no other kind has the same
+    shared      the name of the common weights in its state
     takes_over  see Method
     """
 
     kinds: ClassVar[list[type["OwnWeights"]]] = []
     exchanges: ClassVar[str]
-    weights: ClassVar[str]
-    keys: ClassVar[Set[str]]
+    prefix: ClassVar[str] = ""
+    shared: ClassVar[str]
     takes_over: bool = True
 
     def __init_subclass__(cls) -> None:
@@ -48,6 +49,16 @@ class OwnWeights:
         self.common = self.flat.gather_weights()
         self.own: Tensor | None = None
 
+    @classmethod
+    def keys(cls) -> tuple[str, str, str]:
+        """The keys of the rank's weights, of the common ones, and of the optimizer in a saved state."""
+        return f"{OWN}{cls.prefix}weights", f"{SHARED}{cls.prefix}{cls.shared}", f"{OWN}{cls.prefix}optimizer"
+
+    @classmethod
+    def made(cls, state: Mapping[str, Any]) -> bool:
+        """Whether this state is of such weights."""
+        return {*cls.keys()[:2]} <= state.keys()
+
     @property
     def mine(self) -> Tensor:
         """The rank's own weights, flat."""
@@ -55,22 +66,26 @@ class OwnWeights:
 
     def state_dict(self) -> dict[str, Any]:
         """The rank's own weights and optimizer, and what all ranks share."""
-        raise NotImplementedError
+        return dict(zip(self.keys(), (self.mine, self.common, self.optimizer.state_dict()), strict=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
-        raise NotImplementedError
+        self.load_weights(state)
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """The part of it that is here."""
+        weights, common, optimizer = (state[key] for key in self.keys())
+        self.flat.set_weights(weights.to(self.common))
+        self.common.copy_(common)
+        self.optimizer.load_state_dict(optimizer)
 
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
         """Begin in another world, as far from the common weights as the ranks that are taken over were.
 
         The optimizer's state is the first one's.
         """
-        raise NotImplementedError
-
-    def take_weights(self, states: Sequence[Mapping[str, Any]], joins: bool, weight: float) -> None:
-        """Set the weights for `take_over`, when the common ones are there."""
-        own = [] if joins else [state[self.weights] for state in states]
+        self.load_weights(states[0])
+        own = [] if joins else [state[self.keys()[0]] for state in states]
         self.flat.set_weights(together(own, self.common, weight))
 
     def restart(self) -> None:
@@ -78,14 +93,10 @@ class OwnWeights:
         self.flat.gather_weights(self.common)
 
     def magnitude(self) -> float | None:
-        """What is lost with the rank, as a sum of magnitudes; None: not measurable.
+        """How far its weights are from the common ones, as a sum of magnitudes: what is lost with the rank.
 
         Its optimizer's state is lost, too, but is in other units.
         """
-        return self.distance()
-
-    def distance(self) -> float:
-        """How far the rank's own weights are from the common ones, as a sum of magnitudes."""
         return float((self.mine - self.common).abs().sum(dtype=torch.float64))
 
 

@@ -124,9 +124,14 @@ def broken(compressor: Compressor, text: str) -> UserError:
 
 def name_of(compressor: Compressor) -> str:
     """The plugin's name as a config has it; for a wrapper, the name of the compressor inside."""
+    return type(unwrapped(compressor)).__module__.removeprefix("wirebench.compressors.")
+
+
+def unwrapped(compressor: Compressor) -> Compressor:
+    """The compressor inside all wrappers."""
     while isinstance(compressor, Method) and compressor.inner is not None:
         compressor = compressor.inner
-    return type(compressor).__module__.removeprefix("wirebench.compressors.")
+    return compressor
 
 
 def _kind(value: object) -> str:

@@ -1,7 +1,8 @@
-"""What goes with what, found by trying: compressors against requests, collectives and schedulers.
+"""What goes with what: compressors against requests, collectives and schedulers, and what drivers accept.
 
 Every compressor exchanges two steps of a small model between five virtual workers, on every collective. Nothing is
-declared but what cannot be seen: the last four columns.
+declared but what cannot be seen: the last four columns. Each driver of schedules is asked about every compressor and
+every collective.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wirebench import collectives, compressors
+from wirebench import collectives, compressors, schedulers
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange.advance import advance, run
+from wirebench.exchange.driver import Driver, Parts
+from wirebench.gradient.conformance import DENSE
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Keeps
 from wirebench.gradient.flat import Bucket, Layer
@@ -23,6 +26,10 @@ from wirebench.topology.tree import Topology
 HEAD = (
     "compressor", "requests of a step", "summable", "collectives that change its result", "schedulers that cut",
     "what is not sent", "momentum", "state", "dense by default", "its paper's collective",
+)  # fmt: skip
+DRIVEN = (
+    "schedulers", "what travels", "compressors", "collectives", "its default", "`optimizer.clip`",
+    "`output.health_every`", "`synchronise`",
 )  # fmt: skip
 KEPT: dict[Keeps, str] = {
     "exactly": "kept",
@@ -51,9 +58,44 @@ class Watched(NamedTuple):
 
 
 def matrix() -> str:
-    """The matrix as Markdown."""
-    lines = ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
-    return "\n".join([*lines, *("| " + " | ".join(row(name)) + " |" for name in compressors.available())])
+    """The compressors' table as Markdown."""
+    return _table(HEAD, [row(name) for name in compressors.available()])
+
+
+def drivers() -> str:
+    """The schedulers' table as Markdown: a line for each driver, as it answers."""
+    named: dict[type[Driver], list[str]] = {}
+    for name in schedulers.available():
+        named.setdefault(schedulers.PLUGINS.load(name).driver, []).append(name)
+    return _table(DRIVEN, [_driven(driver, names) for driver, names in named.items()])
+
+
+def _driven(driver: type[Driver], names: Sequence[str]) -> list[str]:
+    def accepts(compressor: str = DENSE, collective: str = driver.collective, **more: Any) -> bool:
+        parts = Parts(compressors.build(compressor), collectives.build(collective), **more)
+        return driver.accepts(parts) is None
+
+    def fitting(kind: str, available: Sequence[str]) -> str:
+        fit = [name for name in available if accepts(**{kind: name})]
+        others = [name for name in available if name not in fit]
+        few = ", ".join(f"`{name}`" for name in min(fit, others, key=len))
+        return "all" if not others else few if len(fit) < len(others) else f"all but {few}"
+
+    own_loop = "yes" if accepts(own_loop=True, optimizer=False) else "with `optimizer=`, without `scaler=`"
+    return [
+        ", ".join(f"`{name}`" for name in names),
+        driver.exchanges,
+        fitting("compressor", compressors.available()),
+        fitting("collective", collectives.available()),
+        f"`{driver.collective}`",
+        "yes" if accepts(clip=1.0) else "no",
+        "yes" if accepts(health_every=1) else "no",
+        own_loop if accepts(own_loop=True) else "no",
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def row(name: str) -> list[str]:

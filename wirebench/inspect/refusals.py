@@ -13,11 +13,7 @@ from wirebench.utils.package import CONFIGS
 CONFIG = CONFIGS / "synthetic/toy.toml"
 REFUSED = (
     "scheduler.name=native compressor.name=topk",
-    "scheduler.name=native collective.name=ring",
-    "scheduler.name=native output.health_every=50",
     "scheduler.name=native engine.name=local",
-    "scheduler.name=easgd compressor.name=topk",
-    "scheduler.name=easgd output.health_every=50",
     "scheduler.name=dear collective.name=native",
     "scheduler.name=wfbp scheduler.profile=FOLDER",
     "scheduler.name=wfbp compressor.name=fetch_sgd",

@@ -9,7 +9,8 @@ from wirebench import collectives, compressors
 from wirebench.config.plugins import Plugins, suggest
 from wirebench.costmodel.request_sizes import Sizes, nothing
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts, Scheduler
+from wirebench.exchange.driver import Parts
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.conformance import DENSE
 from wirebench.gradient.contract import Method
 from wirebench.gradient.requests import Gather

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from wirebench import schedulers
 from wirebench.config.plugins import own_keys
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Scheduler
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.planner.compositions import check_names
 from wirebench.utils.cli import naming
 from wirebench.utils.parsing import plugin_of

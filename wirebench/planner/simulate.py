@@ -14,7 +14,7 @@ from wirebench import collectives, compressors
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Scheduler
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.figures.files import save
 from wirebench.figures.provenance import computed
 from wirebench.figures.style import Figure

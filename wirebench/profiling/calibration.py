@@ -19,8 +19,8 @@ import numpy as np
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
 from wirebench.costmodel.piecewise import Piecewise, Points
-from wirebench.exchange.driver import Scheduler
 from wirebench.exchange.pipeline import Passes
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Duration, LayerCost
 from wirebench.profiling.layer_timer import LayerTimer, Profile, median
 from wirebench.telemetry.step_stats import StepSeries, StepTimes

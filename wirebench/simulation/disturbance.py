@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from wirebench.exchange.driver import Scheduler
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.simulation.simulator import Factors, Simulated, Simulator
 
 TRIALS = 1000

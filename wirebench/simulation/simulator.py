@@ -14,8 +14,8 @@ from wirebench.costmodel.piecewise import Piecewise, spans
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Scheduler
 from wirebench.exchange.pipeline import Passes, Starts, Step
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Layer
@@ -164,7 +164,7 @@ class Simulator:
         driver = scheduler.driver
         cut = in_halves if driver.halves else whole
         stages = [cut(self.pricer, each, work) for each, work in zip(requests, compress, strict=True)]
-        steps = driver.rhythm(scheduler).every
+        steps, _ = driver.rhythm(scheduler)
         step, passes = self._timed(scheduler, groups, stages, AS_PREDICTED)
         return Simulated(
             step,

@@ -1,10 +1,11 @@
-"""What goes with what, found by trying: compressors against requests, collectives and schedulers, and what is refused.
+"""What goes with what: schedulers, compressors and collectives, and how refused settings are answered.
 
   wirebench compat                               print it, as Markdown
-  wirebench compat --write docs/compatibility.md put both between the markers of that file
+  wirebench compat --write docs/compatibility.md put the tables between the markers of that file
   wirebench compat --check docs/compatibility.md exit code 1 unless that file has them already
 
-Every compressor exchanges two steps of a small model between five virtual workers, on every collective.
+Each scheduler's driver is asked about every compressor and every collective. Every compressor exchanges two steps of a
+small model between five virtual workers, on every collective.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of
 
 MARKERS = {
+    "drivers": ("<!-- drivers:begin -->", "<!-- drivers:end -->"),
     "matrix": ("<!-- matrix:begin -->", "<!-- matrix:end -->"),
     "refused": ("<!-- refused:begin -->", "<!-- refused:end -->"),
 }
@@ -29,7 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     if target is not None:
         for begin, end in MARKERS.values():
             markdown.replaced(target, "", begin, end)  # before all the work: a page without markers
-    shown = {"matrix": compatibility.matrix(), "refused": refusals.table()}
+    shown = {
+        "drivers": compatibility.drivers(), "matrix": compatibility.matrix(), "refused": refusals.table(),
+    }  # fmt: skip
     if target is None:
         print("\n\n".join(shown.values()))
         return 0
@@ -42,6 +46,6 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("compat", __doc__)
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("--write", type=Path, metavar="FILE", help="put both between the markers of this file")
-    either.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 unless this file has both")
+    either.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of this file")
+    either.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 unless this file has them")
     return parser

@@ -130,11 +130,11 @@ class RequestExecutor:
 
     def _sum(self, tensor: Tensor, half: bool = False) -> Generator[Handle, Any, tuple[str, Tensor]]:
         tensor = tensor.contiguous()
-        if half or not self.halves:
+        # An engine's own call cannot be left halfway.
+        has_halves = self.halves and self._courses(tensor.numel(), tensor.element_size(), "reduce")[0]
+        if half or not has_halves:
             return (yield from self._run(tensor, "reduce" if half else "whole")), tensor
         name = yield from self._run(tensor, "reduce")
-        if name == NATIVE:  # an engine's own call cannot be left halfway: that was the whole sum
-            return name, tensor
         before = self.communicator.count
         yield REDUCE_SCATTER_DONE
         meanwhile = self.communicator.count.since(before)
