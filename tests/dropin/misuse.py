@@ -52,9 +52,6 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
     says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
     outer = build[0], schedulers.build("dear")
-    needed = "'dear' updates the model itself; make the optimizer first, and write "
-    call = "wirebench.synchronise(model, compressor, scheduler, optimizer=optimizer)"
-    says(needed + call, lambda: wirebench.synchronise(network(), *outer))
     says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
     model = network()
     part = torch.optim.SGD(list(model.parameters())[1:], RATE)
@@ -66,8 +63,6 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     dear.close()
     groups = compressors.build("quantised_sum", group=3), schedulers.build("fused")
     says("groups of 3 do not divide the 2 ranks", lambda: wirebench.synchronise(network(), *groups))
-    signs = compressors.build("lion_sign"), schedulers.build("outer")
-    says("an outer optimizer, and 'lion_sign'", lambda: wirebench.synchronise(network(), *signs, optimizer=other))
 
 
 def mistakes_are_told() -> None:
@@ -116,8 +111,6 @@ def mistakes_are_told() -> None:
     sync.close()
     sync.close()
     says("it is closed", sync.wait)
-    for name, words in (("native", "itself"), ("dear", "optimizer=")):
-        says(words, lambda: wirebench.synchronise(model, compressors.build("none"), schedulers.build(name)))  # noqa: B023
 
 
 def backward_and_wait(model: nn.Module, sync: Sync) -> None:

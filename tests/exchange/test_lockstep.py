@@ -55,9 +55,3 @@ def test_closing_detaches_from_the_models():
     lockstep.begin(0, 0)
     loss_of(models[0], images(0)).backward()
     assert not lanes[0].flat.grad.any()
-
-
-def test_the_optimizer_steps_as_it_is():
-    _, lanes = lanes_of(1)
-    with Lockstep(lanes).stepping() as nothing:
-        assert nothing is None

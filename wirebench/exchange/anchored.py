@@ -90,21 +90,17 @@ class Anchored(OwnWeights):
         self.due.fill_(NEVER)
         self.sent.zero_()
 
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """With what belongs to them."""
-        super().load_weights(state)
+    def _go_on(self, state: Mapping[str, Any], recounts: bool = False) -> None:
+        """Restore the exchanges: wait for the means that are under way, or apply them now if their delay is not over.
+
+        recounts  steps are counted otherwise from now on, so that what is due has no meaning; nor has it where
+                  fragments are cut anew, or are sent at other steps
+        """
         for name, mine in (("velocity", self.velocity), ("message", self.message)):
             mine.copy_(state[f"{_SHARED}{name}"])
         # Fragments that are cut anew go on with the number of the last one; of before it was saved: with the first.
         sent = state.get(f"{_SHARED}sent", torch.zeros(1))
         self.sent.copy_(sent) if sent.shape == self.sent.shape else self.sent.fill_(int(sent.max()))
-
-    def _go_on(self, state: Mapping[str, Any], recounts: bool = False) -> None:
-        """Wait for the means that are under way, or apply them now although their delay is not over.
-
-        recounts  steps are counted otherwise from now on, so that what is due has no meaning; nor has it where
-                  fragments are cut anew, or are sent at other steps
-        """
         due, cuts, rhythm = (state.get(f"{_SHARED}{name}") for name in ("due", "cuts", "rhythm"))
         assert due is not None
         self.due.fill_(NEVER)

@@ -70,10 +70,6 @@ class OwnWeights:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
-        self.load_weights(state)
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        """The part of it that is here."""
         weights, common, optimizer = (state[key] for key in self.keys())
         self.flat.set_weights(weights.to(self.common))
         self.common.copy_(common)
@@ -84,7 +80,7 @@ class OwnWeights:
 
         The optimizer's state is the first one's.
         """
-        self.load_weights(states[0])
+        OwnWeights.load_state_dict(self, states[0])
         own = [] if joins else [state[self.keys()[0]] for state in states]
         self.flat.set_weights(together(own, self.common, weight))
 

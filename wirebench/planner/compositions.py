@@ -201,9 +201,3 @@ def clash(built: Scheduler, compressor: str, collective: str) -> str:
 @functools.cache
 def _method(compressor: str) -> Method:
     return compressors.build(compressor)
-
-
-def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:
-    """Raise UserError for what train.py would refuse to put together."""
-    if reason := clash(built, compressor, collective):
-        raise UserError(f"--schedulers: {scheduler!r} {reason}")

@@ -25,7 +25,6 @@ from wirebench.planner import ranges
 from wirebench.planner.compositions import (
     DENSE,
     MOST,
-    check,
     check_batches,
     check_built,
     check_density,
@@ -194,7 +193,8 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
     if options.schedulers:
         named = built(options.schedulers)
         for name, scheduler in named.items():
-            check(name, scheduler, options.compressor, collective)
+            if reason := clash(scheduler, options.compressor, collective):
+                raise UserError(f"--schedulers: {name!r} {reason}")
         return named
     if needs_whole(options.compressor, options.density):
         return built(["sync_easgd"])
