@@ -9,7 +9,7 @@ from wirebench.config.plugins import Plugins
 from wirebench.errors import UserError
 from wirebench.exchange.scheduler import Scheduler
 
-PLUGINS = Plugins("wirebench.schedulers", "scheduler")
+PLUGINS = Plugins("wirebench.schedulers", "scheduler", aliases={"sync_easgd": "single"})
 
 
 def available() -> list[str]:

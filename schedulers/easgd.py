@@ -2,8 +2,8 @@
 
 Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NeurIPS 2015. Here it is synchronous: all
 layers form one message that overlaps with the forward and backward pass, as in Sync EASGD of You, Buluc and Demmel,
-SC 2017 (arXiv 1708.02983). This is another optimiser, not another order of the same messages: `sync_easgd` is the
-schedule that the MG-WFBP paper calls by that name.
+SC 2017 (arXiv 1708.02983). This is another optimiser, not another order of the same messages: `single` is the
+schedule that the MG-WFBP paper calls SyncEASGD.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
-"""SyncEASGD as MG-WFBP reads it: the whole gradient in one message, after the backward pass.
+"""The whole gradient in one message, after the backward pass.
 
-It is plain synchronous SGD: nothing elastic is averaged (MG-WFBP, arXiv 1811.11141, section II, which takes from Sync
-EASGD the single message alone). The name is kept because the paper's tables use it; elastic averaging is `easgd`.
+The MG-WFBP paper calls it SyncEASGD (arXiv 1811.11141, section II), since it takes from Sync EASGD the single message
+alone. It is plain synchronous SGD. `sync_easgd` is an alias of the name, which the paper's tables, earlier configs and
+earlier records have; elastic averaging is `easgd`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class SyncEasgd(Scheduler):
+class Single(Scheduler):
     """One message of all layers."""
 
     driver = AfterBackward

@@ -351,11 +351,11 @@ class Failing(TopK):
 PAIRS = '''
 """Layers two by two."""
 
+from wirebench.exchange.scheduler import Scheduler
 
-class Pairs:
+
+class Pairs(Scheduler):
     """A message for two layers; the last one may travel alone."""
-
-    needs_profile, mode = False, "overlapped"
 
     def partition(self, layers, cost):
         return [range(i, min(i + 2, len(layers))) for i in range(0, len(layers), 2)]
@@ -528,10 +528,8 @@ def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
         for name in ("none", "topk", "fetch_sgd", "lion_sign")
     }
     assert tried["none"] == tried["topk"] == {"owned.scheduling.Pairs", "dear"}
-    assert tried["fetch_sgd"] == {"sync_easgd"}, "it needs the whole model in one message"
-    assert tried["lion_sign"] == {"owned.scheduling.Pairs", "dear", "sync_easgd"}, (
-        "with which its gradients can be clipped"
-    )
+    assert tried["fetch_sgd"] == {"single"}, "it needs the whole model in one message"
+    assert tried["lion_sign"] == {"owned.scheduling.Pairs", "dear", "single"}, "with which its gradients can be clipped"
     pairs = next(row for row in found["rows"] if row["scheduler"] == "owned.scheduling.Pairs")
     assert pairs["messages"] == 30, "of 59 layers"
     capsys.readouterr()

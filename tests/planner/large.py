@@ -36,7 +36,7 @@ def steps(name: str, collective: str, topology: Topology) -> dict[str, Simulated
     pricer = Pricer(collectives.build(collective), collective, topology)
     simulator = Simulator(MODEL, sizes_of(name, None, MODEL, topology.size), free, pricer)
     made = {each: schedulers.build(each) for each in schedulers.available()}
-    fitting = {"sync_easgd"} if needs_whole(name) else set(made)
+    fitting = {"single"} if needs_whole(name) else set(made)
     return {
         each: simulator.step(built)
         for each, built in made.items()

@@ -51,7 +51,7 @@ def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
     assert list(found) == names and {DENSE, *FIVE} < set(names)
     alone = large.MODEL.forward_seconds + large.MODEL.backward_seconds
     for name, by_collective in found.items():
-        fitting = {"sync_easgd"} if needs_whole(name) else set(schedulers.available())
+        fitting = {"single"} if needs_whole(name) else set(schedulers.available())
         tried = set().union(*by_collective.values())
         momentum = {"outer"} if compressors.build(name).owns_momentum else set()
         assert tried == fitting - (set() if name == DENSE else {"native", "easgd", *momentum}), name
@@ -102,7 +102,7 @@ def test_64_workers_cost_what_their_plans_cost(name: str, monkeypatch: pytest.Mo
     plan_cost._shapes.cache_clear()  # of plans of thousands of transfers, which no other test prices
     assert by_rounds.keys() == by_plans.keys()
     alike = {each for each, found in by_rounds.items() if found.groups == by_plans[each].groups}
-    assert alike >= {"wfbp", "naive", "sync_easgd", "fused", "dear"}, "they cut by size alone"
+    assert alike >= {"wfbp", "naive", "single", "fused", "dear"}, "they cut by size alone"
     for each, found in by_rounds.items():
         assert found.step.seconds == pytest.approx(by_plans[each].step.seconds, rel=0.02), each
         if each in alike:

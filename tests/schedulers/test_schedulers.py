@@ -4,10 +4,13 @@ from hypothesis import strategies as st
 
 from tests import own
 from wirebench import schedulers
+from wirebench.compose.resolve import KINDS, resolve
+from wirebench.config import catalog, loader
 from wirebench.errors import UserError
 from wirebench.exchange.native import EnginesOwn
 from wirebench.exchange.overlapped import AfterBackward
 from wirebench.gradient.schedule import LayerCost
+from wirebench.planner.schedules import built
 from wirebench.schedulers.fused import Fused
 from wirebench.schedulers.native import Native
 
@@ -53,10 +56,19 @@ def test_wfbp_sends_every_layer_alone(layers):
 
 
 @given(layers=layer_lists)
-def test_sync_easgd_sends_one_message_after_the_backward_pass(layers):
-    scheduler = schedulers.build("sync_easgd")
+def test_single_sends_one_message_after_the_backward_pass(layers):
+    scheduler = schedulers.build("single")
     assert scheduler.partition(layers, cost) == [range(0, len(layers))]
     assert scheduler.driver is AfterBackward
+
+
+def test_sync_easgd_is_an_earlier_name_of_single():
+    made = schedulers.build("sync_easgd")
+    assert type(made) is type(schedulers.build("single")) and "sync_easgd" not in schedulers.available()
+    assert type(built(["sync_easgd"])["sync_easgd"]) is type(made), "the planner knows it, too"
+    given = loader.load("configs/smoke.toml", ["scheduler.name=sync_easgd"])
+    assert resolve(given).scheduler.name == "sync_easgd"
+    assert catalog.explain(["sync_easgd"], KINDS, {}).startswith("scheduler sync_easgd")
 
 
 @given(layers=layer_lists, cap=st.floats(0.01, 30), first=st.floats(0.01, 30))
@@ -95,7 +107,7 @@ def test_native_leaves_everything_to_the_engine():
 def test_who_waits_for_the_backward_pass_and_who_needs_a_profile():
     found = {name: schedulers.build(name) for name in schedulers.available()}
     after = {name for name, s in found.items() if s.driver.starts == "backward"}
-    assert after == {"naive", "sync_easgd", "outer"}
+    assert after == {"naive", "single", "outer"}
     profiled = {name for name, s in found.items() if s.needs_profile}
     assert profiled == {"asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal"}
 

@@ -53,7 +53,7 @@ def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str
     """
     texts = []
     for name in names:
-        owners = [kind for kind in kinds if name in kind.available()]
+        owners = [kind for kind in kinds if kind.has(name)]
         if "." in name:
             owners = [Plugins("", "plugin", fixed=tuple(each for kind in kinds for each in kind.fixed))]
         texts += [_explained(kind, name) for kind in owners]

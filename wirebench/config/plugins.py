@@ -43,12 +43,18 @@ class Plugins:
     helpers  modules of the folder that are not plugins
     fixed    constructor arguments that the suite passes itself, so that they are no options; a dotted one's need not
              have them
+    aliases  earlier names of plugins, which configs and records may have, with the present ones
     """
 
     def __init__(
-        self, package: str, kind: str, helpers: frozenset[str] = frozenset(), fixed: tuple[str, ...] = ()
+        self,
+        package: str,
+        kind: str,
+        helpers: frozenset[str] = frozenset(),
+        fixed: tuple[str, ...] = (),
+        aliases: Mapping[str, str] = types.MappingProxyType({}),
     ) -> None:
-        self.package, self.kind, self.helpers, self.fixed = package, kind, helpers, fixed
+        self.package, self.kind, self.helpers, self.fixed, self.aliases = package, kind, helpers, fixed, aliases
 
     def available(self) -> list[str]:
         """Names of the plugins in the folder, and of those that other distributions have as entry points, sorted."""
@@ -59,8 +65,13 @@ class Plugins:
         names = _modules(tuple(importlib.import_module(self.package).__path__))
         return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
 
+    def has(self, name: str) -> bool:
+        """Whether a name without dots is a plugin's, now or earlier."""
+        return name in self.available() or name in self.aliases
+
     def path(self, name: str) -> str:
         """The dotted path that a name stands for; UserError for a name that exists not, or twice."""
+        name = self.aliases.get(name, name)
         if "." in name:
             return current(name)
         # What wirebench has itself counts: a distribution that comes later changes no run.
@@ -76,7 +87,7 @@ class Plugins:
 
     def is_own(self, name: str) -> bool:
         """Whether the plugin is one of the folder's."""
-        return name in self.own()
+        return self.aliases.get(name, name) in self.own()
 
     def load(self, name: str) -> Any:
         """The public class of the plugin `name`, or what a dotted one names; UserError names those that exist."""

@@ -106,7 +106,7 @@ class OptimizerConfig:
                    and momentum 0, and its weight decay is decoupled from their update
     beta2, eps     of adamw, and of its part in muon
     clip           largest norm of the averaged gradient, which is scaled down to it; of each worker's own before demo,
-                   dion, lion_sign and zero_one_adam, in one bucket (scheduler.name=sync_easgd); 0: off
+                   dion, lion_sign and zero_one_adam, in one bucket (scheduler.name=single); 0: off
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end

@@ -110,7 +110,7 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
     scheduler = evidence.plugin("scheduler")
     better = ("mg_wfbp", "a scheduler that merges by what a message costs")
     if schedulers.PLUGINS.is_own(scheduler) and schedulers.PLUGINS.load(scheduler).needs_profile:
-        better = ("sync_easgd", "one message of all layers")
+        better = ("single", "one message of all layers")
     # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
     exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
     change = f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds"

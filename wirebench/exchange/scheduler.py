@@ -41,5 +41,5 @@ def refuse_groups(compressor: Method, name: str, scheduler: str, groups: Sequenc
     if compressor.whole_model and len(groups) > 1:
         raise UserError(
             f"scheduler.name: {scheduler!r} cuts the model into {len(groups)} buckets, but "
-            f"{name!r} needs it whole: {compressor.whole_model}; sync_easgd sends one message"
+            f"{name!r} needs it whole: {compressor.whole_model}; single sends one message"
         )

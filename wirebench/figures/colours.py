@@ -30,9 +30,9 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
 OTHER = "other methods"
 
 SCHEDULES = {
-    "wfbp": BLUE, "sync_easgd": ORANGE, "mg_wfbp": VERMILLION, "optimal": GREEN, "mg_wfbp_later": PINK,
-    "asc_wfbp": SKY, "fused": WINE, "dear": PURPLE, "naive": BROWN, "easgd": OLIVE, "native": GREY,
-    "outer": INK,
+    "wfbp": BLUE, "single": ORANGE, "sync_easgd": ORANGE, "mg_wfbp": VERMILLION, "optimal": GREEN,
+    "mg_wfbp_later": PINK, "asc_wfbp": SKY, "fused": WINE, "dear": PURPLE, "naive": BROWN, "easgd": OLIVE,
+    "native": GREY, "outer": INK,
 }  # fmt: skip
 COLLECTIVES = {
     "ring": (BLUE, "circle"), "native": (GREY, "square"), "flexreduce": (VERMILLION, "diamond"),

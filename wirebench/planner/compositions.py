@@ -50,7 +50,7 @@ def check_built(option: str, name: str, density: float | None) -> None:
 def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:
     """Raise UserError for a name of `option` that is no plugin's, nor a dotted path to one of the user's own."""
     for name in names:
-        if "." not in name and name not in plugins.available():
+        if "." not in name and not plugins.has(name):
             raise UserError(f"{option}: no {name!r}; {suggest(name, plugins.available())}")
         try:
             plugins.load(name)

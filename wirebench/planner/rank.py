@@ -32,9 +32,9 @@ from wirebench.simulation.simulator import Compressing, Simulator
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
 
-WHOLE = "sync_easgd"
+WHOLE = "single"
 """The scheduler that makes one message of the model."""
-SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
+SCHEDULERS = ("wfbp", "fused", "single", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")
 """The best of all but for two hundredths, where many rates are tried."""
 PLAIN = (DENSE, "fused", "ring")
@@ -58,7 +58,7 @@ class Adviser:
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
     tried             schedulers, name:key=value; none: SCHEDULERS, and `local`. What needs the whole model goes with
-                      `sync_easgd` anyway, and methods that return updates are tried with it, too
+                      `single` anyway, and methods that return updates are tried with it, too
     densities         by compressor, in place of its own where `density` is None
     local             by compressor, schedules with local steps
     tell              called with the number of finished compressors and of all

@@ -60,7 +60,7 @@ from wirebench.utils.files import write_atomically
 STEP = "step"
 """What the files of a step's Chakra traces are called: step.RANK.et."""
 UNDISTURBED = "Stragglers and jitter are in p50 and p99 alone, not in the step, its range, exposed ms and efficiency."
-USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
+USUAL = ("wfbp", "single", "mg_wfbp", "optimal", "fused", "dear")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
                 raise UserError(f"--schedulers: {name!r} {reason}")
         return named
     if needs_whole(options.compressor, options.density):
-        return built(["sync_easgd"])
+        return built(["single"])
     return {name: each for name, each in built(USUAL).items() if not clash(each, options.compressor, collective)}
 
 
