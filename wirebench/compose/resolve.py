@@ -67,13 +67,6 @@ def _check_update(settings: Config) -> None:
         raise UserError(f"optimizer.momentum: {name!r} applies momentum itself; set it to 0")
 
 
-def _without_momentum(settings: Config, words: str) -> str:
-    """How the compressor does without a momentum, after these words; nothing where it cannot."""
-    return (
-        f"{words} compressor.momentum=0" if "momentum" in compressors.PLUGINS.options(settings.compressor.name) else ""
-    )
-
-
 def notes(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
     """Notes on a config, or on a run of `steps` steps, that may surprise the user; one line each."""
     scheduler = scheduler_of(given)
@@ -170,9 +163,10 @@ def _as_the_paper(given: Config) -> Config:
     if paper.makes_update:
         _check_plain(section.name, optimizer)
     if optimizer.name != "sgd" and compressor_of(given).owns_momentum:
+        has_one = "momentum" in compressors.PLUGINS.options(section.name)
         raise UserError(
-            f"optimizer.name: {section.name!r} applies the momentum itself, in place of sgd's; "
-            f"set optimizer.name=sgd{_without_momentum(given, f', or with {optimizer.name} set')}"
+            f"optimizer.name: {section.name!r} applies the momentum itself, in place of sgd's; set optimizer.name=sgd"
+            + (f", or with {optimizer.name} set compressor.momentum=0" if has_one else "")
         )
     if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:
         if optimizer.nesterov and "nesterov" not in compressors.PLUGINS.options(section.name):

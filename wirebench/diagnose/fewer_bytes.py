@@ -27,7 +27,6 @@ from wirebench.planner import ranges
 from wirebench.planner.compositions import (
     compressing,
     decoding,
-    is_update,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
@@ -116,7 +115,7 @@ class Other:
         Methods that return updates need another one.
         """
         unknown = sizes.by_value or lacks_shapes(sizes, self.trace) or sends_no_noise(sizes, self.trace)
-        return self.rates.knows(name) and not is_update(name) and not unknown
+        return self.rates.knows(name) and not compressors.class_of(name).makes_update and not unknown
 
     def _accepted(self, settings: Sequence[str]) -> Config | None:
         """The run's config with these settings; None where train.py refuses it."""

@@ -172,11 +172,6 @@ def check_positive(option: str, values: Sequence[float]) -> None:
             raise UserError(f"{option}: needs a number from {LEAST:g} to {MOST:g}, got {value:g}")
 
 
-def has_own_collective(name: str) -> bool:
-    """Whether the compressor's paper names the collective that it goes with."""
-    return bool(compressors.class_of(name).collective)
-
-
 def collective_of(name: str) -> str:
     """The collective of the compressor's paper, else a ring."""
     return compressors.class_of(name).collective or "ring"
@@ -186,11 +181,6 @@ def collective_of(name: str) -> str:
 def needs_whole(name: str, density: float | None = None) -> bool:
     """Whether the compressor works only on the whole model in one message."""
     return bool(compressors.build(name, **density_of(name, density)).whole_model)
-
-
-def is_update(name: str) -> bool:
-    """Whether the compressor returns updates, with which clipping wants the whole model in one message."""
-    return compressors.class_of(name).makes_update
 
 
 def clash(built: Scheduler, compressor: str, collective: str) -> str:

@@ -13,12 +13,9 @@ from wirebench.planner.advice import EXPECTED, POSSIBLY, SURELY, Advice, Margin,
 from wirebench.planner.compositions import (
     DENSE,
     clash,
-    collective_of,
     compressing,
     decoding,
     has_density,
-    has_own_collective,
-    is_update,
     lacks_shapes,
     needs_whole,
     own_density,
@@ -213,7 +210,7 @@ class Adviser:
         """All compositions with these schedules; none: with those that go into the ranking."""
         usual = tried or self.tried or (*SCHEDULERS, *self._local.get(name, ()))
         chosen = (WHOLE,) if needs_whole(name, self._given(name)) else usual
-        if is_update(name):
+        if compressors.class_of(name).makes_update:
             chosen = tuple(dict.fromkeys((*chosen, WHOLE)))
         advices = []
         for collective in _collectives(name, self.topology(gbit)):
@@ -268,8 +265,8 @@ def _gbit_of(step: float) -> float:
 
 def _collectives(name: str, topology: Topology) -> Sequence[str]:
     """The one that the compressor's paper names; of all others, dense ones too, those that may be the fastest."""
-    if has_own_collective(name):
-        return (collective_of(name),)
+    if own := compressors.class_of(name).collective:
+        return (own,)
     several = 1 < len(topology.machines) < topology.size
     ours = COLLECTIVES if several else COLLECTIVES[:2]
     return (*ours, "native") if topology.native else ours
