@@ -7,6 +7,7 @@ import pytest
 from tests.cli.verbs import verb
 from wirebench import compressors
 from wirebench.cli.planning.compat import MARKERS
+from wirebench.inspect import compatibility
 from wirebench.inspect import refusals as _refusals
 from wirebench.inspect.compatibility import HEAD, row
 
@@ -22,6 +23,10 @@ def line(name: str) -> dict[str, str]:
 @pytest.mark.slow
 def test_the_page_is_up_to_date():
     assert main(["--check", str(PAGE)]) == 0
+
+
+def test_the_schedulers_table_is_what_their_drivers_answer():
+    assert compatibility.drivers() in PAGE.read_text()
 
 
 def page() -> dict[str, dict[str, str]]:
