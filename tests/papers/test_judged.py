@@ -59,13 +59,13 @@ def test_a_table_with_a_verdict_at_another_setting_is_named(tmp_path: Path) -> N
     found = Finding(asked, "0.90x", asked.judge(0.9), records=(run(tmp_path / "ours-0"),))
     page = Page(tmp_path, "\n".join(claims_table([found])))
     page.write()
-    section = Section("today", Study("today").published, [found], [page], "")
+    section = Section("speed", Study("speed").published, [found], [page], "")
     assert committed.of_verdicts(tmp_path, [section]) == []
     text = page.path.read_text()
     assert "| other setting: 1,000,000 parameters" in text
     page.path.write_text(text.replace("| other setting: 1,000,000", "| not reproduced: 1,000,000"))
     said = "c: is judged, and its runs have 1,000,000 parameters, and the claim is of 60,000,000 parameters and more"
-    assert committed.of_verdicts(tmp_path, [section]) == [f"today: setting: {said}"]
+    assert committed.of_verdicts(tmp_path, [section]) == [f"speed: setting: {said}"]
 
 
 @pytest.mark.parametrize(
