@@ -213,7 +213,7 @@ def exchange_seconds(run: NotedRun, gbit: float) -> float:
 
 @lru_cache
 def _pricer(plan: str, size: int, gbit: float) -> Pricer:
-    return Pricer(collectives.build(plan), plan, _network(size, gbit))
+    return Pricer(collectives.build(plan), _network(size, gbit))
 
 
 def _network(size: int, gbit: float) -> Topology:

@@ -1,7 +1,7 @@
 """What was measured of FlexReduce: all-reduces by layout and size, epochs by layout, and calls counted from plans.
 
 The paper's baseline, NCCL's all-reduce, is a ring: here `ring` is our ring over the same transport, and `native` the
-engine's own all-reduce. What a ring's time becomes at best (ideal) is closed_forms.flexreduce_ideal_saving.
+engine's own all-reduce. What a ring's time becomes at best (ideal) is `ideal_saving`.
 """
 
 import math
@@ -16,7 +16,6 @@ from papers.claim import Claim, Verdict
 from papers.estimate import Estimate, ratio_of_turns
 from papers.published import load
 from wirebench.collectives.parts.flexreduce_calls import calls, calls_bound, calls_per_learner
-from wirebench.costmodel.formulas import flexreduce_ideal_saving
 from wirebench.errors import UserError
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.tree import Topology
@@ -144,9 +143,14 @@ def saving_claim(machines: int) -> Claim:
 
 
 def ideal_saving(layout: str) -> float:
-    """See closed_forms.flexreduce_ideal_saving."""
+    """The share of a ring's time that FlexReduce saves at best: 1 - ((M-1)/M) / ((N-1)/N).
+
+    For N ranks on M machines with alpha = 0 and local links that cost nothing: the ring carries (N-1)/N of the bytes
+    across every machine's link, FlexReduce (M-1)/M.
+    """
     topology = Topology.parse(layout)
-    return flexreduce_ideal_saving(topology.size, len(topology.machines))
+    size, machines = topology.size, len(topology.machines)
+    return 1 - ((machines - 1) / machines) / ((size - 1) / size)
 
 
 def is_even(layout: str) -> bool:

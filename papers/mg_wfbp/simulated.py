@@ -121,7 +121,7 @@ def _measured() -> list[Measured]:
 def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0, collective: str = RING) -> Simulator:
     """Dense messages on the network of the authors' simulator, by the collective's formula."""
     topology = presets.cluster(presets.find(paper.NETWORK), sizes.size)
-    pricer = Pricer(collectives.build(collective), collective, topology, call_seconds, formulas=True)
+    pricer = Pricer(collectives.build(collective), topology, call_seconds, formulas=True)
     return Simulator(model, sizes, free, pricer)
 
 

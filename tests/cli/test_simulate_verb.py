@@ -71,7 +71,7 @@ def test_a_line_is_the_simulators_step(tmp_path):
     )  # fmt: skip
     topology = presets.cluster(presets.find("1gbe"), 6, 2)
     trace = load(SHIPPED / "resnet20_gtx1080ti.json")
-    pricer = Pricer(collectives.build("tree"), "tree", topology, 30e-6)
+    pricer = Pricer(collectives.build("tree"), topology, 30e-6)
     step = Simulator(trace, sizes_of("topk", 0.05, trace, 6), free, pricer).step(schedulers.build("optimal"))
     assert row["step_seconds"] == step.step.seconds
     assert row["messages"] == len(step.groups)

@@ -1,27 +1,23 @@
 """What the papers' formulas and plain reckoning say, for comparing with what the product computes otherwise.
 
-Symbols and sources are those of costmodel/formulas.py, whose formulas are here beside those that only tests need.
+Symbols are those of costmodel/formulas.py. Sources: MG-WFBP (Shi and Chu, INFOCOM 2019), Table II, and Thakur,
+Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005; FlexReduce (Lee et
+al., DAC 2020), Eq. 1 to 11, with the slips of their printed indices put right: Eq. 3's minimum runs over 0 <= k <= l,
+which is what Eq. 8 to 10 give.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wirebench.collectives.plan import Plan
-from wirebench.costmodel.formulas import (
-    Line,
-    flexreduce_ideal_saving,
-    flexreduce_levels,
-    flexreduce_seconds,
-    reduce_scatter_seconds,
-    ring,
-)
+from wirebench.costmodel.formulas import Line, ring
 from wirebench.costmodel.plan_cost import _all_messages
 from wirebench.costmodel.routes import DirectedLink, network_of
 from wirebench.gradient.schedule import Cost, LayerCost, ready_times
-from wirebench.topology.tree import Topology
+from wirebench.topology.tree import Branch, Topology
 
-__all__ = ["Line", "flexreduce_ideal_saving", "flexreduce_levels", "flexreduce_seconds", "ring"]
+__all__ = ["Line", "ring"]
 
 
 def binary_tree(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
@@ -88,6 +84,32 @@ def hierarchical(
     return _plus(trees, ring(len(machines), network[0], max(local[1], network[1]), gamma))
 
 
+def reduce_scatter_seconds(n: float, d: int, w: float, alpha: float) -> float:
+    """T_r(n, d, w) = (d-1)(alpha + n/(d w)): the reduce-scatter of n bytes among d ranks. FlexReduce, Eq. 2."""
+    return (d - 1) * (alpha + n / (d * w))
+
+
+def flexreduce_levels(n: float, topology: Topology, alpha: float) -> tuple[float, ...]:
+    """Seconds of each level's reduce-scatter, from the lowest to the root: half of what `flexreduce_seconds` sums."""
+    slowest = [0.0] * _depth(topology)
+    for level, seconds in _level_costs(n, topology, alpha):
+        slowest[level] = max(slowest[level], seconds)
+    return tuple(slowest)
+
+
+def flexreduce_seconds(n: float, topology: Topology, alpha: float) -> float:
+    """FlexReduce on any tree, whose branches have the rates w_x of `topology`'s links. FlexReduce, Eq. 4 to 6.
+
+    T_FR = 2 sum_l max_{k<=l} max_{x in V_k} T_r(n / prod_{i=k}^{l-1} d_{p_x^i}, d_{p_x^l}, w_x),
+    p_x^i being x's ancestor at level i. Of `topology`'s links only the rates (for the largest messages) are read:
+    `alpha` holds for every message. Raises ValueError where a link has no speed.
+
+    The formula leaves out the messages beyond d - 1 that asymmetric trees need, and it is too small below the level in
+    question where a destination holds nothing of what it is to sum.
+    """
+    return 2 * sum(flexreduce_levels(n, topology, alpha))
+
+
 def blueconnect_seconds(n: float, deltas: Sequence[int], omegas: Sequence[float], alpha: float) -> float:
     """BlueConnect on a symmetric tree. FlexReduce, Eq. 3.
 
@@ -134,3 +156,20 @@ def _log2_up(size: int) -> int:
 
 def _plus(one: Line, other: Line) -> Line:
     return Line(one.a + other.a, one.b + other.b)
+
+
+def _level_costs(n: float, topology: Topology, alpha: float) -> Iterator[tuple[int, float]]:
+    """(l, T_r) for every kind of branch x and every level l from its own to the root's."""
+    for lineage in topology.lineages:
+        held, rate = n, _rate(lineage[0])
+        for level, ancestor in enumerate(lineage, _depth(topology) - len(lineage)):
+            yield level, reduce_scatter_seconds(held, ancestor.degree, rate, alpha)
+            held /= ancestor.degree
+
+
+def _depth(topology: Topology) -> int:
+    return max(map(len, topology.lineages))
+
+
+def _rate(branch: Branch) -> float:
+    return branch.link(math.inf).bytes_per_second

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from papers.flexreduce.measured import ideal_saving
 from tests.costmodel import closed_forms
 from tests.helpers import examples
 from wirebench.topology.tree import Branch, Link, Topology
@@ -160,7 +161,7 @@ def test_links_without_speed_have_no_price():
     ],
 )
 def test_the_ideal_saving(machines, percent):
-    saving = closed_forms.flexreduce_ideal_saving(sum(machines), len(machines))
+    saving = ideal_saving("+".join(map(str, machines)))
     assert 100 * saving == pytest.approx(percent, abs=0.05)
     ring = closed_forms.ring(sum(machines), 0, 1).seconds(1)
     flexreduce = closed_forms.flexreduce_seconds(1, two_levels(machines, math.inf, 1.0), 0)

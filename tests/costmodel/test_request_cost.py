@@ -16,7 +16,7 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.topology import presets
 from wirebench.topology.processor import Processor
-from wirebench.topology.tree import Link, Topology
+from wirebench.topology.tree import Link
 
 NETWORK = presets.find("mgwfbp")
 CLUSTERS = [(4, 1), (8, 1), (8, 2), (16, 4), (5, 3)]
@@ -24,7 +24,7 @@ NAMES = [name for name in collectives.available() if name != "native"]
 
 
 def pricer_of(name: str, ranks: int, each: int = 1, **options) -> Pricer:
-    return Pricer(collectives.build(name), name, presets.cluster(NETWORK, ranks, each), **options)
+    return Pricer(collectives.build(name), presets.cluster(NETWORK, ranks, each), **options)
 
 
 def request_size(kind: type[Request], num_bytes: float) -> RequestSize:
@@ -56,7 +56,7 @@ def test_processors_work_differently_for_each_kind_of_request():
     work = Processor(call_seconds=100.0, message_seconds=1.0, engine_share=0.25, engine_round_seconds=7.0)
 
     def seconds(name: str, kind: type[Request], processor: Processor = work) -> float:
-        pricer = Pricer(collectives.build(name), name, replace(wire, processor=processor))
+        pricer = Pricer(collectives.build(name), replace(wire, processor=processor))
         return pricer.seconds(request_size(kind, 64.0)) - pricer.call_seconds
 
     assert seconds("tree", Sum) == pytest.approx(2.0), "up and down, an end for each rank"
@@ -66,7 +66,7 @@ def test_processors_work_differently_for_each_kind_of_request():
     assert seconds("native", Sum) == pytest.approx(2 * (7 + 0.25 * 2)), "two rounds of a ring"
     one_core = replace(work, cores=1.0)
     assert seconds("tree", Merge, one_core) == pytest.approx(3 * 2 * 2 * 2**-0.15), "the ends of both ranks"
-    crowded = Pricer(collectives.build("tree"), "tree", replace(wire, processor=one_core))
+    crowded = Pricer(collectives.build("tree"), replace(wire, processor=one_core))
     assert crowded.call_seconds == 200.0, "both ranks make the call at the same time"
 
 
@@ -75,7 +75,7 @@ def test_processors_work_differently_for_each_kind_of_request():
 def test_a_chunk_without_elements_is_no_message(name: str, items: int):
     """Four ranks on two cores: every element makes three steps to be summed and three back, of two ends each."""
     wire = presets.cluster(presets.Network(0.0, 1e18, ""), 4)
-    pricer = Pricer(collectives.build(name), name, replace(wire, processor=Processor(cores=2.0, message_seconds=1.0)))
+    pricer = Pricer(collectives.build(name), replace(wire, processor=Processor(cores=2.0, message_seconds=1.0)))
     for item_bytes in (2, 4):
         size = RequestSize(Sum, item_bytes * items, item_bytes * items, item_bytes)
         assert pricer.seconds(size) == pytest.approx(6 * items * 2**-0.15)
@@ -175,7 +175,7 @@ def test_the_engines_own_sum_is_what_was_measured_else_a_ring():
         request_size(Sum, 4e6)
     )
     measured = replace(topology, native=(Link(1e-3, 1e9),))
-    pricer = Pricer(collectives.build("native"), "native", measured)
+    pricer = Pricer(collectives.build("native"), measured)
     for kind in (Sum, Reduce):
         assert pricer.seconds(request_size(kind, 123_456)) == native_seconds(measured, 123_456)
     assert pricer.halves(request_size(Sum, 123_456)) == (native_seconds(measured, 123_456), 0.0)
@@ -209,11 +209,3 @@ def test_up_to_sixteen_ranks_plans_beyond_their_rounds():
     assert few < many < 1.4 * few, "the tree is one level deeper, and nothing jumps"
     formulas = pricer_of("tree", 16, formulas=True).seconds(request_size(Sum, 1e8))
     assert formulas > 1.4 * few, "the formulas know no segments, whose halves overlap"
-
-
-def test_a_collective_of_ones_own_has_no_price_at_scale():
-    with pytest.raises(Exception, match="no price of 'mine' for 17 ranks: its plan is priced up to 16"):
-        Pricer(collectives.build("ring"), "mine", presets.cluster(NETWORK, 17))
-    assert (
-        Pricer(collectives.build("ring"), "mine", Topology.flat(4, Link(1e-4, 1e9))).seconds(request_size(Sum, 100)) > 0
-    )

@@ -7,6 +7,8 @@ import pytest
 from tests.costmodel import closed_forms
 from tests.costmodel.test_request_cost import NAMES, pricer_of, request_size
 from wirebench import collectives
+from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
+from wirebench.collectives.rounds import counts_of, read_off
 from wirebench.costmodel import request_cost
 from wirebench.costmodel.plan_cost import plan_seconds
 from wirebench.costmodel.request_cost import Pricer
@@ -31,14 +33,26 @@ ROUGH = {
 """Gathers whose rounds are not alike, and their price over the plan's; all others are near 1."""
 
 
+def by_rounds(name: str, topology: Topology, segmented: bool = False) -> RoundCost:
+    """The price by the rounds that the collective lists; on 64 ranks at most by those read off its plan, if it ends so.
+
+    "tree, read" is the tree's by its plan.
+    """
+    plain, _, read = name.partition(", ")
+    collective = collectives.build(plain)
+    counts = read_off(collective, topology) if read else counts_of(collective, topology)
+    assert counts is not None
+    return RoundCost(counts, topology, segmented)
+
+
 def ratios(name: str, cluster: tuple[int, int]) -> dict[str, list[float]]:
     """Price by rounds over the plan's, unsegmented, at some sizes."""
-    plans, topology = pricer_of(name, *cluster), presets.cluster(NETWORK, *cluster)
-    large, found = RoundCost(name, topology), {}
+    plans, topology = pricer_of(name.partition(", ")[0], *cluster), presets.cluster(NETWORK, *cluster)
+    large, found = by_rounds(name, topology), {}
     sums = []
     for num_bytes in NUM_BYTES:
         items = round(num_bytes / 4)
-        plan = collectives.build(name).plan(topology, items)
+        plan = collectives.build(name.partition(", ")[0]).plan(topology, items)
         assert plan is not None
         sums.append(large.sum_seconds(num_bytes) / plan_seconds(plan, topology, num_bytes / items))
     found["sum"] = sums
@@ -50,7 +64,7 @@ def ratios(name: str, cluster: tuple[int, int]) -> dict[str, list[float]]:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("cluster", FULL, ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(f"{name}, read" for name in NAMES)])
 def test_rounds_cost_what_plans_cost(name: str, cluster: tuple[int, int]):
     found = ratios(name, cluster)
     low, high = ROUGH.get(name, (0.98, 1.05))
@@ -78,14 +92,14 @@ RACKS = presets.Racks(4, oversubscription=4.0)
 def test_three_levels_cost_what_plans_cost(name: str, rails: bool, monkeypatch: pytest.MonkeyPatch):
     topology = presets.cluster(NETWORK, 64, 8, RACKS, rails)
     assert topology.degrees == (8, 4, 2)
-    large, collective = RoundCost(name, topology), collectives.build(name)
+    large, collective = by_rounds(name, topology), collectives.build(name)
     plan = collective.plan(topology, 1024)
     assert plan is not None
     for num_bytes in NUM_BYTES:
         whole = plan_seconds(plan, topology, num_bytes / 1024)
         assert large.sum_seconds(num_bytes) == pytest.approx(whole, rel=0.02), num_bytes
     monkeypatch.setattr(request_cost, "MOST_RANKS", 64)
-    plans, num_bytes = Pricer(collective, name, topology), 64e3
+    plans, num_bytes = Pricer(collective, topology), 64e3
     prices = {Merge: large.merge_seconds, Route: large.route_seconds}
     prices |= {} if name in ROUGH and name != "recursive_doubling" else {Gather: large.gather_seconds}
     for kind, price in prices.items():
@@ -94,7 +108,7 @@ def test_three_levels_cost_what_plans_cost(name: str, rails: bool, monkeypatch: 
 
 def test_rails_and_the_spine_matter_where_many_messages_leave():
     price = {
-        (racks, rails): RoundCost("recursive_doubling", presets.cluster(NETWORK, 4096, 8, racks, rails)).sum_seconds(
+        (racks, rails): by_rounds("recursive_doubling", presets.cluster(NETWORK, 4096, 8, racks, rails)).sum_seconds(
             64e6
         )
         for racks in (None, presets.Racks(32, 1.0), presets.Racks(32, 8.0))
@@ -116,7 +130,7 @@ def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
         "halving_doubling": closed_forms.halving_doubling,
     }
     for name, line in lines.items():
-        large = RoundCost(name, presets.cluster(NETWORK, ranks))
+        large = by_rounds(name, presets.cluster(NETWORK, ranks))
         expected = line(ranks, alpha, beta, gamma).seconds(1e6)
         assert large.sum_seconds(1e6) == pytest.approx(expected), name
         halves = large.sum_seconds(1e6, "reduce") + large.sum_seconds(1e6, "copy")
@@ -130,7 +144,7 @@ def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
 def test_segments_of_large_sums_count(name: str, cluster: tuple[int, int], num_bytes: float):
     """Beyond 16 ranks nothing jumps: up to 16 both prices can be told."""
     topology = presets.cluster(presets.find("10gbe"), *cluster)
-    plans, large = Pricer(collectives.build(name), name, topology), RoundCost(name, topology, segmented=True)
+    plans, large = Pricer(collectives.build(name), topology), by_rounds(name, topology, segmented=True)
     assert large.sum_seconds(num_bytes) == pytest.approx(plans.seconds(request_size(Sum, num_bytes)), rel=0.2)
 
 
@@ -138,31 +152,35 @@ def test_rates_of_a_job_on_one_machine_are_not_known_of_many_ranks():
     plain = presets.cluster(NETWORK, 32)
     for more in ({"shared": (Link(0.0, 1e9),)}, {"round_seconds": 1e-4}, {"processor": Processor(cores=2)}):
         with pytest.raises(UserError, match="no price for 32 ranks of a topology with `shared`"):
-            RoundCost("ring", dataclasses.replace(plain, **more))
+            by_rounds("ring", dataclasses.replace(plain, **more))
 
 
 @pytest.mark.parametrize("name", sorted(presets.NETWORKS))
 def test_a_networks_rate_is_reached(name: str):
     network = presets.find(name)._replace(reduce_seconds_per_byte=0.0)
-    pricer = Pricer(collectives.build("ring"), "ring", presets.cluster(network, 4))
+    pricer = Pricer(collectives.build("ring"), presets.cluster(network, 4))
     assert pricer.seconds(request_size(Sum, 4e9)) == pytest.approx(1.5 * 4e9 / network.bytes_per_second, rel=0.01)
 
 
 def test_machines_share_their_link():
     """8 ranks of a machine that swap halves with 8 others send 8 messages over its link at once."""
-    one, eight = (RoundCost("halving_doubling", presets.cluster(NETWORK, 64 * n, n)) for n in (1, 8))
+    one, eight = (by_rounds("halving_doubling", presets.cluster(NETWORK, 64 * n, n)) for n in (1, 8))
     assert eight.sum_seconds(1e9) > one.sum_seconds(1e9)
     plain = NETWORK._replace(reduce_seconds_per_byte=0.0)
-    ring, blue = (RoundCost(name, presets.cluster(plain, 64 * 8, 8)) for name in ("ring", "blueconnect"))
+    ring, blue = (by_rounds(name, presets.cluster(plain, 64 * 8, 8)) for name in ("ring", "blueconnect"))
     assert blue.sum_seconds(1e6) < ring.sum_seconds(1e6) / 4, "which starts 1,022 messages, not 140"
 
 
-def test_an_uneven_tree_has_flexreduces_own_formula_and_no_blueconnect():
-    topology = presets.cluster(NETWORK, 30, 4)
-    large, blue, ring = (RoundCost(name, topology) for name in ("flexreduce", "blueconnect", "ring"))
-    latency = NETWORK.latency_seconds
-    adding = 29 / 30 * 1e6 * NETWORK.reduce_seconds_per_byte
-    assert large.sum_seconds(1e6) == pytest.approx(closed_forms.flexreduce_seconds(1e6, topology, latency) + adding)
+@pytest.mark.parametrize("cluster", [(7, 2), (14, 4), (30, 4), (100, 8)], ids=str)
+def test_on_an_uneven_tree_flexreduce_sends_more_messages_and_blueconnect_is_a_ring(cluster: tuple[int, int]):
+    topology = presets.cluster(NETWORK, *cluster)
+    large, blue, ring = (by_rounds(name, topology) for name in ("flexreduce", "blueconnect", "ring"))
+    for num_bytes, low in ((1e3, 0.99), (64e3, 0.9), (1e8, 0.75)):
+        items = round(num_bytes / 4)
+        plan = collectives.build("flexreduce").plan(topology, items)
+        assert plan is not None
+        ratio = large.sum_seconds(num_bytes) / plan_seconds(plan, topology, num_bytes / items)
+        assert low < ratio < 1.01, "ranks of the smallest machine add more than others"
     halves = large.sum_seconds(1e6, "reduce") + large.sum_seconds(1e6, "copy")
     assert halves == pytest.approx(large.sum_seconds(1e6))
     for price in ("sum_seconds", "gather_seconds", "merge_seconds"):
@@ -171,13 +189,31 @@ def test_an_uneven_tree_has_flexreduces_own_formula_and_no_blueconnect():
 
 def test_one_machine_alone_has_no_network():
     topology = Topology.flat(32, Link(1e-6, 1e9))
-    assert RoundCost("ring", topology).sum_seconds(1e6) == pytest.approx(closed_forms.ring(32, 1e-6, 1e-9).seconds(1e6))
+    assert by_rounds("ring", topology).sum_seconds(1e6) == pytest.approx(closed_forms.ring(32, 1e-6, 1e-9).seconds(1e6))
     for name in NAMES:
-        large = RoundCost(name, topology)
+        large = by_rounds(name, topology)
         for price in (large.sum_seconds, large.gather_seconds, large.merge_seconds, large.route_seconds):
             assert 0 < price(1e6) < 10
 
 
-def test_what_has_no_rounds_is_one_line():
-    with pytest.raises(UserError, match="no price of 'mine' for 100 ranks: its plan is priced up to 16"):
-        RoundCost("mine", presets.cluster(NETWORK, 100))
+class Chain:
+    """A collective of one's own, which says nothing about its rounds."""
+
+    def plan(self, topology: Topology, items: int) -> Plan:
+        """All to the next rank, down and up again."""
+        reduce = rounds_of([Transfer(r, r - 1, 0, items)] for r in range(topology.size - 1, 0, -1))
+        return Plan("chain", reduce, mirror(reduce))
+
+
+@pytest.mark.parametrize("cluster", [(17, 1), (64, 8), (1024, 8)], ids=str)
+def test_a_collective_of_ones_own_is_priced_by_the_rounds_of_its_plan(cluster: tuple[int, int]):
+    topology = presets.cluster(NETWORK, *cluster)
+    pricer, plan = Pricer(Chain(), topology), Chain().plan(topology, 1)
+    for kind in (Sum, Merge):
+        assert pricer.seconds(request_size(kind, 64e3)) == pytest.approx(plan_seconds(plan, topology, 64e3), rel=0.02)
+    assert pricer.seconds(request_size(Gather, 64e3)) > pricer.seconds(request_size(Merge, 64e3))
+
+
+def test_a_plan_too_large_to_be_read_is_one_line():
+    with pytest.raises(UserError, match="no price of Chain for 1025 ranks: its plan is read up to 1024"):
+        Pricer(Chain(), presets.cluster(NETWORK, 1025))

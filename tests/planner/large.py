@@ -33,7 +33,7 @@ def collectives_of(name: str) -> tuple[str, ...]:
 
 def steps(name: str, collective: str, topology: Topology) -> dict[str, Simulated]:
     """A step under every schedule that goes with the compressor and the collective."""
-    pricer = Pricer(collectives.build(collective), collective, topology)
+    pricer = Pricer(collectives.build(collective), topology)
     simulator = Simulator(MODEL, sizes_of(name, None, MODEL, topology.size), free, pricer)
     made = {each: schedulers.build(each) for each in schedulers.available()}
     fitting = {"single"} if needs_whole(name) else set(made)

@@ -80,7 +80,7 @@ def test_a_backward_pass_that_the_cores_compute_takes_longer_by_the_work_beside_
 
 def made(processor: Processor, ranks: int, threads: int = 0) -> Simulator:
     topology = replace(presets.cluster(PAPER, ranks), processor=processor)
-    pricer = Pricer(collectives.build("ring"), "ring", topology)
+    pricer = Pricer(collectives.build("ring"), topology)
     return Simulator(GOOGLENET, Sizes(make_of("topk"), ranks, 0), lambda numel: 1e-8 * numel, pricer, None, threads)
 
 

@@ -41,7 +41,7 @@ def simulator(
     topology = presets.cluster(options.pop("network", PAPER), ranks, options.pop("each", 1))
     topology = replace(topology, processor=options.pop("processor", IDLE))
     compressing, decoding = options.pop("compressing", free), options.pop("decoding", None)
-    pricer = Pricer(collectives.build(collective), collective, topology, **options)
+    pricer = Pricer(collectives.build(collective), topology, **options)
     sizes = Sizes(make_of(compressor), ranks, compressors.dense_below_of(compressor))
     return Simulator(model, sizes, compressing, pricer, decoding)
 

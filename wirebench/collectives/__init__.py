@@ -5,7 +5,7 @@ from typing import Any
 from wirebench.collectives.plan import Collective
 from wirebench.config.plugins import Plugins
 
-PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan"}))
+PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan", "rounds"}))
 
 
 def available() -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from wirebench.collectives.parts.groups import Rounds, ring_reduce_scatter, side_by_side
 from wirebench.collectives.plan import Plan, mirror, rounds_of
 from wirebench.collectives.ring import Ring
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both
 from wirebench.errors import UserError
 from wirebench.topology.tree import Topology
 
@@ -45,6 +46,28 @@ class BlueConnect:
             rounds += _level(topology.ranks, factors[: level + 1], items)
         reduce = rounds_of(rounds)
         return Plan("blueconnect", reduce, mirror(reduce))
+
+    def rounds(self, shape: ClusterShape) -> RoundCounts:
+        """A ring for each of the shape's degrees, whatever the factors; every rank sends in each."""
+        if not shape.even:
+            return Ring().rounds(shape)
+        sums, merges = by_levels(shape)
+        if 1 in (shape.machines, shape.each):
+            return RoundCounts(sums, Ring().rounds(shape).gathers, merges)
+        between = EqualRounds(2 * (shape.machines - 1), 1, (shape.each / 2,) * len(shape.groups))
+        inside = shape.each - 1
+        gathers = [EqualRounds(inside, shape.each / 2), between, EqualRounds(inside, shape.machines)]
+        return RoundCounts(sums, gathers, merges)
+
+
+def by_levels(shape: ClusterShape) -> tuple[list[EqualRounds], list[EqualRounds]]:
+    """The rounds of sums, and of merges, in which ranks share out what they hold level by level."""
+    sums, merges, share = [], [], 1.0
+    for level, degree in enumerate(shape.degrees):
+        share /= degree
+        sums.append(EqualRounds(degree - 1, share, shape.groups[:level]))
+        merges.append(EqualRounds(degree - 1, 1, (1,) * level))
+    return both(sums), both(merges)
 
 
 def _level(ranks: tuple[int, ...], factors: tuple[int, ...], items: int) -> Rounds:

@@ -9,6 +9,8 @@ from typing import Literal
 
 from wirebench.collectives.parts.groups import Rounds, fold, strides
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both, folding, swaps
+from wirebench.collectives.tree import whole_trees
 from wirebench.topology.tree import Topology
 
 
@@ -32,6 +34,19 @@ class HalvingDoubling:
             distances.reverse()
         reduce = rounds_of(before + _halvings(members, distances, items))
         return Plan("halving_doubling", reduce, mirror(reduce))
+
+    def rounds(self, shape: ClusterShape) -> RoundCounts:
+        """One round for each distance, each way; whichever comes first. A message that cannot be cut goes as in a tree.
+
+        In a gather few of the halves that travel first are of ranks that the receiver has nothing of.
+        """
+        sums = both(folding(shape) + [EqualRounds(1, 0.5 / distance, crossing) for distance, crossing in swaps(shape)])
+        gathers = folding(shape)
+        for distance, crossing in swaps(shape):
+            there = shape.ranks / (2 * distance)
+            halves = tuple(each / 2 for each in crossing)
+            gathers += [EqualRounds(1, min(distance, max(there, 1)), halves), EqualRounds(1, there, crossing)]
+        return RoundCounts(sums, [*gathers, *folding(shape, shape.ranks - 1)], whole_trees(shape))
 
 
 def _halvings(members: list[int], distances: list[int], items: int) -> Rounds:

@@ -5,8 +5,17 @@ FlexReduce paper (DAC 2020, section II-A) describes it. The papers leave the par
 within a machine, and a ring among the masters.
 """
 
-from wirebench.collectives.parts.groups import Rounds, binomial_reduce, even_bounds, ring_reduce_scatter, side_by_side
+from wirebench.collectives.parts.groups import (
+    Rounds,
+    binomial_reduce,
+    even_bounds,
+    ring_reduce_scatter,
+    side_by_side,
+    strides,
+)
 from wirebench.collectives.plan import Plan, mirror, rounds_of
+from wirebench.collectives.ring import Ring
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both
 from wirebench.topology.tree import Branch, Topology
 
 
@@ -27,6 +36,26 @@ class Hierarchical:
         masters = _masters(root)
         reduce = rounds_of(rounds + ring_reduce_scatter(masters, even_bounds(items, len(masters))))
         return Plan("hierarchical", reduce, mirror(reduce))
+
+    def rounds(self, shape: ClusterShape) -> RoundCounts:
+        """Binomial trees among the ranks of a machine, then among a rack's masters, and so on; a ring of the last."""
+        if shape.machines == 1:
+            return Ring().rounds(shape)
+        *below_root, masters = shape.degrees
+        outside = (1,) * len(shape.groups)
+        trees = [EqualRounds((degree - 1).bit_length(), 1, (1,) * level) for level, degree in enumerate(below_root)]
+        sums = both([*trees, EqualRounds(masters - 1, 1 / masters, outside)])
+        merges = both([*trees, EqualRounds(masters - 1, 1, outside)])
+        sizes = (1, *shape.groups)
+        # A master sends what it has gathered from below it, and gets all the rest.
+        held = [
+            (distance * size, (1,) * level)
+            for level, (size, degree) in enumerate(zip(sizes, below_root, strict=False))
+            for distance in strides(degree)
+        ]
+        up = [EqualRounds(1, share, crossing) for share, crossing in held]
+        down = [EqualRounds(1, shape.ranks - share, crossing) for share, crossing in held]
+        return RoundCounts(sums, [*up, EqualRounds(masters - 1, sizes[-1], outside), *down], merges)
 
 
 def _masters(branch: Branch) -> list[int]:

@@ -1,5 +1,6 @@
 """The engine's own collectives: NCCL's, Gloo's, MPI's or Horovod's. The default, and the peer of every plan."""
 
+from wirebench.collectives.rounds import ClusterShape
 from wirebench.topology.tree import Topology
 
 
@@ -8,4 +9,8 @@ class Native:
 
     def plan(self, topology: Topology, items: int) -> None:
         """Return None: the engine's own all-reduce needs no plan."""
+        return None
+
+    def rounds(self, shape: ClusterShape) -> None:
+        """Return None, as `plan` does."""
         return None

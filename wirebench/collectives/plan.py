@@ -190,13 +190,16 @@ def gather_moves(plan: Plan, size: int, owners: Sequence[int] = ()) -> tuple[tup
     has = [{rank} for rank in range(size)]
     rounds = []
     for transfers in (*plan.reduce, *plan.copy):
-        before = [frozenset(h) for h in has]
+        arriving: dict[int, set[int]] = {t.dst: set() for t in transfers}
         moves: dict[tuple[int, int], list[int]] = {}
         for t in transfers:
-            origins = [o for o in owner[t.start : t.stop] if o in before[t.src] and o not in has[t.dst]]
+            known = has[t.dst], arriving[t.dst]
+            origins = [o for o in owner[t.start : t.stop] if o in has[t.src] and not any(o in each for each in known)]
             if origins:
                 moves.setdefault((t.src, t.dst), []).extend(origins)
-                has[t.dst].update(origins)
+                arriving[t.dst].update(origins)
+        for rank, received in arriving.items():
+            has[rank] |= received
         if moves:
             rounds.append(tuple(Move(src, dst, tuple(origins)) for (src, dst), origins in moves.items()))
     assert all(len(h) == size for h in has), f"{plan.name}: not every contribution reaches every rank"

@@ -7,6 +7,7 @@ whole message in every round, so it suits small ones.
 
 from wirebench.collectives.parts.groups import Rounds, fold, strides
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both, folding, swaps
 from wirebench.topology.tree import Topology
 
 
@@ -26,3 +27,12 @@ class RecursiveDoubling:
             for distance in strides(len(members))
         ]
         return Plan("recursive_doubling", rounds_of(before + swaps), mirror(rounds_of(before)))
+
+    def rounds(self, shape: ClusterShape) -> RoundCounts:
+        """One round for each distance between partners, and one before and one after where ranks fold."""
+        distances = swaps(shape)
+        sums = [*both(folding(shape)), *(EqualRounds(1, 1, crossing, adds=True) for _, crossing in distances)]
+        each = 1 if shape.ranks == shape.power else 2
+        swapped = [EqualRounds(1, each * distance, crossing) for distance, crossing in distances]
+        gathers = [*folding(shape), *swapped, *folding(shape, shape.ranks - 1)]
+        return RoundCounts(sums, gathers, sums)

@@ -6,6 +6,7 @@ Rounds: 2(P-1). Bytes that a rank sends: 2(P-1)/P of the message.
 
 from wirebench.collectives.parts.groups import even_bounds, ring_reduce_scatter
 from wirebench.collectives.plan import Plan, mirror, rounds_of
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both, hops
 from wirebench.topology.tree import Topology
 
 
@@ -20,3 +21,9 @@ class Ring:
         """Plan over `items` items, cut into one chunk per rank."""
         reduce = rounds_of(ring_reduce_scatter(topology.ranks, even_bounds(items, topology.size)))
         return Plan("ring", reduce, mirror(reduce))
+
+    def rounds(self, shape: ClusterShape) -> RoundCounts:
+        """P - 1 rounds of P-th parts each way; of an indivisible message a hop from rank to rank."""
+        ranks, outside = shape.ranks, shape.neighbours
+        sums = both([EqualRounds(ranks - 1, 1 / ranks, outside)])
+        return RoundCounts(sums, [EqualRounds(ranks - 1, 1, outside)], both(hops(shape)))

@@ -4,7 +4,10 @@ The collective of Sketched-SGD (Ivkin et al., "Communication-efficient distribut
 Rounds: 2, but P-1 messages share the server's link in each.
 """
 
+from itertools import pairwise
+
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both
 from wirebench.topology.tree import Topology
 
 
@@ -16,3 +19,11 @@ class Star:
         server, *others = topology.ranks
         reduce = rounds_of([[Transfer(rank, server, 0, items) for rank in others]])
         return Plan("star", reduce, mirror(reduce))
+
+    def rounds(self, shape: ClusterShape) -> RoundCounts:
+        """The server takes and sends messages one by one, those of its own machine first."""
+        sizes = (1, *shape.groups, shape.ranks)
+        steps = [(b - a, (1,) * level) for level, (a, b) in enumerate(pairwise(sizes))]
+        sums = both([EqualRounds(times, 1, crossing) for times, crossing in steps])
+        gathers = [EqualRounds(times, share, crossing) for share in (1, shape.ranks - 1) for times, crossing in steps]
+        return RoundCounts(sums, gathers, sums)

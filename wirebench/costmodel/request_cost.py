@@ -13,6 +13,7 @@ from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
+from wirebench.collectives.rounds import ClusterShape, counts_of
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.round_cost import MOST_RANKS, RoundCost
@@ -30,31 +31,33 @@ EVENLY = (1, 12, 840)
 class Pricer:
     """Seconds of requests that `collective` serves on `topology`, whose links have speeds.
 
-    name          the collective's plugin name
     call_seconds  what every request costs beyond that: copies, the engine's own handling
     formulas      price by the papers' formulas also where plans could be written down
-    Raises UserError where there are too many ranks for plans and the collective has no list of rounds.
+    Raises UserError where there are too many ranks for plans and for the collective's rounds (collectives/rounds.py).
     """
 
     def __init__(
-        self, collective: Collective, name: str, topology: Topology, call_seconds: float = 0.0, formulas: bool = False
+        self, collective: Collective, topology: Topology, call_seconds: float = 0.0, formulas: bool = False
     ) -> None:
         self.topology = topology
         # All ranks make a request at the same time; where they share cores they are in one another's way.
         own = topology.processor.call_seconds * topology.processor.crowded(topology.size)
+        large = formulas or topology.size > MOST_RANKS
+        counts = counts_of(collective, topology) if large else None
+        self._native = counts is None if large else collective.plan(topology, topology.size) is None
         # An engine gathers the lengths first, in a call of their own.
-        self.call_seconds, self._gather_call = call_seconds + own, call_seconds + own * (2 if name == "native" else 1)
-        self._native = name == "native"
+        self.call_seconds, self._gather_call = call_seconds + own, call_seconds + own * (2 if self._native else 1)
         # The engine's own algorithm is not known: where the topology has no measurement of it, it counts as a ring.
         self._collective: Collective = Ring() if self._native else collective
-        self._name = "ring" if self._native else name
         kinds = topology.processor.by_kind(self._native)
         # A topology for each kind of request, whose messages cost the processors different work.
         self._sums, self._others = (
             topology if each == topology.processor else replace(topology, processor=each) for each in kinds
         )
-        large = formulas or topology.size > MOST_RANKS
-        self._large = RoundCost(self._name, topology, segmented=not formulas, kinds=kinds) if large else None
+        self._large: RoundCost | None = None
+        if large:
+            counts = counts or Ring().rounds(ClusterShape.of(topology))
+            self._large = RoundCost(counts, topology, segmented=not formulas, kinds=kinds)
         self._known: dict[tuple[type[Request], Part, float, float], float] = {}
         self._asked: dict[tuple[RequestSize, Part], float] = {}
 
@@ -165,7 +168,7 @@ class Pricer:
             from_one = most_bytes > size / 2 * num_bytes and self._has_root
             large = self._large
             return large.sum_seconds(most_bytes, "copy") if from_one else large.gather_seconds(most_bytes)
-        lengths = self._gathering(LENGTH_BYTES, LENGTH_BYTES) if self._native else Plan(self._name, (), ())
+        lengths = self._gathering(LENGTH_BYTES, LENGTH_BYTES) if self._native else Plan("", (), ())
         gathering = self._gathering(round(most_bytes), round(rest))
         return sum(plan_seconds(each, self._others, 1.0) for each in (lengths, gathering))
 
@@ -180,7 +183,7 @@ class Pricer:
             tuple(Transfer(move.src, move.dst, 0, sum(lengths[origin] for origin in move.origins)) for move in moves)
             for moves in self._moves
         )
-        return Plan(self._name, (), tuple(moved))
+        return Plan("", (), tuple(moved))
 
     @functools.cached_property
     def _moves(self) -> tuple[tuple[Move, ...], ...]:

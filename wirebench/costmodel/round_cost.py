@@ -1,29 +1,26 @@
 """Rounds in place of plans where there are too many ranks to write every transfer down.
 
 A plan of thousands of ranks has millions of transfers in rounds that are all alike. Here a collective is a list of such
-rounds: how many, how much a message carries, and how many messages share a machine's link. On one rank per machine
-these are the papers' formulas (formulas.py); up to MOST_RANKS ranks the plans themselves are priced (request_cost.py).
+rounds (collectives/rounds.py): how many, how much a message carries, and how many messages share a machine's link. On
+one rank per machine these are the papers' formulas; up to MOST_RANKS ranks the plans themselves are priced
+(request_cost.py).
 
-All machines count as large as the largest, and so do all racks of machines; of links of one level the slowest counts.
-Segments (collectives/execution/segments.py) count where messages are whole sums, in a tree and a star: one segment goes
-up while others come down. How near this comes to the plans' own prices is in tests/costmodel/test_round_cost.py.
+Of links of one level the slowest counts. Segments (collectives/execution/segments.py) count where messages are whole
+sums, as in a tree and a star: one segment goes up while others come down. How near this comes to the plans' own prices
+is in tests/costmodel/test_round_cost.py.
 """
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import cut
-from wirebench.costmodel import formulas
-from wirebench.costmodel.round_counts import GATHERS, MERGES, SUMS, ClusterShape, Rounds, Writer
+from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts
 from wirebench.errors import UserError
 from wirebench.topology.processor import ByKind, Processor
 from wirebench.topology.tree import Branch, Topology
 
 MOST_RANKS = 16
-WHOLE_MESSAGES = ("tree", "star")
-"""Collectives whose every message is a whole sum, so that one half uses the other direction of the links."""
 
 
 class _Costs(NamedTuple):
@@ -44,54 +41,50 @@ class _Crossed(NamedTuple):
 class _Order(NamedTuple):
     """Rounds that cost the same once each, and how many times the one at which place comes, in order."""
 
-    distinct: list[Rounds]
+    distinct: list[EqualRounds]
     order: list[tuple[float, int]]
 
 
 class RoundCost:
     """Seconds of a collective on a topology, by its rounds.
 
-    plan       the collective's name
+    counts     the collective's rounds
     segmented  cut large sums into segments, as in a run; without it sums cost what the papers' formulas give
     kinds      the topology's processor as each kind of request finds it; None: the same processor for all kinds
-    Raises UserError for a collective without a list of rounds, and for a topology with `shared`, `round_seconds` or
-    cores that all ranks share.
+    Raises UserError for a topology with `shared`, `round_seconds` or cores that all ranks share.
     """
 
-    def __init__(self, plan: str, topology: Topology, segmented: bool = False, kinds: ByKind | None = None) -> None:
-        if plan not in SUMS:
-            raise UserError(f"no price of {plan!r} for {topology.size} ranks: its plan is priced up to {MOST_RANKS}")
+    def __init__(
+        self, counts: RoundCounts, topology: Topology, segmented: bool = False, kinds: ByKind | None = None
+    ) -> None:
         if topology.shared or topology.round_seconds or topology.processor.cores:
             raise UserError(
                 f"no price for {topology.size} ranks of a topology with `shared`, `round_us` or `processor.cores`: "
                 f"these are known for up to {MOST_RANKS}"
             )
-        self.plan, self.topology, self.segmented = plan, topology, segmented
+        self.counts, self.topology, self.segmented = counts, topology, segmented
         self._kinds = kinds or ByKind(topology.processor, topology.processor)
-        levels = topology.levels
-        racks = tuple(max(len(branch.ranks) for branch in level) for level in levels[1:-1])
-        self.shape = ClusterShape(topology.size, len(topology.machines), max(map(len, topology.machines)), racks)
+        self._shape, levels = ClusterShape.of(topology), topology.levels
         self._local = _kinds(each for level in levels for each in level if isinstance(each.children[0], int))
         # Of each level above the machines: the links over which machines, racks and so on are left.
         above = [[each for each in level if isinstance(each.children[0], Branch)] for level in levels[1:]]
         self._network = [_kinds(each) for each in above]
         self._ways: dict[tuple[float, ...], _Crossed] = {}
-        self._orders: dict[tuple[Rounds, ...], _Order] = {}
+        self._orders: dict[tuple[EqualRounds, ...], _Order] = {}
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
         """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
-        if self.plan == "flexreduce" and self.topology.degrees is None:
-            return self._uneven(num_bytes, part)
-        rounds, sums = self._of(SUMS), self._kinds.sums
+        rounds, sums = self.counts.sums, self._kinds.sums
         if part != "whole":
             return self._seconds([each for each in rounds if each.adds == (part == "reduce")], num_bytes, sums)
-        if not self.segmented or self.plan not in WHOLE_MESSAGES:
+        if not self.segmented or not self.counts.one_way:
             return self._seconds(rounds, num_bytes, sums)
         segments = len(cut(max(1, round(num_bytes / 4)), 4, 1, in_turn=True))
         one = num_bytes / segments
-        return self._seconds(rounds, one, sums) + (segments - 1) * self._busiest(rounds[: len(rounds) // 2], one)
+        reduce = [each for each in rounds if each.adds]
+        return self._seconds(rounds, one, sums) + (segments - 1) * self._busiest(reduce, one)
 
-    def _busiest(self, half: Sequence[Rounds], num_bytes: float) -> float:
+    def _busiest(self, half: Sequence[EqualRounds], num_bytes: float) -> float:
         """How long the reduce half of a segment keeps the root busy: its link, or its starting and adding messages."""
         costs = [(each.times, self._costs(each, each.share * num_bytes, self._kinds.sums)) for each in half]
         wire = sum(times * cost.wire for times, cost in costs)
@@ -99,39 +92,21 @@ class RoundCost:
 
     def gather_seconds(self, num_bytes: float) -> float:
         """Seconds of an all-gather of `num_bytes` from every rank."""
-        return self._seconds(self._of(GATHERS), num_bytes, self._kinds.others)
+        return self._seconds(self.counts.gathers, num_bytes, self._kinds.others)
 
     def merge_seconds(self, num_bytes: float) -> float:
         """Seconds of a merge of one indivisible message of `num_bytes` from every rank."""
-        return self._seconds(self._of(MERGES), num_bytes, self._kinds.others)
+        return self._seconds(self.counts.merges, num_bytes, self._kinds.others)
 
     def route_seconds(self, num_bytes: float) -> float:
         """Seconds of an all-to-all in which a rank's parts for all ranks have `num_bytes` together."""
-        ranks, _, each, _ = self.shape
+        ranks, each = self._shape.ranks, self._shape.each
         # Every rank sends to every rank outside of its group, whatever the order.
-        leaving = tuple(size * (ranks - size) / max(ranks - each, 1) for size in self.shape.groups)
-        inside, outside = Rounds(each - 1, 1 / ranks), Rounds(ranks - each, 1 / ranks, leaving)
+        leaving = tuple(size * (ranks - size) / max(ranks - each, 1) for size in self._shape.groups)
+        inside, outside = EqualRounds(each - 1, 1 / ranks), EqualRounds(ranks - each, 1 / ranks, leaving)
         return self._seconds([inside, outside] if ranks > each else [inside], num_bytes, self._kinds.others)
 
-    def _of(self, writers: dict[str, Writer]) -> list[Rounds]:
-        return _written(writers[self._rounds], self.shape)
-
-    @functools.cached_property
-    def _rounds(self) -> str:
-        """The collective whose rounds are run: BlueConnect, which cannot factor an asymmetric tree, is a ring there."""
-        return "ring" if self.plan == "blueconnect" and self.topology.degrees is None else self.plan
-
-    def _uneven(self, num_bytes: float, part: Part) -> float:
-        """FlexReduce on an asymmetric tree, by its paper's formula, and the adding that the formula leaves out."""
-        links = [branch.link(num_bytes / self.shape.ranks) for level in self._network for branch in level]
-        latency = max(link.latency_seconds for link in links)
-        ends, share = self._kinds.sums, 1 - 1 / self.shape.ranks
-        half = formulas.flexreduce_seconds(num_bytes, self.topology, latency + 2 * ends.message_seconds) / 2
-        half += share * num_bytes * 2 * ends.seconds_per_byte
-        adding = share * num_bytes * self.topology.reduce_seconds_per_byte
-        return {"reduce": half + adding, "copy": half, "whole": 2 * half + adding}[part]
-
-    def _seconds(self, rounds: Sequence[Rounds], num_bytes: float, processor: Processor) -> float:
+    def _seconds(self, rounds: Sequence[EqualRounds], num_bytes: float, processor: Processor) -> float:
         key = tuple(rounds)
         if key not in self._orders:
             self._orders[key] = self._order(rounds)
@@ -142,9 +117,9 @@ class RoundCost:
             total += times * seconds[place]
         return total
 
-    def _order(self, rounds: Sequence[Rounds]) -> _Order:
+    def _order(self, rounds: Sequence[EqualRounds]) -> _Order:
         places: dict[tuple[float, tuple[float, ...], bool], int] = {}
-        distinct: list[Rounds] = []
+        distinct: list[EqualRounds] = []
         order: list[tuple[float, int]] = []
         for each in rounds:
             if each.times:
@@ -156,7 +131,7 @@ class RoundCost:
                 order.append((each.times, places[key]))
         return _Order(distinct, order)
 
-    def _costs(self, each: Rounds, message_bytes: float, processor: Processor) -> _Costs:
+    def _costs(self, each: EqualRounds, message_bytes: float, processor: Processor) -> _Costs:
         """A round's costs. A rank sends one message and receives one, so that its processor works at two ends."""
         crossed = self._crossed(each.crossing, message_bytes)
         wire = 0.0
@@ -181,11 +156,6 @@ class RoundCost:
         if all(len(branch.links) == 1 for level in (self._local, *self._network) for branch in level):
             self._ways[crossing] = found
         return found
-
-
-@functools.lru_cache(maxsize=64)
-def _written(writer: Writer, shape: ClusterShape) -> list[Rounds]:
-    return writer(shape)
 
 
 def _kinds(branches: Iterable[Branch]) -> tuple[Branch, ...]:

@@ -179,7 +179,7 @@ class Other:
         self, config: Config, sizes: Sizes, seconds: Compressing, decoded: Compressing | None = None
     ) -> Simulated:
         name = config.collective.name
-        pricer = Pricer(collectives.build(name), name, self._topology(config))
+        pricer = Pricer(collectives.build(name), self._topology(config))
         return Simulator(self.trace, sizes, seconds, pricer, decoded, self.threads).step(self.scheduler)
 
     def _topology(self, config: Config) -> Topology:

@@ -236,7 +236,7 @@ class Adviser:
     def _pricer(self, collective: str, gbit: float | None) -> Pricer:
         """One for all compressors: many of their requests are of one size."""
         if (collective, gbit) not in self._pricers:
-            made = Pricer(self._collective(collective), collective, self.topology(gbit))
+            made = Pricer(self._collective(collective), self.topology(gbit))
             self._pricers[collective, gbit] = made
         return self._pricers[collective, gbit]
 

@@ -116,7 +116,7 @@ class FromOutside:
         return low, high
 
     def _simulator(self, machine: Processor) -> Simulator:
-        pricer = Pricer(self._plans, self.collective, replace(self.topology, processor=machine))
+        pricer = Pricer(self._plans, replace(self.topology, processor=machine))
         return Simulator(self.model, self.sizes, self._compressing(machine), pricer, self._decoding)
 
 

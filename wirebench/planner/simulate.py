@@ -203,7 +203,7 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
     name = options.collective or collective_of(options.compressor)
-    pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
+    pricer = Pricer(collectives.build(name), topology, options.call_us * 1e-6, options.formulas)
     if not options.gpu:
         return Simulator(model, sizes, free, pricer)
     method = rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9

@@ -109,7 +109,7 @@ def simulate(
         raise UserError(f"workers: {workers}, but the topology has {network.size}")
     if not all(branch.links for branch in network.branches.values()):
         raise UserError("network: the topology does not say how fast its links are")
-    pricer = Pricer(collectives.build(collective), collective, network)
+    pricer = Pricer(collectives.build(collective), network)
     sizes = Sizes(lambda: method_of(compressor()), network.size, dense_below)
     return Simulator(trace, sizes, compressing or free, pricer, decoding).step(scheduler)
 
