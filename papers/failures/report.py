@@ -94,7 +94,13 @@ def document(measured: Measured) -> str:
     if measured.trials:
         lines += [f"![longest pause by fault]({FIGURE})", ""]
     if rows := worlds.lines(measured.worlds):
-        lines += ["## A host is lost, and another comes", "", "By `python scripts/worlds.py`.", "", *rows]
+        lines += [
+            "## A host is lost, and another comes",
+            "",
+            "By `wirebench study failures run --parts worlds`.",
+            "",
+            *rows,
+        ]
     if rows := checkpoints.lines(measured.costs):
         lines += ["## Checkpoints", "", "By `wirebench bench checkpoint`: VGG-16, 4 processes, 16 images each.", ""]
         lines += rows

@@ -100,10 +100,10 @@ class Worlds:
         return [out / worlds.FOLDER.name / name for name in names]
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """The script makes what is missing; it ends with 1 where broken runs end worse, which is a result."""
+        """Make what is missing."""
         again = ["--again"] if self.is_there(out) else []
-        command: Command = [sys.executable, "scripts/worlds.py", "--engine", self.engine, *again]
-        launch([*command, "--seeds", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)])
+        command: Command = [sys.executable, "-m", "papers.failures.hosts", "--engine", self.engine, *again]
+        launch([*command, "--seed", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)])
         return self.is_there(out)
 
 

@@ -1,16 +1,16 @@
-"""Runs that lost a host and gained another, and runs without, as scripts/worlds.py made them: where both end."""
+"""Runs that lost a host and gained another, and runs without, as hosts.py makes them: where both end."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from papers.claim import Claim, Verdict
 from papers.estimate import difference
 from papers.findings import Finding
 from papers.rows import flat
 from papers.runner import RESULTS
-from papers.significance import LEAST_RUNS, Comparison, compare
+from papers.significance import LEAST_RUNS
 from papers.trust import rules_of
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded
@@ -22,8 +22,6 @@ ENGINES = ("torch", "horovod")
 SIDES = {False: "unbroken", True: "broken"}
 CHANGES = {False: [], True: [(4, 3), (3, 4)]}
 """Changes of the number of workers, by whether the run is broken."""
-MARGIN = 0.5
-"""Points that do not matter, as in the study accuracy."""
 HEAD = ("engine", "hosts", "seeds", "top-1 % of each", "mean", "seconds a run", "steps done again", "residual lost")
 
 
@@ -38,25 +36,6 @@ class Compared(NamedTuple):
     engine: str
     broken: Sequence[NotedRun]
     unbroken: Sequence[NotedRun]
-
-    @property
-    def said(self) -> str:
-        """Whether the broken ones end worse: as significance.Comparison says it; "" where one side has no run."""
-        return "" if (found := self._compared) is None else found.said
-
-    @property
-    def _compared(self) -> Comparison | None:
-        return compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
-
-    def lines(self) -> list[str]:
-        """Return the comparison as lines for a terminal."""
-        told = [
-            f"{label(self.engine, broken)}: {', '.join(f'{each:.2f}' for each in _top1(runs))} %"
-            for broken, runs in ((False, self.unbroken), (True, self.broken))
-        ]
-        if found := self._compared:
-            told.append(f"{self.engine}: broken {found.difference:+.2f} points, {found.words}")
-        return told
 
     def finding(self, claim: Claim) -> Finding | None:
         """Finding on the claim about this engine; None where one side has no run."""
@@ -84,10 +63,15 @@ def load(folder: Path, engine: str) -> Compared:
     return Compared(engine, sides[True], sides[False])
 
 
+def changes(record: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """How the number of workers changed."""
+    return [(each["workers_before"], each["workers"]) for each in record["worlds"] or ()]
+
+
 def _check(run: NotedRun, engine: str, broken: bool) -> None:
-    changes = [(each["workers_before"], each["workers"]) for each in run.record["worlds"] or ()]
-    if changes != CHANGES[broken] or run.record["engine"] != engine:
-        told = " and ".join(f"{before} -> {after}" for before, after in changes) or "no change"
+    found = changes(run.record)
+    if found != CHANGES[broken] or run.record["engine"] != engine:
+        told = " and ".join(f"{before} -> {after}" for before, after in found) or "no change"
         raise UserError(f"{run.folder}: is a run on {run.record['engine']} with {told} of its world")
 
 

@@ -7,12 +7,10 @@ number of workers, steps suffice for what is counted, and files that are read ar
 
 import argparse
 import dataclasses
-import functools
 import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ import pytest
 import torch
 
 from papers import cli as study
+from papers.failures import hosts
 from papers.planner import experiments, forecast
 from papers.runner import ROOT, Command, shown
 from papers.study import Study, available
@@ -211,19 +210,6 @@ def check_plot(words: Words, place: Place) -> None:
         place.read(path)
 
 
-@functools.cache
-def help_of(script: str) -> str:
-    """What a script says of its flags."""
-    command = [sys.executable, script, "--help"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-def check_worlds(words: Words, place: Place) -> None:
-    """It has the flags."""
-    unknown = [word for word in words if word.startswith("--") and f" {word} " not in help_of("scripts/worlds.py")]
-    assert not unknown and "--data" in words
-
-
 def check_study(words: Words, place: Place) -> None:
     """What a report or a planner reads is there; so is what the runs need that are launched."""
     name, action, *rest = words
@@ -257,7 +243,7 @@ def check_launched(words: Words, place: Place) -> None:
 
 TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "python train.py": check_training,
-    "python scripts/worlds.py": check_worlds,
+    "python -m papers.failures.hosts": lambda words, _: hosts.parse(words),
     "wirebench chaos": lambda words, _: chaos._parse(words),
     "wirebench cluster": check_cluster,
     "wirebench fit": check_fit,

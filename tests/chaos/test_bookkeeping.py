@@ -116,11 +116,14 @@ class Absent:
 
     def __init__(self, gone: bool) -> None:
         self.steps, self.lines, self.setting = steps((1.0, 32, 4)), list[Line](), Setting()
-        self.process = SimpleNamespace(send_signal=self.lose, cpu_affinity=self.lose) if gone else None
+        self.process = SimpleNamespace(send_signal=self.gone, cpu_affinity=self.gone) if gone else None
         self.disk = Path("/no/such/folder")
 
-    def lose(self, *words: object) -> None:
+    def gone(self, *words: object) -> None:
         raise psutil.NoSuchProcess(7)
+
+    def lose(self, host: str) -> bool:
+        return False
 
     def rank_of(self, host: str) -> Any:
         return self.process

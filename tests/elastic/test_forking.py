@@ -9,7 +9,7 @@ import pytest
 
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PAUSE, Job
-from tests.elastic.agents import FORKING
+from wirebench.chaos.job import TORCHRUN
 
 pytestmark = pytest.mark.clock
 
@@ -26,7 +26,7 @@ def test_a_rank_that_is_killed_is_soon_back(tmp_path: Path) -> None:
     run = tmp_path / "forking"
     steps = run / "steps.jsonl"
     words = [
-        *FORKING, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "--max-restarts", "3",
+        *TORCHRUN, "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "--max-restarts", "3",
         "train.py", str(CONFIG), f"output.dir={run}", "train.max_steps=60", "train.elastic=true",
         "train.commit_every_steps=3", "train.checkpoint_every_steps=0",
     ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import psutil
 from wirebench.chaos.job import HOLD_LOCK, NAN, SPOILED_LAYER, Job
 from wirebench.cluster import network
 from wirebench.cluster.namespaces import inside
-from wirebench.training.elastic.host_memory import TMPFS
 
 SLOW_SHARE = 0.01
 NEIGHBOURS = 6
@@ -89,12 +87,9 @@ def _kill_launcher(job: Job, host: str) -> Undo | None:
 
 
 def _lose_host(job: Job, host: str) -> Undo | None:
-    rank, launcher = job.rank_of(host), job.launcher_of(host)
-    if rank is None or not _send(launcher, signal.SIGKILL):
+    if not job.lose(host):
         return None
-    _send(rank, signal.SIGKILL)  # it may have ended with its launcher
-    for memory in job.seen(TMPFS).glob(f"wirebench-*/{host}"):
-        shutil.rmtree(memory, ignore_errors=True)
+    job.gain(host)
     return nothing
 
 

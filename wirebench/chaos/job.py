@@ -1,13 +1,14 @@
 """A job on an emulated cluster: keeps a launcher running on every host, and collects printed lines and progress."""
 
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -21,7 +22,7 @@ from wirebench.cluster.plan import SWITCH_ADDRESS, make_plan
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.errors import UserError
 from wirebench.training.elastic import torchrun
-from wirebench.training.elastic.host_memory import TMPFS
+from wirebench.training.elastic.host_memory import ABOUT, TMPFS
 from wirebench.utils.package import CONFIGS, TOP
 
 FOLDER = "WIREBENCH_CHAOS"
@@ -32,6 +33,7 @@ HOLD_LOCK, NAN = signal.SIGUSR1, signal.SIGUSR2
 SPOILED_LAYER = "linear.bias"
 """The layer of the toy model whose gradient becomes NaN."""
 PORT = 29400
+TORCHRUN = (sys.executable, "-m", "wirebench", "torchrun")
 AGAIN_SECONDS = 1.0
 """After which a host whose launcher has ended gets a new one, as a scheduler does."""
 DISK_BYTES = 32 * 2**20
@@ -84,18 +86,22 @@ class Step(NamedTuple):
 class Job:
     """A job; times are time.monotonic's.
 
-    lines  what was said so far; steps: those noted by rank 0, as `look` has read them
+    program  what the launchers start; () the toy model with chaos/rank.py around its steps
+    lines    what was said so far; steps: those noted by rank 0 of the toy model, as `look` has read them
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, setting: Setting) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, setting: Setting, program: Sequence[str] = ()) -> None:
         self.cluster, self.folder, self.setting = cluster, folder, setting
         self.holders = cluster.find_hosts()
         self.lines: list[Line] = []
         self.steps: list[Step] = []
         self._launchers: dict[str, subprocess.Popen[bytes]] = {}
         self._ended: dict[str, float] = {}
+        self._away: set[str] = set()
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._name, self._read = f"chaos-{uuid.uuid4().hex[:8]}", 0
+        toy = ["-m", "wirebench.chaos.rank", str(CONFIGS / "synthetic/toy.toml")]
+        self._program = program or [*toy, f"output.dir={folder / 'disk' / self._name}", *setting.words()]
         (folder / STEPS).write_text("")
         for mounted, size in ((folder / "disk", DISK_BYTES), (TMPFS, 2**29)):
             mounted.mkdir(exist_ok=True)
@@ -128,7 +134,7 @@ class Job:
             self._launch(host)
 
     def look(self) -> None:
-        """Read the steps that were made since, and start launchers that have ended anew."""
+        """Read the steps that were made since, and start launchers anew that have failed on a host that is there."""
         with (self.folder / STEPS).open() as file:
             file.seek(self._read)
             content = file.read()
@@ -138,10 +144,36 @@ class Job:
             at, images, workers = line.split()
             self.steps.append(Step(float(at), int(images), int(workers)))
         for host, process in self._launchers.items():
-            if process.poll() is not None:
+            if process.poll() not in (None, 0) and host not in self._away:
                 ended = self._ended.setdefault(host, time.monotonic())
                 if time.monotonic() - ended > AGAIN_SECONDS:
                     self._launch(host)
+
+    def lose(self, host: str) -> bool:
+        """Take a host away at once with its memory, until `gain`; False where it has no rank."""
+        if self.rank_of(host) is None:
+            return False
+        self._away.add(host)
+        with suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self._launchers[host].pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # it has ended with its launcher
+                    process.kill()
+        for memory in self.seen(TMPFS).glob(f"wirebench-*/{host}"):
+            shutil.rmtree(memory, ignore_errors=True)
+        return True
+
+    def gain(self, host: str) -> None:
+        """Let a lost host, with nothing in its memory, join the job again."""
+        self._away.discard(host)
+
+    def commits(self, host: str, size: int) -> list[int]:
+        """After how many steps the commits in a host's memory were made that a world of `size` ranks has made."""
+        return commits_below(self.seen(TMPFS), host, size)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every launcher has ended, and none has failed."""
+        return all(process.poll() == 0 for process in self._launchers.values())
 
     def end(self) -> None:
         """Kill the commands that entered the cluster: each holds a namespace of it as long as it lives."""
@@ -173,12 +205,10 @@ class Job:
         address = next(each.address for each in self.cluster.plan.hosts if each.name == host)
         size = self.setting.hosts
         words = [
-            sys.executable, "-m", "wirebench", "torchrun", "--nproc-per-node", "1", "--max-restarts", "1000000",
+            *TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1000000",
             "--nnodes", f"{max(2, size - 1)}:{size}" if self.setting.elastic else str(size),
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{SWITCH_ADDRESS}:{PORT}", "--rdzv-id", self._name,
-            "--rdzv-conf", f"{torchrun.RENDEZVOUS},is_host=false", "--local-addr", address,
-            "-m", "wirebench.chaos.rank", str(CONFIGS / "synthetic/toy.toml"),
-            f"output.dir={self.folder / 'disk' / self._name}", *self.setting.words(),
+            "--rdzv-conf", f"{torchrun.RENDEZVOUS},is_host=false", "--local-addr", address, *self._program,
         ]  # fmt: skip
         told = {
             FOLDER: str(self.folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
@@ -220,12 +250,22 @@ def _is_forked(process: psutil.Process) -> bool:
     return any("multiprocessing.forkserver" in word for word in process.cmdline())
 
 
+def commits_below(memory: Path, host: str, size: int) -> list[int]:
+    """After how many steps the commits of a world of `size` ranks were made that `memory` has of a host."""
+    found = []
+    for path in memory.glob(f"wirebench-*/{host}/step-*/{ABOUT}"):
+        _, step, _, world, *_ = path.parent.name.split("-")
+        if int(world) == size:
+            found.append(int(step))
+    return found
+
+
 @contextmanager
-def running(folder: Path, setting: Setting) -> Iterator[Job]:
+def running(folder: Path, setting: Setting, program: Sequence[str] = ()) -> Iterator[Job]:
     """A job that has begun; at the end of the block nothing of it lives. `folder` gets its logs."""
     folder.mkdir(parents=True, exist_ok=True)
     with launcher.attached(make_plan("+".join(["1"] * setting.hosts), setting.link)) as cluster:
-        job = Job(cluster, folder, setting)
+        job = Job(cluster, folder, setting, program)
         try:
             job.start()
             yield job
