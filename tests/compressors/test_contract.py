@@ -20,7 +20,7 @@ from wirebench.gradient.conformance import exchange
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Layer
-from wirebench.training.resharding import rank_states
+from wirebench.training.train_state import rank_states
 from wirebench.utils.tensor_tree import pack, unpack
 
 LAYERS = lay_out([(3, 2, 4), (5,), (7, 3), (2,), (11, 2), (1,)])

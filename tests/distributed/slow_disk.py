@@ -8,7 +8,7 @@ from typing import Any
 
 from wirebench.comm.launch import end_process
 from wirebench.compose import run as train
-from wirebench.training import checkpoint_files
+from wirebench.training import state_files
 from wirebench.utils.tensor_tree import pack_to
 
 if __name__ == "__main__":
@@ -18,5 +18,5 @@ if __name__ == "__main__":
         pack_to(file, tree)
         time.sleep(float(seconds))
 
-    checkpoint_files.pack_to = pack_slowly
+    state_files.pack_to = pack_slowly
     end_process(train.main(arguments))

@@ -1,6 +1,5 @@
 """Which commit a job goes on with, who holds whose part, and what stays in a host's memory."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ from tests.distributed.launch import CONFIG, here
 from wirebench.comm.peers import Peer
 from wirebench.training.elastic.commits import choose, first_on_host, mirror_of
 from wirebench.training.elastic.host_memory import Commit, HostMemory
+from wirebench.training.state_files import MODEL, STATE, rank_file
 
 
 def held(step: int, size: int, *ranks: int, model: bool = True, worlds: int = 0) -> dict[str, Any]:
-    names = [f"rank-{rank:04d}" for rank in ranks] + ["about.json", "model"] * model
+    names = [rank_file(rank) for rank in ranks] + [STATE, MODEL] * model
     return {"step": step, "size": size, "world": f"w{worlds}", "files": names, "worlds": worlds if model else -1}
 
 
@@ -28,7 +28,7 @@ def test_the_newest_commit_of_which_the_least_is_missing_is_chosen() -> None:
     hosts = [[held(10, 4, 0, 1), held(20, 4, 0, 1)], [held(10, 4, 2), unwritten]]
     plan = choose(hosts)
     assert plan is not None and plan.commit == Commit(20, 4, "w0") and plan.lost == [3]
-    assert plan.sources["model"] == 0 and plan.sources["rank-0002"] == 1
+    assert plan.sources[MODEL] == 0 and plan.sources[rank_file(2)] == 1
     late = choose([hosts[0], [held(10, 4, 2)]])
     assert late is not None and late.commit == Commit(10, 4, "w0") and late.lost == [3]
     mirrored = choose([[held(20, 4, 0, 1, 3)], [held(20, 4, 2, 1)]])
@@ -67,15 +67,15 @@ def test_a_mirror_is_on_another_host_where_there_is_one() -> None:
 def test_a_host_holds_two_commits_whole_and_only_its_own(tmp_path: Path) -> None:
     memory, other = (HostMemory("job", tmp_path, host) for host in ("a", "b"))
     for step in (5, 10, 15, 3):  # in a larger world, steps are counted anew
-        memory.write(Commit(step, 2, "w"), "rank-0001", {"residual": torch.full((3,), float(step))})
+        memory.write(Commit(step, 2, "w"), rank_file(1), {"residual": torch.full((3,), float(step))})
         if step == 10:
             continue  # its first rank was killed before it wrote its part
         about = {"job": "x", "world": {}, "progress": {"worlds": [{}]}, "at": 1.0, "masses": []}
-        memory.write(Commit(step, 2, "w"), "about.json", json.dumps(about))
+        memory.write(Commit(step, 2, "w"), STATE, about)
         memory.prune()
     found = [(each["step"], each["world"], each["job"], each["worlds"]) for each in memory.inventory()]
     assert found == [(3, "w", "x", 1), (15, "w", "x", 1)]
-    assert memory.inventory()[0]["files"] == ["about.json", "rank-0001"] and other.inventory() == []
+    assert memory.inventory()[0]["files"] == [rank_file(1), STATE] and other.inventory() == []
     memory.trust("x")
     assert memory.trusted() == {"x"} and not other.trusted()
     memory.note_trouble({"at": 1.0, "step": 4, "size": 2})

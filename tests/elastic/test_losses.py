@@ -19,9 +19,12 @@ from wirebench.exchange.easgd import Elastic
 from wirebench.training import failures
 from wirebench.training.elastic import changes, commits, host_memory
 from wirebench.training.elastic.commits import Commits
-from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory
+from wirebench.training.elastic.host_memory import Commit, HostMemory
+from wirebench.training.state_files import MODEL, STATE
 
 HOLDING = ("dgc", "demo", "lion_sign", "topk")
+
+FILES = [MODEL, "rank-0000.safetensors", STATE]
 
 
 class Filled(HostMemory):
@@ -29,7 +32,7 @@ class Filled(HostMemory):
 
     full = False
 
-    def write(self, commit: Commit, name: str, content: Mapping[str, Any] | bytes | str) -> None:
+    def write(self, commit: Commit, name: str, content: Mapping[str, Any] | bytes) -> None:
         """As HostMemory's."""
         if self.full and name == MODEL:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -74,7 +77,7 @@ def test_a_commit_that_cannot_be_written_is_none_and_the_next_one_is_tried(
         assert failures._advice(trainer) == f"the ranks that the launcher starts anew go on after step {newest}"
         assert kept.newest == newest
     assert [(each["step"], each["files"]) for each in memory.inventory()] == [
-        (40, [ABOUT, MODEL, "rank-0000"]), (50, [ABOUT, MODEL, "rank-0000"]),
+        (40, FILES), (50, FILES),
     ]  # fmt: skip
     [warned] = told
     assert warned.startswith("warning: rank 0: no commit after step 20: ")
@@ -89,7 +92,7 @@ def _refuse(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
     for module, name in (
         (host_memory, "write_atomically"),
-        (host_memory, "pack_to"),
+        (host_memory, "write_file"),
         (Path, "mkdir"),
         (Path, "unlink"),
     ):
@@ -163,10 +166,10 @@ def test_what_is_half_written_is_none(content: bytes, alone: tuple[Commits, Fill
     assert memory.take_trouble() == {}
     memory.note_trouble({"at": 1.0, "step": 7, "size": 1})
     assert memory.take_trouble() == {"at": 1.0, "step": 7, "size": 1}
-    for name in (ABOUT, MODEL, "rank-0000"):
+    for name in FILES:
         memory.write(commit, name, content)
     assert [(each["step"], each["files"]) for each in memory.inventory()] == [
-        (10, [ABOUT, MODEL, "rank-0000"]), (20, []),
+        (10, FILES), (20, []),
     ]  # fmt: skip
 
 

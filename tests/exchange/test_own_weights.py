@@ -18,7 +18,7 @@ from wirebench.exchange.finite import Finite
 from wirebench.exchange.holders import GRADIENTS, exchanged, restore
 from wirebench.exchange.own_weights import together
 from wirebench.telemetry.timeline import Timeline
-from wirebench.training.resharding import rank_states
+from wirebench.training.train_state import rank_states
 from wirebench.utils.tensor_tree import pack, unpack
 
 SENDING_WEIGHTS = [name for name in schedulers.available() if schedulers.PLUGINS.load(name).driver.own_weights]

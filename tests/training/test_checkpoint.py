@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
 from tests.distributed.launch import CONFIG, here
 from wirebench.compose import build as compose
-from wirebench.training import checkpoint_files
+from wirebench.training import state_files
 
 # Two workers, 6 steps an epoch, 12 in all; every draw, rate and density depends on the place in the run.
 BASE = ["train.max_steps=0", "train.epochs=2", "optimizer.schedule=cosine", "optimizer.warmup_epochs=0.5"]
@@ -203,7 +203,7 @@ def forge(folder: Path) -> None:
     state = json.loads((folder / "state.json").read_text())
     state["files"]["model.safetensors"] = hashlib.sha256(content).hexdigest()
     state.pop("checksum")
-    (folder / "state.json").write_text(json.dumps({**state, "checksum": checkpoint_files._checksum(state)}))
+    (folder / "state.json").write_text(json.dumps({**state, "checksum": state_files._checksum(state)}))
 
 
 class _Bomb:
@@ -357,14 +357,14 @@ def test_a_disk_that_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run ends with one line; the checkpoints before it stay good."""
-    write = checkpoint_files.pack_to
+    write = state_files.write_file
 
     def write_until_full(path: Path, tree: Mapping[str, Any]) -> None:
         if "step-00000006" in str(path) and path.name == "rank-0001.safetensors":
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, tree)
 
-    monkeypatch.setattr(checkpoint_files, "pack_to", write_until_full)
+    monkeypatch.setattr(state_files, "write_file", write_until_full)
     assert run(tmp_path / "run") == 2
     target = tmp_path / "run/checkpoints/step-00000006"
     said = capsys.readouterr().err
@@ -380,7 +380,7 @@ def test_a_disk_that_is_full(
 def test_the_newest_is_that_of_the_highest_step(tmp_path: Path) -> None:
     for name in ("step-99999999", "step-100000000", "step-100000000.before", "step-x", "step-00000001.before.old"):
         (tmp_path / name).mkdir()
-    found = [path.name for path in checkpoint_files.candidates(tmp_path, "auto")]
+    found = [path.name for path in state_files.candidates(tmp_path, "auto")]
     assert found == ["step-100000000", "step-100000000.before", "step-99999999"]
 
 

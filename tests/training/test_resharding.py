@@ -10,7 +10,8 @@ from tests.distributed.ends import checkpoints, record
 from tests.distributed.launch import CONFIG, here
 from wirebench.compose.build import compose
 from wirebench.config.loader import load
-from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
+from wirebench.training.state_files import from_bytes, to_bytes
+from wirebench.training.train_state import RankState, rank_states
 
 # 96 images in batches of 8: 6 steps an epoch with 2 workers, 4 with 3, 2 with 5, 12 with 1.
 BASE = [

@@ -13,8 +13,8 @@ import torch
 
 from tests.distributed.ends import checkpoints, losses, record, tensors
 from tests.distributed.launch import CONFIG, here, slowly, trouble
-from wirebench.training import checkpoint, checkpoint_files
-from wirebench.training.checkpoint_files import Contents
+from wirebench.training import checkpoint, state_files
+from wirebench.training.state_files import Contents
 
 LIMIT_SECONDS = 20.0
 SLOW_SECONDS = 0.4
@@ -30,7 +30,7 @@ def write_after(monkeypatch: pytest.MonkeyPatch, before: Callable[[Path], None])
 
     def write(final: Path, contents: Contents, keep: int) -> None:
         before(final)
-        checkpoint_files.write(final, contents, keep)
+        state_files.write(final, contents, keep)
 
     monkeypatch.setattr(checkpoint, "write", write)
 
@@ -45,14 +45,14 @@ def steps_done(folder: Path) -> int:
 
 def fill_up_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The disk is full once the checkpoint `name` has its model."""
-    pack_to = checkpoint_files.pack_to
+    write_file = state_files.write_file
 
     def pack_until_full(path: Path, tree: Mapping[str, Any]) -> None:
         if name in str(path) and path.name.startswith("rank"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        pack_to(path, tree)
+        write_file(path, tree)
 
-    monkeypatch.setattr(checkpoint_files, "pack_to", pack_until_full)
+    monkeypatch.setattr(state_files, "write_file", pack_until_full)
 
 
 def said_of_full_disk(folder: Path, failed: str, newest: str) -> str:
@@ -224,23 +224,21 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(
     while dead:
         folder = tmp_path / str(number)
         for earlier in (1, 2):
-            checkpoint_files.write(folder / f"step-{earlier:08d}", contents(earlier), keep)
+            state_files.write(folder / f"step-{earlier:08d}", contents(earlier), keep)
         with monkeypatch.context() as patch:
             killed_at(patch, number)
             dead = False
             try:
-                checkpoint_files.write(folder / f"step-{step:08d}", contents(7), keep)
+                state_files.write(folder / f"step-{step:08d}", contents(7), keep)
             except Killed:
                 dead = True
-        newest = checkpoint_files.candidates(folder, "auto")[0]
-        state = checkpoint_files.read_state(newest)
-        checkpoint_files.read_files(newest, state["files"], 1)
+        newest = state_files.candidates(folder, "auto")[0]
+        state = state_files.read_state(newest)
+        state_files.read_files(newest, state["files"], 1)
         assert state["progress"]["value"] in ({2.0, 7.0} if dead else {7.0}), newest
-        named = checkpoint_files.candidates(
-            folder, str(folder / f"step-{2:08d}" if newest.stem.endswith("2") else folder)
-        )
+        named = state_files.candidates(folder, str(folder / f"step-{2:08d}" if newest.stem.endswith("2") else folder))
         assert newest in named
-        checkpoint_files.write(folder / f"step-{step:08d}", contents(8), keep)
+        state_files.write(folder / f"step-{step:08d}", contents(8), keep)
         left = sorted(path.name for path in folder.iterdir())
         assert left == [f"step-{kept:08d}" for kept in ([step - 1, step] if keep > 1 else [step])], number
         number += 1

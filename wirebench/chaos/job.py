@@ -22,7 +22,8 @@ from wirebench.cluster.plan import SWITCH_ADDRESS, make_plan
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.errors import UserError
 from wirebench.training.elastic import torchrun
-from wirebench.training.elastic.host_memory import ABOUT, TMPFS
+from wirebench.training.elastic.host_memory import TMPFS
+from wirebench.training.state_files import STATE
 from wirebench.utils.package import CONFIGS, TOP
 
 FOLDER = "WIREBENCH_CHAOS"
@@ -253,7 +254,7 @@ def _is_forked(process: psutil.Process) -> bool:
 def commits_below(memory: Path, host: str, size: int) -> list[int]:
     """After how many steps the commits of a world of `size` ranks were made that `memory` has of a host."""
     found = []
-    for path in memory.glob(f"wirebench-*/{host}/step-*/{ABOUT}"):
+    for path in memory.glob(f"wirebench-*/{host}/step-*/{STATE}"):
         _, step, _, world, *_ = path.parent.name.split("-")
         if int(world) == size:
             found.append(int(step))

@@ -14,9 +14,9 @@ from wirebench.errors import UserError
 from wirebench.profiling.precision_trial import PassSeconds, time_passes
 from wirebench.simulation.trace import Paced
 from wirebench.telemetry.timers import timer_for
-from wirebench.training.checkpoint_files import saved_identity
 from wirebench.training.loss import cross_entropy
 from wirebench.training.replica import Replica
+from wirebench.training.state_files import saved_identity
 from wirebench.utils import this_machine
 
 Precision = Literal["fp32", "bf16"]

@@ -1,6 +1,6 @@
 """Save and resume a run: when its state is copied, written and read, and by whom.
 
-train_state.py defines the state, checkpoint_files.py its files. Training pauses while the state is copied and other
+train_state.py defines the state, state_files.py its files. Training pauses while the state is copied and other
 ranks' parts travel to rank 0. It continues while a thread of rank 0's process writes the copy. That process alone uses
 the disk, so no shared file system is needed, and the ranks need no message to complete a checkpoint. No message travels
 during training, whose traffic is being measured. Rank 0 holds the copy of all ranks' parts until it is written.
@@ -21,9 +21,17 @@ import torch
 from wirebench.comm.engine import Engine
 from wirebench.comm.ship import collect, distribute
 from wirebench.errors import UserError
-from wirebench.training.checkpoint_files import Contents, DamagedError, candidates, read_files, read_state, write
-from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
-from wirebench.training.train_state import TrainState
+from wirebench.training.state_files import (
+    Contents,
+    DamagedError,
+    candidates,
+    from_bytes,
+    read_files,
+    read_state,
+    to_bytes,
+    write,
+)
+from wirebench.training.train_state import RankState, TrainState, rank_states
 from wirebench.utils.background import Background
 from wirebench.utils.tensor_tree import snapshot, unpack
 
@@ -124,7 +132,7 @@ class Checkpoints:
 
         `auto` takes the newest good checkpoint of this run, if there is one yet. A path is a checkpoint or a run's
         folder. A damaged one is named, and the one before it is used. UserError where nothing can be used. The
-        number of ranks may have changed (resharding.py); the step is then counted in this run's steps.
+        number of ranks may have changed (train_state.py); the step is then counted in this run's steps.
         """
         chosen: dict[str, Any] | None = None
         content: list[bytes] = []

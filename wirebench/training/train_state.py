@@ -2,20 +2,26 @@
 
 Something more that is to survive a resume becomes a part of it; checkpoint.py writes whatever `state_dict` returns.
 Random numbers need no state: every draw is named by seed, epoch, rank and step (wirebench/utils/rng.py).
+
+A run may resume with another world size. A rank that stays keeps its own state. Each rank that leaves hands its
+residual on to one that stays, so that no gradient is lost. A rank that joins begins with the state that all ranks
+share, and with an empty residual. A residual would have been divided by the old world size, and will be divided by the
+new one. So it is multiplied by the new size over the old: its part in the average does not change.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from wirebench.data.shard import Takeover
+from wirebench.data.shard import Takeover, images_seen
 from wirebench.exchange.holders import Holder, exchanged, exchanges, restore
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.training.replica import Replica
-from wirebench.training.resharding import RankState, position
 from wirebench.utils.tensor_tree import on_device
+
+State = TypeVar("State")
 
 
 class Stateful(Protocol):
@@ -28,6 +34,29 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         ...
+
+
+class RankState(NamedTuple, Generic[State]):
+    """What a rank begins with: the states of one rank or of several, its own first.
+
+    states  as the contents of their files, or as the trees in these
+    joins   the rank is new: it takes only the shared part of the one state here, which is another rank's
+    weight  the new world size over the earlier one
+    """
+
+    states: list[State]
+    joins: bool = False
+    weight: float = 1.0
+
+
+def rank_states(files: Sequence[bytes | None], size: int) -> list[RankState[bytes]]:
+    """One for each of `size` ranks, from the files of the ranks of an earlier world, in order; None: it is lost."""
+    states = []
+    known = [file for file in files if file is not None]
+    for rank in range(size):
+        mine = known[rank::size]
+        states.append(RankState(mine or known[:1], not mine, size / len(files)))
+    return states
 
 
 class TrainState:
@@ -86,7 +115,9 @@ class TrainState:
     def take_over(self, progress: dict[str, Any], world: Mapping[str, int]) -> None:
         """Count in this world's steps what `progress`, of the earlier `world`, counts in that one's."""
         shard = self.workers[0].shard
-        epoch, images = position(progress, world, shard.batch_size)
+        epoch, steps = divmod(progress["step"], world["steps_per_epoch"])
+        entry = Takeover(*progress["entry"]) if progress.get("entry") else None
+        images = images_seen(entry, epoch, steps, shard.batch_size * world["size"])
         progress["step"] = shard.take_over(epoch, images)
         progress["entry"] = _plain(shard.entry)
 

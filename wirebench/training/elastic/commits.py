@@ -23,9 +23,10 @@ from wirebench.comm.ship import bring
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.elastic import changes
 from wirebench.training.elastic.changes import Trouble
-from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory, rank_file
+from wirebench.training.elastic.host_memory import Commit, HostMemory
 from wirebench.training.elastic.launchers import Launcher
 from wirebench.training.elastic.warden import Warden
+from wirebench.training.state_files import MODEL, STATE, rank_file
 from wirebench.training.train_state import TrainState
 from wirebench.utils.background import Background
 from wirebench.utils.tensor_tree import pack, snapshot
@@ -89,10 +90,10 @@ class Commits:
         self._warn([each["failed"] for each in heard])
         if me == first_on_host(self.engine.peers, me):
             about = {
-                "job": self.job, "world": self._world(), "progress": state["progress"], "at": time.time(),
+                "job": self.job, "world": self._world(), "progress": snapshot(state["progress"]), "at": time.time(),
                 "masses": [each["mass"] for each in heard],
             }  # fmt: skip
-            parts |= {MODEL: snapshot(state["model"]), ABOUT: json.dumps(about)}
+            parts |= {MODEL: snapshot(state["model"]), STATE: about}
         if self.mirror:
             parts |= self._mirrored(pack(mine))
         commit = Commit(self.state.step, self.engine.size, self.world)
@@ -121,7 +122,7 @@ class Commits:
             self._trust()
             return False
         self._trust()
-        names = [MODEL, *(rank_file(rank) for rank in range(plan.commit.size)), ABOUT]
+        names = [MODEL, *(rank_file(rank) for rank in range(plan.commit.size)), STATE]
         content = [
             bring(self.engine, plan.sources[name], functools.partial(self.memory.read, plan.commit, name))
             if name in plan.sources else None
@@ -242,7 +243,7 @@ def choose(held: Sequence[Sequence[dict[str, Any]]]) -> Plan | None:
             known = sources.setdefault(commit, {})
             for name in each["files"]:
                 known.setdefault(name, rank)
-    plans = [Plan(commit, files) for commit, files in sources.items() if {MODEL, ABOUT} <= files.keys()]
+    plans = [Plan(commit, files) for commit, files in sources.items() if {MODEL, STATE} <= files.keys()]
     whole = [plan for plan in plans if len(plan.lost) < plan.commit.size]
     return min(whole, key=lambda plan: (len(plan.lost), -worlds[plan.commit], -plan.commit.step), default=None)
 

@@ -1,7 +1,7 @@
 """State that outlives a worker in its host's memory: files on a tmpfs, in a folder of the job and of the host.
 
-A commit is a folder `step-00000020-of-0004-in-1f0c5b7a` with `model`, `rank-0002` ... and `about.json`. Each file
-appears in one rename, so a process may be killed at any time. The other ranks' files show that a commit is incomplete.
+A commit is a folder `step-00000020-of-0004-in-1f0c5b7a` with the files of a state (state_files.py). Each appears in one
+rename, so a process may be killed at any time. The other ranks' files show that a commit is incomplete.
 """
 
 import hashlib
@@ -16,19 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from safetensors import SafetensorError, safe_open
 
+from wirebench.training.state_files import STATE, DamagedError, is_whole, read_state, write_file
 from wirebench.utils import this_machine
 from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
-from wirebench.utils.tensor_tree import pack_to
 
 TMPFS = Path("/dev/shm")
 KEPT = 2
 """Commits that a host holds: of the newest some rank's file may not be written yet when another rank dies."""
-MODEL, ABOUT, TROUBLE = "model", "about.json", "trouble.json"
-TOLD = {"job", "world", "progress", "at", "masses"}
-"""Keys that a commit's `about.json` has."""
+TROUBLE = "trouble.json"
 NOTED = ("at", "step", "size")
 """Keys that `trouble.json` has."""
 
@@ -43,11 +40,6 @@ class Commit(NamedTuple):
     step: int
     size: int
     world: str
-
-
-def rank_file(rank: int) -> str:
-    """Name of what the commit has of a rank."""
-    return f"rank-{rank:04d}"
 
 
 def launcher() -> str:
@@ -67,16 +59,11 @@ class HostMemory:
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         self.folder = root / f"wirebench-{os.getuid()}-{digest}" / (host or this_machine.hostname())
 
-    def write(self, commit: Commit, name: str, content: Mapping[str, Any] | bytes | str) -> None:
-        """Add a file to a commit: a tree as `snapshot` copies it, or its bytes, or text. OSError."""
+    def write(self, commit: Commit, name: str, content: Mapping[str, Any] | bytes) -> None:
+        """Add a file to a commit. OSError."""
         folder = self._folder(commit)
         folder.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, Mapping):
-            partial = folder / f".{name}.partial"
-            pack_to(partial, content)
-            os.replace(partial, folder / name)
-        else:
-            write_atomically(folder / name, content)
+        write_file(folder / name, content)
 
     def read(self, commit: Commit, name: str) -> bytes:
         """A file of a commit. OSError."""
@@ -96,10 +83,10 @@ class HostMemory:
 
         By then all ranks have written theirs of the commit before: they wait for that when a commit begins.
         """
-        made = sorted(filter(None, (_changed(each / ABOUT) for each in self._all())))
+        made = sorted(filter(None, (_changed(each / STATE) for each in self._all())))
         for folder in self._all() if made else []:
             # Where the first rank was killed before it wrote its part, there is none.
-            if (_changed(folder / ABOUT) or _changed(folder)) < made[-KEPT:][0]:
+            if (_changed(folder / STATE) or _changed(folder)) < made[-KEPT:][0]:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _all(self) -> list[Path]:
@@ -119,16 +106,16 @@ class HostMemory:
             if match:
                 step, size, world = match.groups()
                 commit = Commit(int(step), int(size), world)
-                files = sorted(path.name for path in folder.glob("[!.]*") if _is_whole(path))
+                files = sorted(path.name for path in folder.glob("[!.]*") if is_whole(path))
                 job, worlds = self._about(commit)
                 found.append({**commit._asdict(), "files": files, "job": job, "worlds": worlds})
         return found
 
     def _about(self, commit: Commit) -> tuple[str, int]:
         try:
-            about = json_of(self.read(commit, ABOUT))
+            about = read_state(self._folder(commit))
             return str(about["job"]), len(about["progress"].get("worlds", []))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (DamagedError, ValueError, KeyError):
             return "", -1
 
     def trusted(self) -> set[str]:
@@ -179,14 +166,3 @@ def _changed(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a commit's file can be read; of tensors, whether it is as long as its header says."""
-    try:
-        if path.name == ABOUT:
-            return json_of(path.read_bytes()).keys() >= TOLD
-        with safe_open(path, "pt"):
-            return True
-    except (OSError, ValueError, AttributeError, SafetensorError):
-        return False

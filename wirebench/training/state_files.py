@@ -1,11 +1,12 @@
-"""The files of a checkpoint: it is complete or does not exist, and reading finds damaged files.
+"""The files of a run's state (train_state.py), of a checkpoint on disk and of a commit in a host's memory alike.
 
-A checkpoint is a folder `step-00000020` that appears in one rename. One of the same step becomes `step-00000020.before`
-until its successor is complete, so that a kill at any time leaves a complete one:
   model.safetensors      parameters and the optimizer's state: the same on all ranks
   rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
-  state.json             the position in the run, its history, the checksum of every file
-checkpoint.py decides when each is written, and by which rank.
+  state.json             the position in the run, its history; of a checkpoint also the checksum of every file
+A checkpoint is a folder `step-00000020` that appears in one rename: it is complete or does not exist, and reading finds
+damaged files. One of the same step becomes `step-00000020.before` until its successor is complete, so that a kill at
+any time leaves a complete one. checkpoint.py decides when each is written, and by which rank. The files of a commit
+appear one by one, each rank's its own (elastic/host_memory.py).
 """
 
 import hashlib
@@ -19,12 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from wirebench.errors import UserError
+from wirebench.training.train_state import RankState
 from wirebench.utils.files import keeping, readable, sync, write_atomically
 from wirebench.utils.parsing import json_of
 from wirebench.utils.tensor_tree import pack_to, unpack
 
 FORMAT = 4
+LENGTH_BYTES = 8
 MODEL, STATE = "model.safetensors", "state.json"
 BEFORE = ".before"
 """Suffix of a checkpoint's name while another checkpoint of the same step replaces it."""
@@ -73,21 +78,37 @@ def write(final: Path, contents: Contents, keep: int) -> None:
 
 def _fill(folder: Path, contents: Contents) -> None:
     """All files of a checkpoint."""
-    sums = {MODEL: _write(folder / MODEL, contents.model)}
-    for rank, content in enumerate(contents.ranks):
-        sums[_rank_file(rank)] = _write(folder / _rank_file(rank), content)
-    about = {
-        "format": FORMAT, "world": contents.world, "identity": contents.identity, "files": sums,
-        "progress": contents.progress,
-    }  # fmt: skip
-    write_atomically(folder / STATE, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
+    sums = {}
+    for name, content in ((MODEL, contents.model), *((rank_file(n), each) for n, each in enumerate(contents.ranks))):
+        write_file(folder / name, content)
+        with (folder / name).open("rb") as file:
+            sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    about = {"world": contents.world, "identity": contents.identity, "files": sums, "progress": contents.progress}
+    write_file(folder / STATE, about)
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> str:
-    """Write one file of tensors; its checksum."""
-    pack_to(path, content)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def write_file(path: Path, content: Mapping[str, Any] | bytes) -> None:
+    """Write a file of a state, which appears in one rename: a tree as `snapshot` copies it, or its bytes. OSError."""
+    if isinstance(content, bytes):
+        write_atomically(path, content)
+    elif path.name == STATE:
+        about = {"format": FORMAT, **content}
+        write_atomically(path, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
+    else:
+        partial = path.with_name(f".{path.name}.partial")
+        pack_to(partial, content)
+        os.replace(partial, path)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a state's file can be read; of tensors, whether it is as long as its header says."""
+    try:
+        if path.name == STATE:
+            return bool(read_state(path.parent))
+        with safe_open(path, "pt"):
+            return True
+    except (OSError, ValueError, DamagedError, SafetensorError):
+        return False
 
 
 def _prune(newest: Path, keep: int) -> None:
@@ -140,7 +161,8 @@ def _step(folder: Path) -> int:
     return int(folder.stem.removeprefix("step-"))
 
 
-def _rank_file(rank: int) -> str:
+def rank_file(rank: int) -> str:
+    """Name of the file of what only this rank has."""
     return f"rank-{rank:04d}.safetensors"
 
 
@@ -171,7 +193,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
     """The model's file, then the files of `size` ranks, in order; each must match its checksum."""
     contents = []
-    for name in [MODEL, *map(_rank_file, range(size))]:
+    for name in [MODEL, *map(rank_file, range(size))]:
         try:
             content = readable(folder / name).read_bytes()
         except OSError as error:
@@ -184,6 +206,24 @@ def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
             raise DamagedError(f"{name}: {error}") from error
         contents.append(content)
     return contents
+
+
+def to_bytes(state: RankState[bytes]) -> bytes:
+    """Serialise `state`, to send it to its rank."""
+    told = {"joins": state.joins, "weight": state.weight, "lengths": [len(file) for file in state.states]}
+    head = json.dumps(told).encode()
+    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *state.states])
+
+
+def from_bytes(content: bytes) -> RankState[bytes]:
+    """The state that `to_bytes` serialised."""
+    start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    head = json_of(content[LENGTH_BYTES:start])
+    files = []
+    for length in head["lengths"]:
+        files.append(content[start : start + length])
+        start += length
+    return RankState(files, head["joins"], head["weight"])
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
