@@ -40,13 +40,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 CIFAR ?= data/cifar10
-RESULTS ?= results/$(shell hostname)
+IMAGES ?=
 STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-weekly lint format clean tables site bench-overhead bench-failures bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce bench-compressors bench-speed bench-gssgd bench-accuracy bench-mgwfbp \
-	bench-prediction bench-schedules bench-break-even bench-iwp bench-ranking
+.PHONY: help setup run test test-all test-weekly lint format clean tables site
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -117,111 +115,6 @@ tables: setup ## all studies: runs that are not there yet, every table; QUICK=1:
 site: setup ## docs, claims, tables and charts as a site, into build/site (about 1 min)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/python -m mkdocs build --strict --quiet
 	@echo 'make site: open build/site/index.html'
-
-bench-overhead: setup ## our train step and synchronise compared with DDP and with Horovod's optimizer (about 35 min)
-	@mkdir -p $(RESULTS)/overhead
-	@for engine in torch horovod; do for model in resnet20 vgg16; do \
-		$(RUN_ENV) $(VENV)/wirebench bench overhead --engine $$engine --model $$model \
-			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
-	@$(RUN_ENV) $(VENV)/wirebench bench overhead --engine torch --model resnet20 --ours synchronise --turns 30 \
-		--json $(RESULTS)/overhead/torch-resnet20-synchronise.json
-
-bench-failures: setup ## faults in jobs, hosts that are lost, checkpoints: what each costs; CIFAR=FOLDER and root for a part (about 2.5 h)
-	@failed=; \
-	$(STUDY) failures run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)") || failed=yes; \
-	$(STUDY) failures report && test -z "$$failed"
-
-bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
-	@for name in dense topk; do $(RUN_ENV) $(call launch,2) train.py \
-		configs/cifar10_resnet20_$$name.toml data.root="$(CIFAR)" output.dir=$(RESULTS)/cifar10_resnet20_$$name \
-		2>&1 | $(PLAIN); done
-
-bench-synthetic: setup ## a few steps of every model on random images, 2 workers (about 15 min)
-	@for config in configs/synthetic/*.toml; do $(RUN_ENV) $(call launch,2) train.py \
-		$$config data.batch_size=4 train.max_steps=6 train.warmup_steps=2 train.eval_every=0 \
-		output.dir=$(RESULTS)/$$(basename $$config .toml) 2>&1 | $(PLAIN); done
-
-# Measured twice: the speeds are fitted to the first measurement, and predict the second.
-COLLECTIVES = $(RESULTS)/collectives
-CLUSTER = $(VENV)/wirebench cluster run --layout 2+3 --link 200mbit -- \
-	wirebench bench collectives --sizes 4 1k 16k 60kf 1m 4m 4000kf --seconds 10
-
-bench-collectives: setup ## all-reduce algorithms on 2+3 workers, 200 Mbit/s links; the fit and its prediction (about 10 min)
-	@mkdir -p $(COLLECTIVES)
-	@$(CLUSTER) --json $(COLLECTIVES)/2+3-fitted.jsonl
-	@$(VENV)/wirebench fit $(COLLECTIVES)/2+3-fitted.jsonl --out $(COLLECTIVES)/2+3.toml
-	@$(CLUSTER) --topology $(COLLECTIVES)/2+3.toml --json $(COLLECTIVES)/2+3-predicted.jsonl
-	@$(VENV)/wirebench fit $(COLLECTIVES)/2+3-predicted.jsonl --judge $(COLLECTIVES)/2+3.toml
-	@$(VENV)/wirebench bench plot-collectives $(COLLECTIVES)/2+3-predicted.jsonl --link 200mbit --out $(COLLECTIVES)
-
-# A run that failed leaves the others to be reported, and is the failure of the whole.
-bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clusters, 100 Mbit/s links (about 25 min)
-	@failed=; \
-	$(STUDY) flexreduce run --again || failed=yes; \
-	$(STUDY) flexreduce run --again --end-to-end --link 400mbit || failed=yes; \
-	$(STUDY) flexreduce report && test -z "$$failed"
-
-bench-compressors: setup ## every compressor's own time and memory, on four models (about 30 min)
-	@$(VENV)/wirebench bench compressors --json $(RESULTS)/compressors/cells.jsonl \
-		--figures $(RESULTS)/compressors
-
-bench-speed: setup ## every compressor, and local steps, on emulated hosts: time per step, bytes (about 4 h)
-	@failed=; \
-	$(STUDY) speed run || failed=yes; \
-	$(STUDY) speed report && test -z "$$failed"
-
-bench-gssgd: setup ## the gs-SGD paper's Table II, 4 emulated hosts, 1 Gbit/s: five turns of eight variants (about 25 min)
-	@failed=; \
-	$(STUDY) gs_sgd run || failed=yes; \
-	$(STUDY) gs_sgd report && test -z "$$failed"
-
-IMAGES ?=
-
-bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR=FOLDER, IMAGES=FOLDER (about 2 h)
-	@failed=; \
-	$(STUDY) iwp run --data "$(CIFAR)" $(if $(IMAGES),--images "$(IMAGES)") || failed=yes; \
-	$(STUDY) iwp report && test -z "$$failed"
-
-bench-accuracy: setup ## trainings over seeds: every compressor on CIFAR-10, the methods of 2022 to 2026; CIFAR=FOLDER (about 36 h)
-	@$(STUDY) accuracy run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
-
-bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
-	@$(STUDY) mg_wfbp report
-
-bench-schedules: setup ## every schedule on emulated clusters, compared with the MG-WFBP paper's speed-ups (about 140 min)
-	@failed=; \
-	$(STUDY) mg_wfbp run --again || failed=yes; \
-	$(STUDY) mg_wfbp report results/schedules/*/ && test -z "$$failed"
-
-BREAK_EVEN = results/break_even
-# How long compressors work is measured anew: machines of one name differ by a fifth in how fast they copy. The runs that
-# show what messages cost its processors are those of bench-prediction.
-RATES = results/prediction/rates.jsonl
-
-bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 30 min)
-	@mkdir -p $(BREAK_EVEN)
-	@$(VENV)/wirebench bench compressors --density 0.01 --sizes 4k 270k 14.7m --no-rivals --json $(RATES)
-	@$(VENV)/wirebench cluster run --hosts 2 --link 1gbit -- wirebench bench collectives \
-		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \
-		--json $(BREAK_EVEN)/2x1gbit.jsonl
-	@$(VENV)/wirebench fit $(BREAK_EVEN)/2x1gbit.jsonl --runs results/prediction --out $(BREAK_EVEN)/2x1gbit.toml
-	@failed=; \
-	$(STUDY) planner run --only break_even --again --topology $(BREAK_EVEN)/2x1gbit.toml || failed=yes; \
-	$(STUDY) planner report $(BREAK_EVEN)/*/ && test -z "$$failed"
-
-bench-ranking: setup ## the planner's ten best compositions on six emulated clusters, five turns of each (about 90 min)
-	@failed=; \
-	$(STUDY) planner run --only ranking --again || failed=yes; \
-	$(STUDY) planner report results/ranking/*/ && test -z "$$failed"
-
-bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
-	@rm -f $(RATES).new
-	@$(VENV)/wirebench bench compressors --density 0.01 --sizes 4k 270k 14.7m --no-rivals --json $(RATES).new || \
-	test -s $(RATES).new
-	@test ! -e $(RATES).new || mv $(RATES).new $(RATES)
-	@failed=; \
-	$(STUDY) planner run --only prediction --again || failed=yes; \
-	$(STUDY) planner report --fit results/prediction results/prediction-100 && test -z "$$failed"
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

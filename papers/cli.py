@@ -5,6 +5,7 @@ wirebench study flexreduce run --layouts 2+3         make its runs that are not 
 wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
 wirebench study flexreduce report                    its table and figures from what was measured
 wirebench study flexreduce check                     whether the committed tables match their records
+wirebench study run flexreduce break_even            all parts of these studies' runs that are not there yet
 wirebench study run --quick                          a short version of all studies' runs, in half an hour
 wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
 wirebench study check                                all tables against their records, which are checked against
@@ -51,9 +52,7 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
         return run_tool("wirebench study publish", publish, arguments[1:])
     if arguments[0] == RUN:
         return run_tool("wirebench study run", lambda rest: make_all(rest, launch), arguments[1:])
-    if "." not in arguments[0] and arguments[0] not in available():
-        known = [*available(), RUN, REPORT, CHECK, PUBLISH]
-        raise UserError(f"no study {arguments[0]!r}; {suggest(arguments[0], known)}")
+    _check_name(arguments[0])
     study, words = Study(arguments[0]), list(arguments[1:])
     if not words or words[0] in HELP:
         print(about(study))
@@ -66,6 +65,12 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
     if words[0] not in actions:
         raise UserError(f"no {words[0]!r} of a study; {suggest(words[0], list(actions))}")
     return run_tool(f"wirebench study {study.name} {words[0]}", lambda rest: actions[words[0]](study, rest), words[1:])
+
+
+def _check_name(name: str) -> None:
+    """UserError for a study of ours that there is not; one of the user's own goes by its dotted name."""
+    if "." not in name and name not in available():
+        raise UserError(f"no study {name!r}; {suggest(name, [*available(), RUN, REPORT, CHECK, PUBLISH])}")
 
 
 def usage() -> str:
@@ -100,7 +105,7 @@ def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
     parser.add_argument("--again", action="store_true", help="also the runs that are there already")
     if QUICK not in parser.format_help():  # a study may have one of its own
         if QUICK in arguments:
-            return make_all(arguments, launch, [study.name])
+            return make_all([study.name, *arguments], launch)
         parser.add_argument(
             QUICK, action="store_true", help="a short version instead, into the folder WIREBENCH_RESULTS"
         )
@@ -187,16 +192,20 @@ def publish(arguments: Sequence[str]) -> int:
     return 0
 
 
-def make_all(arguments: Sequence[str], launch: Launch, names: Sequence[str] = ()) -> int:
+def make_all(arguments: Sequence[str], launch: Launch) -> int:
     """Make all studies' runs that are not there yet; 1 where one failed. WIREBENCH_RESULTS names another folder."""
-    parser = parser_of(f"study {names[0]} run" if names else "study run", make_all.__doc__)
+    parser = parser_of("study run", make_all.__doc__)
+    parser.add_argument("names", nargs="*", metavar="STUDY", help="only these")
     parser.add_argument(QUICK, action="store_true", help="a short version of every study, half an hour in all")
     for name, about in INPUTS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=about)
     options = parser.parse_args(arguments)
+    for name in options.names:
+        _check_name(name)
     if options.quick and RESULTS == ROOT / "results":
         raise UserError(f"{QUICK}: short runs are no results: WIREBENCH_RESULTS=FOLDER names a place for them")
-    failed = run_all(options.quick, {name: getattr(options, name) for name in INPUTS}, launch, names or available())
+    inputs = {name: getattr(options, name) for name in INPUTS}
+    failed = run_all(options.quick, inputs, launch, options.names)
     if failed:
         print(f"wirebench study run: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -505,13 +505,10 @@ def test_ci_tests_in_a_folder_called_wirebench_and_leaves_nothing(tree, programs
 
 
 def test_make_takes_folders_with_a_space():
-    """As it would run them: one word each, of a config and of a data set's folder; and the folder of the programs."""
-    command = ["make", "--dry-run", "run", "bench-cifar", "CONFIG=my configs/a b.toml", "CIFAR=/data/CIFAR 10"]
+    """As it would run them: one word, of a config; and the folder of the programs."""
+    command = ["make", "--dry-run", "run", "CONFIG=my configs/a b.toml"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    training = [line for line in done.stdout.replace("\\\n", " ").splitlines() if "train.py" in line]
-    assert len(training) == 2
-    for line, word in zip(training, ("my configs/a b.toml", "data.root=/data/CIFAR 10"), strict=True):
-        words = shlex.split(line)
-        assert word in words
-        assert f"PATH={ROOT}/.venv/bin:$PATH" in words
+    [training] = [line for line in done.stdout.replace("\\\n", " ").splitlines() if "train.py" in line]
+    words = shlex.split(training)
+    assert "my configs/a b.toml" in words and f"PATH={ROOT}/.venv/bin:$PATH" in words

@@ -15,7 +15,7 @@ from wirebench.topology.rates import parse_rate
 from wirebench.utils import user_files
 
 BENCH_LINK = "200mbit"
-"""The rate of the links of `make bench-collectives`, for the limit in its figure: the file of cells does not say it."""
+"""The rate of the links in the figure of collectives: the file of cells does not say it."""
 
 
 def drifts(root: Path, results: Path) -> list[str]:

@@ -1,18 +1,15 @@
-"""Every `make bench-*` target: the commands that it gives, as the Makefile gives them, can be run as they are.
+"""Every study's runs: the commands that they give can be run as they are.
 
-Nothing is measured. A target's programs are replaced by one that notes how it is called; what was noted goes through
-the verbs' own command lines here, down to each training: sizes are read, configs and compositions resolve for their
-number of workers, steps suffice for what is counted, and files that are read are there or made before.
+Nothing is measured. Commands go through the verbs' own command lines here, down to each training: sizes are read,
+configs and compositions resolve for their number of workers, steps suffice for what is counted, and files that are read
+are there or made before.
 """
 
 import argparse
 import dataclasses
-import os
 import re
 import shlex
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,13 +37,6 @@ from wirebench.profiling.calibration import PROFILING_STEPS, SETTLING_STEPS, VAL
 from wirebench.telemetry import environment
 from wirebench.topology.tree import Topology
 
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = re.findall(r"^(bench-[a-z-]+):.*## ", MAKEFILE, re.MULTILINE)
-PROGRAMS = ("python", "horovodrun", "torchrun", "wirebench")
-NOTING = """#!/bin/sh
-printf '%s\\0' "$(basename "$0")" "$@" >> "$NOTES"
-printf '\\n' >> "$NOTES"
-"""
 ALIKE = re.compile(r"(output\.dir|train\.seed)=\S+")
 Words = list[str]
 CPU = torch.device("cpu")
@@ -70,35 +60,8 @@ class Place:
         assert (ROOT / path).exists() or Path(path) in self.written, f"{path} is read, but nobody writes it"
 
 
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """make splits words at spaces, which TMPDIR may have."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
-
-
-def commands(target: str, folder: Path, *more: str) -> list[Words]:
-    """What `make TARGET` calls: program and words."""
-    folder.joinpath("bin").mkdir()
-    for name in PROGRAMS:
-        program = folder / "bin" / name
-        program.write_text(NOTING)
-        program.chmod(0o755)
-    # Of a make that runs the tests nothing may be inherited.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
-    environment["NOTES"] = str(folder / "notes")
-    cifar = folder / "cifar"
-    (cifar / "cifar-10-batches-bin").mkdir(parents=True)
-    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", f"CIFAR={cifar}", "--old-file=setup", *more]
-    command = ["make", "--silent", *given, target]
-    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert made.returncode == 0, made.stderr
-    lines = (folder / "notes").read_text().split("\0\n")
-    return [line.split("\0") for line in lines if line]
-
-
 def check(words: Words, place: Place) -> None:
-    """Go through a command as `make`, a cluster or a launcher starts it: up to the longest name that has a check."""
+    """Go through a command as a study, a cluster or a launcher starts it: up to the longest name that has a check."""
     program, *rest = words
     if program == "horovodrun":
         place = dataclasses.replace(place, layout=rest[rest.index("-np") + 1])
@@ -266,17 +229,6 @@ def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(experiments.TenBest, "forecast", lambda *_: made)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
-    place, kept = Place(tmp_path), set((ROOT / "results").glob("*/*"))
-    called = commands(target, tmp_path)
-    assert called
-    assert all(file.exists() for file in kept), "nothing is measured yet, and a record is gone"
-    for words in called:
-        check(words, place)
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", available())
@@ -290,22 +242,12 @@ def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path
             check_study([name, "run", *(str(tmp_path) if word == "{data}" else word for word in part.words)], place)
 
 
-@pytest.mark.parametrize("quick", ["", "1"])
-def test_tables_makes_the_runs_then_the_tables(quick: str, tmp_path: Path) -> None:
-    run, report = commands("tables", tmp_path, f"QUICK={quick}")
-    assert run == ["wirebench", "study", "run", *(["--quick"] if quick else []), "--data", str(tmp_path / "cifar")]
-    assert report == ["wirebench", "study", "report", *([] if quick else ["--docs", "."])]
-
-
-def test_every_study_has_a_target() -> None:
-    assert set(re.findall(r"\$\(STUDY\) (\w+)", MAKEFILE)) - {"run", "report"} == set(available())
-
-
-def test_every_target_that_is_named_anywhere_is_documented() -> None:
-    assert len(TARGETS) == MAKEFILE.count("\nbench-") >= 13
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/*.md")]
-    named = {name for page in pages for name in re.findall(r"make (bench-[a-z-]+)", page.read_text(encoding="utf-8"))}
-    assert named <= set(TARGETS)
+def test_only_the_named_studies_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[Any] = []
+    monkeypatch.setattr(study, "run_all", lambda quick, inputs, launch, names: noted.append(names))
+    assert study.main(["run", "gs_sgd", "iwp"], lambda command: 1) == 0 and noted == [["gs_sgd", "iwp"]]
+    with pytest.raises(UserError, match="no study 'gs_sdg'"):
+        study.make_all(["gs_sdg"], lambda command: 1)
 
 
 @pytest.mark.parametrize("words", [["--batch", "7", "--processes", "3", "--turns", "50"], ["--model", "resnet50"]])
