@@ -14,7 +14,8 @@ from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, heavy, slo
 from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
 from wirebench.config import loader
 from wirebench.diagnose import trial
-from wirebench.diagnose.launching import OWN, run, started
+from wirebench.diagnose.launching import run, started
+from wirebench.utils.own import OWN
 
 main = verb("diagnose")
 CLUSTER = "wirebench cluster run --hosts 2 --link 1gbit --"

@@ -23,15 +23,15 @@ from papers.planner import experiments, forecast
 from papers.runner import ROOT, Command, shown
 from papers.study import Study, available
 from wirebench import collectives, data, models
-from wirebench.bench import checkpoint, overhead, plot_collectives
+from wirebench.bench import checkpoint, overhead
 from wirebench.bench import collectives as bench_collectives
 from wirebench.bench import compressors as bench_compressors
 from wirebench.cli.jobs import chaos, cluster
-from wirebench.cli.planning import fit
 from wirebench.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.data import Shard
+from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.calibration import PROFILING_STEPS, SETTLING_STEPS, VALIDATION_STEPS
 from wirebench.telemetry import environment
@@ -159,20 +159,6 @@ def check_compressors(words: Words, place: Place) -> None:
         contender.make()
 
 
-def check_fit(words: Words, place: Place) -> None:
-    """Cells are there; what is written is noted."""
-    options = fit._parse(words)
-    for path in [*options.cells, options.judge]:
-        place.read(path or ROOT)
-    place.written.add(Path(options.out or ROOT))
-
-
-def check_plot(words: Words, place: Place) -> None:
-    """What is drawn is there."""
-    for path in plot_collectives._parser().parse_args(words).files:
-        place.read(path)
-
-
 def check_study(words: Words, place: Place) -> None:
     """What a report or a planner reads is there; so is what the runs need that are launched."""
     name, action, *rest = words
@@ -209,13 +195,11 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "python -m papers.failures.hosts": lambda words, _: hosts.parse(words),
     "wirebench chaos": lambda words, _: chaos._parse(words),
     "wirebench cluster": check_cluster,
-    "wirebench fit": check_fit,
     "wirebench study": check_study,
     "wirebench bench checkpoint": check_checkpoint,
     "wirebench bench collectives": check_collectives,
     "wirebench bench compressors": check_compressors,
     "wirebench bench overhead": check_overhead,
-    "wirebench bench plot-collectives": check_plot,
 }
 """What checks the words that follow, by what a command begins with."""
 

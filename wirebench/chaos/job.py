@@ -24,6 +24,7 @@ from wirebench.errors import UserError
 from wirebench.training.elastic import torchrun
 from wirebench.training.elastic.host_memory import TMPFS
 from wirebench.training.state_files import STATE
+from wirebench.utils.own import ours
 from wirebench.utils.package import CONFIGS, TOP
 
 FOLDER = "WIREBENCH_CHAOS"
@@ -34,7 +35,7 @@ HOLD_LOCK, NAN = signal.SIGUSR1, signal.SIGUSR2
 SPOILED_LAYER = "linear.bias"
 """The layer of the toy model whose gradient becomes NaN."""
 PORT = 29400
-TORCHRUN = (sys.executable, "-m", "wirebench", "torchrun")
+TORCHRUN = ours(["wirebench", "torchrun"])
 AGAIN_SECONDS = 1.0
 """After which a host whose launcher has ended gets a new one, as a scheduler does."""
 DISK_BYTES = 32 * 2**20

@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     """Train as train.py does; the exit code."""
     folder = os.environ.get(FOLDER)
     if folder is None:
-        raise UserError("wirebench.chaos.rank is started by `wirebench chaos` alone; python train.py trains")
+        raise UserError("wirebench.chaos.rank is started by `wirebench chaos` alone; wirebench train trains")
     injector = Injector(Path(folder), loop.train_step)
     injector.listen()
     loop.train_step = injector.step

@@ -51,11 +51,12 @@ from wirebench.config.sections import EngineName
 from wirebench.errors import PeerLost, UserError
 from wirebench.utils import this_machine
 from wirebench.utils.heap import keep_freed_memory
+from wirebench.utils.own import trainer
 
 ENGINES = {
-    "local": "virtual workers in this process: python train.py CONFIG.toml",
-    "torch": f"torch.distributed: {COMMANDS['torch'].format(size=4)} train.py CONFIG.toml",
-    "horovod": f"Horovod: {COMMANDS['horovod'].format(size=4)} train.py CONFIG.toml",
+    "local": f"virtual workers in this process: {trainer()} CONFIG.toml",
+    "torch": f"torch.distributed: {COMMANDS['torch'].format(size=4)} {trainer(launched=True)} CONFIG.toml",
+    "horovod": f"Horovod: {COMMANDS['horovod'].format(size=4)} {trainer(launched=True)} CONFIG.toml",
 }
 
 

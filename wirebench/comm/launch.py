@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from wirebench.comm.place import MOST, Environment, Launch, launched, launched_or_alone, number
 from wirebench.errors import PeerLost, UserError, line_of
+from wirebench.utils.own import trainer
 
 __all__ = ["Launch", "launched", "launched_or_alone"]
 
@@ -108,7 +109,7 @@ def script() -> str:
     program = Path(sys.argv[0]).name
     if program in ("wirebench", "__main__.py"):
         return f"-m wirebench {shlex.join(sys.argv[1:])}"
-    return shlex.join(sys.argv) if program == "train.py" else "train.py CONFIG.toml"
+    return shlex.join(sys.argv) if program == "train.py" else f"{trainer(launched=True)} CONFIG.toml"
 
 
 def _has_horovod() -> bool:

@@ -58,6 +58,11 @@ def typed(line: Sequence[str]) -> str:
     return shlex.join(words)
 
 
+def is_torchrun(words: Sequence[str]) -> bool:
+    """Whether a launcher's words call torchrun, which takes a module where others take a program."""
+    return any(Path(word).name in _PROGRAMS["torchrun"] for word in words)
+
+
 def launcher_words(line: Sequence[str], launcher: str) -> list[str]:
     """A process's command line from the launcher's name on, or [] where it is not that launcher's."""
     programs = _PROGRAMS.get(launcher, ())

@@ -19,6 +19,7 @@ from wirebench.config.loader import Config
 from wirebench.errors import UserError
 from wirebench.utils import cli, this_machine
 from wirebench.utils.output import show
+from wirebench.utils.own import trainer
 from wirebench.utils.terminal import outlive_output
 
 ABOUT = """Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire.
@@ -156,6 +157,5 @@ def parse(arguments: Sequence[str], name: str = "train.py") -> argparse.Namespac
             raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
     options = parser.parse_args(arguments)
     if options.config is None and options.list is None:
-        example = "python train.py configs/smoke.toml" if name == "train.py" else f"{name} smoke"
-        parser.error(f"which config? For example: {example}")
+        parser.error(f"which config? For example: {trainer()} smoke")
     return options

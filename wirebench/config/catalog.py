@@ -9,8 +9,9 @@ from wirebench.config.loader import SECTIONS
 from wirebench.config.plugins import Plugins, type_name
 from wirebench.errors import UserError
 from wirebench.utils.names import nearest
+from wirebench.utils.own import trainer
 
-HINT = "python train.py --list NAME [NAME ...] explains a plugin, an optimizer or a section and its options"
+EXPLAINS = "--list NAME [NAME ...] explains a plugin, an optimizer or a section and its options"
 
 
 def sections() -> str:
@@ -42,7 +43,7 @@ def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
         lines.append("")
     lines.append("engines")
     lines += [f"  {name:16} {text}" for name, text in engines.items()]
-    return "\n".join([*lines, "", HINT])
+    return "\n".join([*lines, "", f"{trainer()} {EXPLAINS}"])
 
 
 def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:

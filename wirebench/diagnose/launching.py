@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.cluster.signals import Interrupted, Relay, ends_with_parent
+from wirebench.comm.launch_command import is_torchrun
+from wirebench.utils.own import ours
 
-TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 BIN = str(Path(sys.executable).parent)
 LAST_LINES = 15
 """That are shown of a command that failed."""
-OWN = {"python": [sys.executable], "wirebench": [sys.executable, "-m", "wirebench"]}
-"""First words of a command that mean this interpreter and this program, whatever the PATH says."""
 
 
 class Started(NamedTuple):
@@ -40,7 +39,7 @@ class Started(NamedTuple):
 
     @property
     def _takes_module(self) -> bool:
-        return any(Path(word).name in TORCHRUN for word in self.launcher)
+        return is_torchrun(self.launcher)
 
     def _told(self, variables: Mapping[str, str]) -> list[str]:
         if not variables or self._takes_module:
@@ -73,13 +72,12 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, list
 
     variables  are added to this process's environment
     """
-    words = [*OWN.get(command[0], command[:1]), *command[1:]]
     path = os.pathsep.join([BIN, os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, "PATH": path, **variables}
     with (
         Relay(),
         subprocess.Popen(
-            words,
+            ours(command),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

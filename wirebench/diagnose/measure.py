@@ -6,7 +6,6 @@ is to be had.
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +15,10 @@ from wirebench.bench.all_reduce_benchmark import AllReduceBenchmark
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
+from wirebench.comm.launch_command import is_torchrun
 from wirebench.comm.peers import gather
 from wirebench.config.loader import EngineConfig
-from wirebench.diagnose.launching import TORCHRUN, started
+from wirebench.diagnose.launching import started
 from wirebench.diagnose.link import FittedLink, TimedMessage, fitted
 from wirebench.errors import UserError
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
@@ -100,5 +100,5 @@ def _how(record: dict[str, Any]) -> str:
     """The command line that measures on the run's hosts, made of its own."""
     how = started(record)
     words = how.launcher if how and how.launcher else ["wirebench", "cluster", "run", "--hosts", "2", "--"]
-    program = ["-m", "wirebench"] if any(Path(word).name in TORCHRUN for word in words) else ["wirebench"]
+    program = ["-m", "wirebench"] if is_torchrun(words) else ["wirebench"]
     return f"{shlex.join([*words, *program])} diagnose RECORD --measure"

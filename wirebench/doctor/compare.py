@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from wirebench.doctor.answers import FACTS
 from wirebench.doctor.wire import LinkTimes
 from wirebench.topology.rates import show_rate
+from wirebench.utils.own import set_up
 
 CLOCK_SECONDS = 1.0
 """Clocks may differ by this much: records and logs are put side by side by time, nothing else depends on it."""
@@ -33,7 +34,7 @@ class HostFinding(NamedTuple):
 
 def mends(folder: str) -> dict[str, str]:
     """What to do about a fact that differs; {most} is what most hosts have. folder: quoted for a shell."""
-    setup = f"run make setup in {folder} there"
+    setup = f"run {set_up(folder)} there"
     return {
         "commit": f"git -C {folder} fetch && git -C {folder} checkout {{most}} there",
         "dirty": f"git -C {folder} status says which files there",

@@ -30,6 +30,7 @@ from wirebench.cluster.signals import Relay
 from wirebench.errors import UserError
 from wirebench.utils.cli import parser_of
 from wirebench.utils.console import console
+from wirebench.utils.own import ours
 
 DEFAULT_LINK = "1gbit"
 DEFAULT_NAME = "cluster"
@@ -177,14 +178,10 @@ def _plan(options: argparse.Namespace) -> ClusterPlan:
 
 
 def _command(words: list[str], plan: ClusterPlan) -> list[str]:
-    """The command as the ranks run it: `python` is this interpreter and `wirebench` this program.
-
-    train.py learns how slow its cluster is.
-    """
+    """The command as the ranks run it; what trains learns how slow its cluster is."""
     if not words:
-        raise UserError("which command? Put it after --, for example: run --hosts 2 -- python train.py CONFIG.toml")
-    own = {"python": [sys.executable], "wirebench": [sys.executable, "-m", "wirebench"]}
-    command = [*own.get(words[0], words[:1]), *words[1:]]
+        raise UserError("which command? Put it after --, for example: run --hosts 2 -- wirebench train CONFIG.toml")
+    command = ours(words)
     if shutil.which(command[0]) is None:
         raise UserError(f"no such command: {command[0]}")
     if plan.dilation == 1:

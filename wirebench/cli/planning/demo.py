@@ -39,6 +39,7 @@ from wirebench.traces import inputs
 from wirebench.utils import this_machine
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import columns, console, with_room
+from wirebench.utils.own import ours
 from wirebench.utils.package import CONFIGS
 
 CONFIG = CONFIGS / "demo.toml"
@@ -101,7 +102,7 @@ def _begin(name: str, seed: int, folder: Path) -> "subprocess.Popen[str]":
     """Start a training on virtual workers."""
     words = [*METHODS[name], f"train.seed={seed}", f"output.dir={folder}", f"engine.workers={WORKERS}"]
     return subprocess.Popen(
-        [sys.executable, "-m", "wirebench", "train", str(CONFIG), *ALONE, *words],
+        ours(["wirebench", "train", str(CONFIG), *ALONE, *words]),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
