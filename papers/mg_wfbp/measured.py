@@ -8,13 +8,14 @@ from papers.findings import Finding, of_rows
 from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
 from papers.page import Page
 from papers.rows import Row, cluster, load, times_faster, with_energy
+from papers.timelines import FORMERLY_ALL_GATHER, spans_of
 from wirebench.exchange.reduce_scatter import WAIT
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import NotedRun
-from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, TRACE, spans_of
+from wirebench.telemetry.timeline import ALL_GATHER, TRACE
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 

@@ -13,9 +13,10 @@ from papers.page import Page
 from papers.published import load as published
 from papers.rows import NEEDS, Row, by_label, size, with_energy
 from papers.speed.parts import DENSE, PAIRS, SPARSELOCO, STREAMED, WAITING
+from papers.timelines import spans_of
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
-from wirebench.telemetry.timeline import TRACE, spans_of
+from wirebench.telemetry.timeline import TRACE
 from wirebench.utils.markdown import table
 
 HEAD = (

@@ -160,7 +160,7 @@ def _plus(one: Line, other: Line) -> Line:
 
 def _level_costs(n: float, topology: Topology, alpha: float) -> Iterator[tuple[int, float]]:
     """(l, T_r) for every kind of branch x and every level l from its own to the root's."""
-    for lineage in topology.lineages:
+    for lineage in _lineages(topology):
         held, rate = n, _rate(lineage[0])
         for level, ancestor in enumerate(lineage, _depth(topology) - len(lineage)):
             yield level, reduce_scatter_seconds(held, ancestor.degree, rate, alpha)
@@ -168,8 +168,14 @@ def _level_costs(n: float, topology: Topology, alpha: float) -> Iterator[tuple[i
 
 
 def _depth(topology: Topology) -> int:
-    return max(map(len, topology.lineages))
+    return len(topology.levels)
 
 
 def _rate(branch: Branch) -> float:
     return branch.link(math.inf).bytes_per_second
+
+
+def _lineages(topology: Topology) -> list[tuple[Branch, ...]]:
+    """Each branch with those above it, up to the root."""
+    branches = topology.branches
+    return [tuple(branches[path[:depth]] for depth in range(len(path), -1, -1)) for path in branches]

@@ -27,7 +27,7 @@ from wirebench.dropin.comm_hook import CommHook
 from wirebench.training.loop import train_step
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
-from wirebench.training.progress import NullProgress
+from wirebench.training.progress import silent
 from wirebench.training.trainer import Trainer
 
 STEPS, DENSE_STEPS, RATE, BATCH, CAP_MB = 6, 2, 0.05, 8, 0.02
@@ -94,7 +94,7 @@ def through_train(run: Trainer, begun: Sequence[Tensor]) -> nn.Module:
     with torch.no_grad():
         for parameter, value in zip(worker.model.parameters(), begun, strict=True):
             parameter.copy_(value)
-    run.step_log.progress = NullProgress()  # its lines would stand between the results
+    run.step_log.progress = silent()  # its lines would stand between the results
     run.start_clock()
     batches = iter([batch(step) for step in range(DENSE_STEPS, STEPS)])
     for _ in range(DENSE_STEPS, STEPS):

@@ -14,7 +14,7 @@ from wirebench import compressors
 from wirebench.compose.bookkeeping import residual_watch_of
 from wirebench.compose.resolve import compressor_of
 from wirebench.config import loader
-from wirebench.training.progress import NullProgress
+from wirebench.training.progress import silent
 from wirebench.training.residual_watch import TURNOVERS, ResidualWatch
 
 
@@ -105,7 +105,7 @@ def test_what_is_watched(words: list[str], watched: int) -> None:
     settings = loader.load(CONFIG, words)
     lane: Any = SimpleNamespace(compressor=compressor_of(settings), flat=SimpleNamespace(numel=10_000))
     lane.world = SimpleNamespace(size=2)
-    guard = residual_watch_of(settings, [lane], [], NullProgress(), 0)
+    guard = residual_watch_of(settings, [lane], [], silent(), 0)
     turnovers = TURNOVERS / lane.compressor.sent_share(10_000)
     assert (guard.settled_steps if guard else 0) == pytest.approx(watched * turnovers)
 

@@ -17,7 +17,6 @@ from wirebench.record import schema
 from wirebench.record.archive import archive_previous_run
 from wirebench.record.steps_file import open_steps
 from wirebench.simulation import trace
-from wirebench.telemetry.timeline import timeline_spans
 from wirebench.topology import topology_file
 from wirebench.utils import files, json_lines
 from wirebench.utils.cli import check_outputs
@@ -153,7 +152,7 @@ def test_what_is_no_file_is_not_waited_for(kind: str, why: str, tmp_path: Path, 
     path = made(kind, tmp_path)
     assert here(2, [path, f"output.dir={tmp_path / 'run'}"]) == 2
     assert capsys.readouterr().err == f"error: {path}: cannot be read: {why}\n"
-    for read in (trace.load, topology_file.load, timeline_spans, lambda path: json_lines.load(path, "a", "b")):
+    for read in (trace.load, topology_file.load, lambda path: json_lines.load(path, "a", "b")):
         with pytest.raises(UserError, match=f"{why}"):
             read(path)
     if kind != "folder":

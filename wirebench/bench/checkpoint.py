@@ -30,7 +30,7 @@ from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.loop import train_step
-from wirebench.training.progress import NullProgress
+from wirebench.training.progress import silent
 from wirebench.training.trainer import Trainer
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import write_atomically
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     """Let turns with and without a checkpoint alternate; rank 0 prints the result."""
     run = compose(settings(options, folder, engine.size), engine)
-    run.step_log.progress = NullProgress()  # its lines would stand between the results
+    run.step_log.progress = silent()  # its lines would stand between the results
     batches = [run.workers[0].shard.train(0)]
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     stalls: list[float] = []

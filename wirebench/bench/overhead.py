@@ -42,7 +42,7 @@ from wirebench.telemetry.timers import DeviceTimer, timer_for
 from wirebench.training.loop import train_step
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
-from wirebench.training.progress import NullProgress
+from wirebench.training.progress import silent
 from wirebench.training.trainer import Trainer
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import write_atomically
@@ -152,7 +152,7 @@ def steps_of_a_side(options: argparse.Namespace) -> int:
 def ours(run: Trainer) -> Callable[[], None]:
     """One step of train.py."""
     batches = [run.workers[0].shard.train(0)]
-    run.step_log.progress = NullProgress()  # its lines would stand between the results
+    run.step_log.progress = silent()  # its lines would stand between the results
     run.start_clock()
 
     def step() -> None:

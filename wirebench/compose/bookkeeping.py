@@ -24,7 +24,7 @@ from wirebench.telemetry.gpu_watch import GpuWatch
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.telemetry.wire_stats import Traffic
 from wirebench.training.elastic.launchers import launcher_of
-from wirebench.training.progress import NullProgress, Progress
+from wirebench.training.progress import Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 
@@ -80,7 +80,7 @@ def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
 
 
 def residual_watch_of(
-    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
+    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress, begin: int
 ) -> ResidualWatch | None:
     """The watch that warns if the residual grows without bound; None for a method whose residual cannot.
 

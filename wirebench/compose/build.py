@@ -41,7 +41,7 @@ from wirebench.training.elastic.launchers import launcher_of
 from wirebench.training.elastic.warden import Warden
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
-from wirebench.training.progress import NullProgress, Progress
+from wirebench.training.progress import Progress, silent
 from wirebench.training.replica import Replica
 from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import Holder, Stateful, TrainState
@@ -107,7 +107,7 @@ def _assemble(
     lanes, driver, calibration = connected
     directory, traffic = folder.directory, traffic_of(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
-    progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else NullProgress()
+    progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else silent()
     identity = _identity(settings, workers[0])
     states: Sequence[Holder] = driver.holders or [compressor_of(settings)]
     health, warnings = Health(lanes), list[str]()

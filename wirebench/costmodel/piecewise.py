@@ -52,10 +52,6 @@ class Piecewise:
         """Elements at which lines begin, from 0 on."""
         return tuple(self._sizes)
 
-    def of_all(self, numels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Seconds of exchanges of many sizes, each to the last digit as by itself."""
-        return self.on_lines(*lines(self.sizes, numels))
-
     def on_lines(self, place: NDArray[np.intp], beyond: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of exchanges `beyond` the begins of these lines, as `lines` of `sizes` finds them."""
         seconds, slopes = self._lines

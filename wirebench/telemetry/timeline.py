@@ -9,35 +9,12 @@ from typing import Any, NamedTuple
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
-from wirebench.errors import UserError
-from wirebench.utils import user_files
 from wirebench.utils.files import write_atomically
-from wirebench.utils.parsing import json_of
 
 TRACE = "trace.json"
 """Name of a run's saved trace."""
 ALL_GATHER = "all-gather"
 """What the name of a span ends with in which a split schedule runs the second part of a bucket's exchange."""
-FORMERLY_ALL_GATHER = "handed out"
-"""What it ended with before that; results/ has such traces."""
-
-
-def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
-    """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
-    text = user_files.read(path)
-    try:
-        return spans_of(json_of(text), path)
-    except ValueError as error:
-        raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
-
-
-def spans_of(saved: Any, path: Path) -> list[tuple[str, float, float]]:
-    """The spans of what was read of a trace at `path`, none of None; UserError for what is no trace."""
-    try:
-        drawn = [event for event in ([] if saved is None else saved["traceEvents"]) if event["ph"] == "X"]
-        return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
 
 
 class _Span(NamedTuple):

@@ -194,18 +194,6 @@ class Topology:
         return chains
 
     @cached_property
-    def lineages(self) -> tuple[tuple[Branch, ...], ...]:
-        """A branch and those above it, up to the root: one of each kind, by its links' speeds and all their degrees.
-
-        Of thousands of machines most are alike.
-        """
-        kinds: dict[tuple[tuple[Link, ...], tuple[int, ...]], tuple[Branch, ...]] = {}
-        for path, branch in self.branches.items():
-            above = tuple(self.branches[path[:depth]] for depth in range(len(path), -1, -1))
-            kinds.setdefault((branch.links, tuple(each.degree for each in above)), above)
-        return tuple(kinds.values())
-
-    @cached_property
     def degrees(self) -> tuple[int, ...] | None:
         """delta_0 to delta_(L-1), the lowest level first, if all branches of a level have one degree; else None.
 

@@ -36,7 +36,8 @@ class Progress:
 
     def start(self, total_steps: int, first_step: int) -> None:
         """Begin to show steps first_step (from 0) to total_steps - 1."""
-        tell_of_loss()
+        if not self._console.quiet:
+            tell_of_loss()
         self._total_steps, self._first_step = total_steps, first_step
         self._began = self._printed = self._now()
         if self._on_terminal():
@@ -82,6 +83,8 @@ class Progress:
 
     def result(self, record: dict[str, Any]) -> None:
         """Print the table of the run's own record, and remarks on it."""
+        if self._console.quiet:
+            return  # this rank's record is a part of it
         self._console.print(compare.table([record]), soft_wrap=not self._on_terminal())
         for line in compare.remarks(record):
             self._print(line)
@@ -94,7 +97,7 @@ class Progress:
 
     def _on_terminal(self) -> bool:
         # Asked of the stream: rich's own answer can be forced by the environment, and plain lines must stay plain.
-        return self._console.file.isatty() and not self._console.is_dumb_terminal
+        return self._console.file.isatty() and not (self._console.is_dumb_terminal or self._console.quiet)
 
     def _remaining(self, done: int, now: float) -> str:
         """Time to go at the pace so far, evaluation and checkpoints included."""
@@ -105,31 +108,9 @@ class Progress:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-class NullProgress:
-    """Takes what Progress takes and shows nothing: for every rank but 0."""
-
-    def start(self, total_steps: int, first_step: int) -> None:
-        """Show nothing."""
-
-    def step(
-        self, step: int, epoch: int, images_per_second: float, loss: float, wire_megabytes_per_second: float
-    ) -> None:
-        """Show nothing."""
-
-    def evaluation(self, done: int, batches: int) -> None:
-        """Show nothing."""
-
-    def epoch(self, epoch: int, loss: float, top1: float | None, seconds: float) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def result(self, record: dict[str, Any]) -> None:
-        """Show nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+def silent() -> Progress:
+    """Progress that shows nothing: of every rank but 0."""
+    return Progress(console=Console(quiet=True))
 
 
 def _live_line(console: Console) -> LiveLine:

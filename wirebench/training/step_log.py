@@ -10,7 +10,7 @@ from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.step_stats import StepSeries, StepTimes
 from wirebench.training.divergence import Guard
-from wirebench.training.progress import NullProgress, Progress
+from wirebench.training.progress import Progress
 
 
 class _Facts(NamedTuple):
@@ -34,7 +34,7 @@ class StepLog:
         clock: Clock,
         guard: Guard,
         record: RunRecord | NullRecord,
-        progress: Progress | NullProgress,
+        progress: Progress,
         world_size: int,
     ) -> None:
         self.world_size = world_size

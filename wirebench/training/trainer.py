@@ -29,7 +29,7 @@ from wirebench.training import run_summary
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
 from wirebench.training.elastic.commits import Commits
-from wirebench.training.progress import NullProgress, Progress
+from wirebench.training.progress import Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
@@ -62,7 +62,7 @@ class Trainer:
     timeline: Timeline
     traffic: Traffic
     record: RunRecord | NullRecord
-    progress: Progress | NullProgress
+    progress: Progress
     step_log: StepLog
     checkpoints: Checkpoints
     stopper: Stopper

@@ -1,0 +1,18 @@
+"""Spans of the traces that runs have saved (wirebench/telemetry/timeline.py)."""
+
+from pathlib import Path
+from typing import Any
+
+from wirebench.errors import UserError
+
+FORMERLY_ALL_GATHER = "handed out"
+"""What it ended with before that; results/ has such traces."""
+
+
+def spans_of(saved: Any, path: Path) -> list[tuple[str, float, float]]:
+    """The spans of what was read of a trace at `path`, none of None; UserError for what is no trace."""
+    try:
+        drawn = [event for event in ([] if saved is None else saved["traceEvents"]) if event["ph"] == "X"]
+        return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
