@@ -181,25 +181,38 @@ def read_off(collective: Collective, topology: Topology) -> RoundCounts | None:
         {rank: number for number, branch in enumerate(level) for rank in branch.ranks} for level in topology.levels[:-1]
     ]
     moves = ([(m.src, m.dst, len(m.origins)) for m in each] for each in gather_moves(of_ranks, size, topology.ranks))
-    gathers = _merged(_round(each, groups, 1, adds=False) for each in moves)
+    gathers = _merged(counted for each in moves for counted in _rounds(each, groups, 1, adds=False))
     return RoundCounts(_halves(whole, groups, ITEMS_PER_RANK * size), gathers, _halves(uncut, groups, 1))
 
 
 Groups = Sequence[Mapping[int, int]]
 """For each level below the root the group of every rank that is in one."""
+Sent = tuple[int, int, int]
+"""A message: source, destination, items."""
 
 
 def _halves(plan: Plan, groups: Groups, items: int) -> list[EqualRounds]:
     halves = ((plan.reduce, True), (plan.copy, False))
     return _merged(
-        _round([(m.src, m.dst, m.stop - m.start) for m in messages(transfers)], groups, items, adds)
+        each
         for rounds, adds in halves
         for transfers in rounds
+        for each in _rounds([(m.src, m.dst, m.stop - m.start) for m in messages(transfers)], groups, items, adds)
     )
 
 
-def _round(sent: Sequence[tuple[int, int, int]], groups: Groups, items: int, adds: bool) -> EqualRounds:
-    """Messages (source, destination, items) as rounds: as many as the busiest rank sends or gets messages."""
+def _rounds(sent: Sequence[Sent], groups: Groups, items: int, adds: bool) -> list[EqualRounds]:
+    """A round of messages, as several where ranks send or get several: those within a machine first, and so on."""
+    ports = Counter((rank, out) for src, dst, _ in sent for rank, out in ((src, True), (dst, False)))
+    if max(ports.values()) == 1:
+        return [_round(sent, groups, items, adds)]
+    met = [sum(group_of.get(src) != group_of.get(dst) for group_of in groups) for src, dst, _ in sent]
+    levels = [[each for each, at in zip(sent, met, strict=True) if at == level] for level in sorted(set(met))]
+    return [_round(each, groups, items, adds) for each in levels]
+
+
+def _round(sent: Sequence[Sent], groups: Groups, items: int, adds: bool) -> EqualRounds:
+    """Messages as rounds: as many as the busiest rank sends or gets messages."""
     count, carried = Counter[tuple[int, bool]](), Counter[tuple[int, bool]]()
     for src, dst, length in sent:
         for port in ((src, True), (dst, False)):

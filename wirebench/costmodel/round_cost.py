@@ -38,13 +38,6 @@ class _Crossed(NamedTuple):
     ways: tuple[tuple[float, float], ...]
 
 
-class _Order(NamedTuple):
-    """Rounds that cost the same once each, and how many times the one at which place comes, in order."""
-
-    distinct: list[EqualRounds]
-    order: list[tuple[float, int]]
-
-
 class RoundCost:
     """Seconds of a collective on a topology, by its rounds.
 
@@ -70,7 +63,6 @@ class RoundCost:
         above = [[each for each in level if isinstance(each.children[0], Branch)] for level in levels[1:]]
         self._network = [_kinds(each) for each in above]
         self._ways: dict[tuple[float, ...], _Crossed] = {}
-        self._orders: dict[tuple[EqualRounds, ...], _Order] = {}
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
         """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
@@ -107,29 +99,7 @@ class RoundCost:
         return self._seconds([inside, outside] if ranks > each else [inside], num_bytes, self._kinds.others)
 
     def _seconds(self, rounds: Sequence[EqualRounds], num_bytes: float, processor: Processor) -> float:
-        key = tuple(rounds)
-        if key not in self._orders:
-            self._orders[key] = self._order(rounds)
-        distinct, order = self._orders[key]
-        seconds = [sum(self._costs(each, each.share * num_bytes, processor)) for each in distinct]
-        total = 0.0
-        for times, place in order:
-            total += times * seconds[place]
-        return total
-
-    def _order(self, rounds: Sequence[EqualRounds]) -> _Order:
-        places: dict[tuple[float, tuple[float, ...], bool], int] = {}
-        distinct: list[EqualRounds] = []
-        order: list[tuple[float, int]] = []
-        for each in rounds:
-            if each.times:
-                # A copy half mirrors its reduce half: where adding costs nothing, its rounds cost the same.
-                key = (each.share, each.crossing, each.adds and self.topology.reduce_seconds_per_byte > 0)
-                if key not in places:
-                    places[key] = len(distinct)
-                    distinct.append(each)
-                order.append((each.times, places[key]))
-        return _Order(distinct, order)
+        return sum(each.times * sum(self._costs(each, each.share * num_bytes, processor)) for each in rounds)
 
     def _costs(self, each: EqualRounds, message_bytes: float, processor: Processor) -> _Costs:
         """A round's costs. A rank sends one message and receives one, so that its processor works at two ends."""
