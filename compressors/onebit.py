@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Groups, by_layer, by_row, reduce, widths
 from wirebench.compressors.bits.fields import WORD_BYTES
 from wirebench.compressors.bits.signs import SIGN_PLACE, Signs
@@ -74,7 +75,13 @@ class OneBit(Method):
 
 def means(x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
     """The means of every group's numbers without and with a minus, fp32; 0 where there are none."""
-    above, below, negative = reduce(x, groups, (_above, torch.add), (_below, torch.add), (_negative, torch.add))
+    if kernels.usable(x):
+        from wirebench.compressors.kernels.segments import reduced
+
+        above, below, count = reduced(x, groups, "sides")
+        negative = -count.view(torch.int32)
+    else:
+        above, below, negative = reduce(x, groups, (_above, torch.add), (_below, torch.add), (_negative, torch.add))
     positive = widths(groups, x.device) + negative  # counted as -1 each
     return above / positive.clamp_(min=1), below / negative.neg_().clamp_(min=1)
 

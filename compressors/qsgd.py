@@ -62,7 +62,7 @@ class QSGD(Method):
         messages = yield Gather(message, values=words.numel())
         with phase("decode"):
             parts = [each.split([norms.numel(), words.numel()]) for each in messages]
-            return code.decode_each([(w, n.view(torch.float32) / world.size) for n, w in parts], grad)
+            return code.decode_each([(w, n.view(torch.float32)) for n, w in parts], grad)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The words, and a norm for each chunk."""

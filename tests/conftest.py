@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 from wirebench.errors import UserError
@@ -19,6 +20,9 @@ from wirebench.utils import this_machine
 LONG = {"distributed", "dropin", "doctor", "elastic", "fuzz", "comm"}
 """Folders whose tests start processes or read all results. They come first: a file of a few long tests that is the last
 one (pytest-xdist's own order is by number) leaves the other core with nothing to do."""
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 
 settings.register_profile("day", max_examples=20, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)

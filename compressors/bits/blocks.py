@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.gradient.flat import Bucket, Layer
 
 CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 22
@@ -145,6 +146,10 @@ def cut(groups: Groups, size: int) -> tuple[Block, ...]:
 
 def reduce(x: Tensor, groups: Groups, *wanted: tuple[Measure, Combine]) -> list[Tensor]:
     """One pass over `x`: for every wanted (measure, combine) the numbers of all groups, shape (groups,)."""
+    if kernels.usable(x):
+        from wirebench.compressors.kernels.segments import reduced
+
+        return [reduced(x, groups, measure.__name__)[0] for measure, _ in wanted]
     numbers: list[list[Tensor]] = [[] for _ in wanted]
     size = block_numel(x.device)
     for block, values in zip(cut(groups, size), x.split(size), strict=True):
@@ -186,6 +191,10 @@ MAGNITUDES = (magnitudes, torch.add)
 
 def largest(x: Tensor, groups: Groups) -> Tensor:
     """The largest magnitude of each group."""
+    if kernels.usable(x):
+        from wirebench.compressors.kernels.segments import reduced
+
+        return reduced(x, groups, "largest")[0]
     high, low = reduce(x, groups, HIGHEST, LOWEST)
     return torch.maximum(high, low.neg_())
 

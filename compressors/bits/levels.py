@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Block, Groups, Scales, cut
 from wirebench.compressors.bits.fields import Fields
-from wirebench.compressors.bits.noise import Noise
+from wirebench.compressors.bits.noise import Noise, drawn
 
 INSIDE = 1 - 2**-21
 """Factor on a limit that is also the scale: float32 rounds values / scale * levels by less, so none gets too high."""
@@ -30,7 +31,12 @@ class Levels:
         # With 2^exponent >= levels added nothing is negative, and cutting off the fraction is rounding down.
         self.exponent = (levels - 1).bit_length()
         self.fields = Fields(width, device, base=1 << self.exponent)
-        self.blocks = cut(groups, self.fields.block_numel)
+        self.groups = groups
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The bucket's blocks."""
+        return cut(self.groups, self.fields.block_numel)
 
     def encode(
         self,
@@ -46,6 +52,8 @@ class Levels:
         limits    clip to these instead, not above the scales, of groups that are one run each, and less than a
                   millionth inside them, so that nothing is rounded up beyond the highest level
         """
+        if kernels.usable(x):
+            return self._encode_at_once(x, scales, generator, feedback, limits)
         per_scale = Scales(torch.where(scales > LEAST_SCALE, self.levels / scales, 0.0))
         steps = Scales(scales / -self.levels)
         words = torch.empty(self.fields.words(x.numel()), dtype=torch.int32, device=x.device)
@@ -72,6 +80,8 @@ class Levels:
 
         `contributions` are words, added already or not; all ranks' groups have the same scales.
         """
+        if kernels.usable(out):
+            return self._decode_at_once(contributions, scales[None], out, each=False)
         numbers, more = (self.fields.scratch(out.numel(), out.device) for _ in range(2))
         steps, parts = Scales(scales / self.levels), [self.fields.split(words) for words in contributions]
         for block, values, (first, *others) in zip(
@@ -86,9 +96,13 @@ class Levels:
         return out
 
     def decode_each(self, contributions: Sequence[tuple[Tensor, Tensor]], out: Tensor) -> Tensor:
-        """Write the sum of all (words, scales), each decoded with its own scales, in their order, to `out`."""
+        """Write the average of all (words, scales), each decoded with its own scales, in their order, to `out`."""
+        size = len(contributions)
+        if kernels.usable(out):
+            scales = kernels.stacked([each for _, each in contributions]) / size
+            return self._decode_at_once([words for words, _ in contributions], scales, out, each=True)
         numbers, y = self.fields.scratch(out.numel(), out.device), torch.empty_like(out[: self.fields.block_numel])
-        steps = [Scales(scales / self.levels) for _, scales in contributions]
+        steps = [Scales(scales / size / self.levels) for _, scales in contributions]
         parts = [self.fields.split(words) for words, _ in contributions]
         for block, values, ranks in zip(
             self.blocks, out.split(self.fields.block_numel), zip(*parts, strict=True), strict=True
@@ -98,6 +112,32 @@ class Levels:
                 read = y[: block.numel].copy_(self.fields.unpack(words, numbers)[: block.numel])
                 for rows, levels, factor in zip(block.rows(values), block.rows(read), block.of(step), strict=True):
                     rows.addcmul_(levels, factor)
+        return out
+
+    def _encode_at_once(
+        self,
+        x: Tensor,
+        scales: Tensor,
+        generator: torch.Generator | None,
+        feedback: bool,
+        limits: Tensor | None,
+    ) -> Tensor:
+        from wirebench.compressors.kernels.fields import encode_levels, words_of_tile
+
+        words = torch.empty(self.fields.words(x.numel()), dtype=torch.int32, device=x.device)
+        tile = words_of_tile(self.fields.per_word) * self.fields.per_word
+        noise = drawn(x.numel(), tile, self.exponent, generator) if generator else None
+        encode_levels(
+            x, self.groups, scales, words, levels=self.levels, least_scale=LEAST_SCALE, base=self.fields.base,
+            width=self.fields.width, noise=noise, feedback=feedback, limits=limits, inside=INSIDE,
+        )  # fmt: skip
+        return words
+
+    def _decode_at_once(self, words: Sequence[Tensor], scales: Tensor, out: Tensor, each: bool) -> Tensor:
+        from wirebench.compressors.kernels.fields import decode_levels
+
+        width = self.fields.width
+        decode_levels(kernels.stacked(words), self.groups, scales, out, levels=self.levels, width=width, each=each)
         return out
 
 

@@ -16,6 +16,17 @@ ROW = 4096
 MANTISSA_BITS, EXPONENT_BIAS = 23, 127
 
 
+def drawn(numel: int, block: int, exponent: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The row, int32, and the words of each block's stretches, int32 (blocks, stretches); see Noise."""
+    bits, device = MANTISSA_BITS - exponent, generator.device
+    assert bits > 0, "no bits are left for the draw"
+    row_numel = min(ROW, numel)
+    row = torch.randint(1 << bits, (row_numel,), dtype=torch.int32, generator=generator, device=device)
+    shape = (-(-numel // block), -(-min(block, numel) // row_numel))
+    words = torch.randint(1 << bits, shape, dtype=torch.int32, generator=generator, device=device)
+    return row | ((EXPONENT_BIAS + exponent) << MANTISSA_BITS), words
+
+
 class Noise:
     """Draws for `numel` elements, cut into blocks of `block` elements.
 
@@ -24,16 +35,10 @@ class Noise:
     """
 
     def __init__(self, numel: int, block: int, exponent: int, generator: torch.Generator) -> None:
-        device = generator.device
-        bits = MANTISSA_BITS - exponent
-        assert bits > 0, "no bits are left for the draw"
-        self.row_numel = min(ROW, numel)
-        stretches = -(-min(block, numel) // self.row_numel)
-        row = torch.randint(1 << bits, (self.row_numel,), dtype=torch.int32, generator=generator, device=device)
-        self._row = row | ((EXPONENT_BIAS + exponent) << MANTISSA_BITS)
-        shape = (-(-numel // block), stretches, 1)
-        self._words = torch.randint(1 << bits, shape, dtype=torch.int32, generator=generator, device=device).unbind()
-        self._draws = torch.empty((stretches, self.row_numel), dtype=torch.int32, device=device)
+        self._row, words = drawn(numel, block, exponent, generator)
+        self.row_numel = self._row.numel()
+        self._words = words.unsqueeze(-1).unbind()
+        self._draws = torch.empty((words.shape[1], self.row_numel), dtype=torch.int32, device=words.device)
         self._floats = self._draws.view(torch.float32).view(-1)
 
     def block(self, number: int, numel: int) -> Tensor:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wirebench.compressors.bits.blocks import Groups, Scales, cut
+from wirebench.compressors import kernels
+from wirebench.compressors.bits.blocks import Block, Groups, Scales, cut
 from wirebench.compressors.bits.fields import Fields
 
 SIGN_PLACE = 31
@@ -24,7 +25,12 @@ class Signs:
 
     def __init__(self, groups: Groups, device: torch.device, width: int = 1, raised: bool = False) -> None:
         self.fields = Fields(width, device, base=-1 if raised else 0)
-        self.blocks = cut(groups, self.fields.block_numel)
+        self.groups = groups
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The bucket's blocks."""
+        return cut(self.groups, self.fields.block_numel)
 
     def encode(self, x: Tensor, pair: tuple[Tensor, Tensor] | None = None, zeros_are_negative: bool = False) -> Tensor:
         """Words for the signs of `x`.
@@ -33,6 +39,12 @@ class Signs:
         zeros_are_negative  +0 counts as negative, and -0 as positive
         """
         fields, words = self.fields, torch.empty(self.fields.words(x.numel()), dtype=torch.int32, device=x.device)
+        if kernels.usable(x):
+            from wirebench.compressors.kernels.fields import encode_signs
+
+            base, below = fields.base, zeros_are_negative
+            encode_signs(x, self.groups, words, pair=pair, zeros_are_negative=below, width=fields.width, base=base)
+            return words
         numbers, y = fields.scratch(x.numel(), x.device), torch.empty_like(x[: fields.block_numel])
         high, gap = (Scales(pair[0]), Scales(pair[1] - pair[0])) if pair else (None, None)
         for block, values, packed in zip(self.blocks, x.split(fields.block_numel), fields.split(words), strict=True):
@@ -51,6 +63,12 @@ class Signs:
     def decode(self, contributions: Sequence[tuple[Tensor, Tensor, Tensor]], out: Tensor) -> Tensor:
         """Write the average of what all ranks' (words, high, low) stand for, in their order, to `out`."""
         size, fields = len(contributions), self.fields
+        if kernels.usable(out):
+            from wirebench.compressors.kernels.fields import decode_signs
+
+            words, highs, lows = map(kernels.stacked, zip(*contributions, strict=True))
+            decode_signs(words, self.groups, highs, lows, out)
+            return out
         numbers, y = fields.scratch(out.numel(), out.device), torch.empty_like(out[: fields.block_numel])
         base = Scales(torch.stack([high / size for _, high, _ in contributions]).sum(0))
         gaps = [Scales((high - low) / size) for _, high, low in contributions]
@@ -68,6 +86,11 @@ class Signs:
     def decode_vote(self, contributions: Sequence[Tensor], plus: float, scales: Tensor, out: Tensor) -> Tensor:
         """Write the sign of (the sum of all words' numbers, plus `plus`) times the group's scale to `out`."""
         fields, factors = self.fields, Scales(scales)
+        if kernels.usable(out):
+            from wirebench.compressors.kernels.fields import decode_vote
+
+            decode_vote(kernels.stacked(contributions), self.groups, scales, out, plus=plus, width=fields.width)
+            return out
         numbers, more = (fields.scratch(out.numel(), out.device) for _ in range(2))
         parts = zip(*(fields.split(words) for words in contributions), strict=True)
         for block, values, ranks in zip(self.blocks, out.split(fields.block_numel), parts, strict=True):

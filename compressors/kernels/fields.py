@@ -1,0 +1,264 @@
+"""Numbers of few bits packed into words, and what they stand for: levels, and signs with two values a group.
+
+A tile has `words_of_tile(width)` words; field f of them holds the f-th part of the tile, as `bits/fields.py` has it for
+blocks of that size.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wirebench.compressors.bits.blocks import Groups
+from wirebench.compressors.kernels.segments import of_places, tiles_of
+
+TILE = 8192
+"""Elements of a tile, about."""
+LEAST_WORDS = 256
+WORD_BITS = 32
+
+
+def words_of_tile(per_word: int) -> int:
+    """Words of a tile whose words have `per_word` fields: a power of two."""
+    return max(LEAST_WORDS, 1 << (TILE // per_word).bit_length() - 1)
+
+
+def encode_levels(
+    x: Tensor,
+    groups: Groups,
+    scales: Tensor,
+    words: Tensor,
+    *,
+    levels: int,
+    least_scale: float,
+    base: int,
+    width: int,
+    noise: tuple[Tensor, Tensor] | None,
+    feedback: bool,
+    limits: Tensor | None,
+    inside: float,
+) -> None:
+    """Write the words of `x`; the twin is `Levels.encode`, for the meaning of all else see there.
+
+    noise  the row, and the words of each tile's stretches (`bits/noise.py`); None: rounded to the nearest
+    """
+    per_word = WORD_BITS // width
+    tile = words_of_tile(per_word)
+    table = tiles_of(groups, tile * per_word, x.device)
+    row, draws = noise or (words, words)
+    _encode_levels[(len(table.first),)](
+        x, words, scales, scales if limits is None else limits, table.starts, table.first, table.last, row, draws,
+        x.numel(), levels, least_scale, base, inside, row.numel(), draws.shape[1] if noise else 0,
+        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
+        NOISY=noise is not None, FEEDBACK=feedback, LIMITED=limits is not None,
+    )  # fmt: skip
+
+
+def decode_levels(
+    words: Tensor, groups: Groups, scales: Tensor, out: Tensor, *, levels: int, width: int, each: bool
+) -> None:
+    """Write what the ranks' `words`, (ranks, words), stand for to `out`.
+
+    each   every rank has scales of its own, `scales` is (ranks, groups), and contributions are added as numbers: the
+           twin is `Levels.decode_each`. Otherwise `scales` is (1, groups), and levels are added: `Levels.decode_sum`
+    """
+    per_word = WORD_BITS // width
+    tile = words_of_tile(per_word)
+    table = tiles_of(groups, tile * per_word, out.device)
+    _decode_levels[(len(table.first),)](
+        words, scales, out, table.starts, table.first, table.last, out.numel(), levels,
+        len(words), words.stride(0), scales.stride(0),
+        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk, EACH=each,
+    )  # fmt: skip
+
+
+def encode_signs(
+    x: Tensor, groups: Groups, words: Tensor, *, pair: tuple[Tensor, Tensor] | None, zeros_are_negative: bool,
+    width: int, base: int,
+) -> None:  # fmt: skip
+    """Write the words of the signs of `x`; the twin is `Signs.encode`."""
+    per_word = WORD_BITS // width
+    tile = words_of_tile(per_word)
+    table = tiles_of(groups, tile * per_word, x.device)
+    high, low = pair or (x, x)
+    _encode_signs[(len(table.first),)](
+        x, words, high, low, table.starts, table.first, table.last, x.numel(), base,
+        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
+        FEEDBACK=pair is not None, BELOW=int(zeros_are_negative),
+    )  # fmt: skip
+
+
+def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor, out: Tensor) -> None:
+    """Write the average of what the ranks' signs, (ranks, words), stand for; high and low are (ranks, groups), each.
+
+    The twin is `Signs.decode`.
+    """
+    tile = words_of_tile(WORD_BITS)
+    table = tiles_of(groups, tile * WORD_BITS, out.device)
+    _decode_signs[(len(table.first),)](
+        words, high, low, out, table.starts, table.first, table.last, out.numel(),
+        len(words), words.stride(0), high.stride(0), low.stride(0),
+        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk,
+    )  # fmt: skip
+
+
+def decode_vote(words: Tensor, groups: Groups, scales: Tensor, out: Tensor, *, plus: float, width: int) -> None:
+    """Write the sign of (the sum of the ranks' numbers, plus `plus`) times the group's scale to `out`.
+
+    The twin is `Signs.decode_vote`.
+    """
+    per_word = WORD_BITS // width
+    tile = words_of_tile(per_word)
+    table = tiles_of(groups, tile * per_word, out.device)
+    _decode_vote[(len(table.first),)](
+        words, scales, out, table.starts, table.first, table.last, out.numel(), plus, len(words), words.stride(0),
+        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
+    )  # fmt: skip
+
+
+@triton.jit
+def _part(numel, field, TILE: tl.constexpr, PER_WORD: tl.constexpr):
+    """Of this program's tile: the places of a field's elements in the tile and in the bucket, which are inside, and
+    where its words are, which are there.
+    """
+    begin = tl.program_id(0).to(tl.int64) * (TILE * PER_WORD)
+    rest = tl.minimum(numel - begin, TILE * PER_WORD)
+    count = (rest + PER_WORD - 1) // PER_WORD
+    word = tl.arange(0, TILE)
+    within = field * count + word
+    inside = (word < count) & (within < rest)
+    return within, begin + within, inside, tl.program_id(0).to(tl.int64) * TILE + word, word < count
+
+
+@triton.jit
+def _field(words, WIDTH: tl.constexpr, PER_WORD: tl.constexpr, field):
+    """The signed number in a field of each word; negative ones have borrowed from those above."""
+    if WIDTH == 32:
+        return words
+    half = tl.full(words.shape, 1 << (WIDTH - 1), tl.int32)
+    halves = half
+    for place in tl.static_range(1, PER_WORD):
+        halves = halves | (half << (place * WIDTH))
+    return (((words + halves) ^ halves) << (32 - WIDTH - field * WIDTH)) >> (32 - WIDTH)
+
+
+@triton.jit
+def _encode_levels(x, words, scales, limits, starts, firsts, lasts, row, draws,
+                   numel, levels, least_scale, base, inner, row_numel, stretches,
+                   WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+                   NOISY: tl.constexpr, FEEDBACK: tl.constexpr, LIMITED: tl.constexpr):  # fmt: skip
+    whole = tl.zeros([TILE], tl.float32)
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
+    total = tl.zeros([TILE], tl.int32)
+    for field in range(PER_WORD):
+        within, places, inside, _, there = _part(numel, field, TILE, PER_WORD)
+        values = tl.load(x + places, mask=inside, other=0.0)
+        scale = of_places(scales, places, inside, starts, first, last, CHUNK)
+        sound = scale > least_scale
+        factor = tl.where(sound, tl.div_rn(whole + levels, tl.where(sound, scale, 1.0)), 0.0)
+        clipped = values
+        if LIMITED:
+            limit = of_places(limits, places, inside, starts, first, last, CHUNK) * inner
+            clipped = tl.where(values > limit, limit, tl.where(values < -limit, -limit, values))
+        if NOISY:
+            drawn = tl.load(row + within % row_numel, mask=inside, other=0)
+            drawn ^= tl.load(draws + tl.program_id(0) * stretches + within // row_numel, mask=inside, other=0)
+            rounded = drawn.to(tl.float32, bitcast=True) + clipped * factor
+        else:
+            rounded = (base + 0.5) + clipped * factor
+        if not LIMITED:
+            rounded = tl.where(rounded < base - levels, base - levels, rounded)
+            rounded = tl.where(rounded > base + levels + 0.5, base + levels + 0.5, rounded)
+        number = tl.where(inside, rounded.to(tl.int32), base)
+        total += number << (field * WIDTH)
+        if FEEDBACK:
+            step = tl.div_rn(scale, whole - levels)
+            tl.store(x + places, values + (tl.floor(rounded) - base) * step, mask=inside)
+    bases = base
+    for place in tl.static_range(1, PER_WORD):
+        bases += base << (place * WIDTH)
+    _, _, _, word, there = _part(numel, 0, TILE, PER_WORD)
+    tl.store(words + word, total - bases, mask=there)
+
+
+@triton.jit
+def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
+                   ranks, distance, scale_distance,
+                   WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+                   EACH: tl.constexpr):  # fmt: skip
+    whole = tl.zeros([TILE], tl.float32)
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
+    for field in range(PER_WORD):
+        _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
+        total = tl.zeros([TILE], tl.int32)
+        value = tl.zeros([TILE], tl.float32)
+        for rank in range(ranks):
+            packed = tl.load(words + word, mask=there, other=0)
+            number = _field(packed, WIDTH, PER_WORD, field)
+            if EACH:
+                scale = of_places(scales + rank * scale_distance, places, inside, starts, first, last, CHUNK)
+                value += number.to(tl.float32) * tl.div_rn(scale, whole + levels)
+            else:
+                total += number
+            word += distance
+        if not EACH:
+            scale = of_places(scales, places, inside, starts, first, last, CHUNK)
+            value = total.to(tl.float32) * tl.div_rn(scale, whole + levels)
+        tl.store(out + places, value, mask=inside)
+
+
+@triton.jit
+def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base,
+                  WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+                  FEEDBACK: tl.constexpr, BELOW: tl.constexpr):  # fmt: skip
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
+    total = tl.zeros([TILE], tl.int32)
+    for field in range(PER_WORD):
+        _, places, inside, _, there = _part(numel, field, TILE, PER_WORD)
+        values = tl.load(x + places, mask=inside, other=0.0)
+        sign = (values.to(tl.int32, bitcast=True) - BELOW) >> 31
+        total += tl.where(inside, sign - base, 0) << (field * WIDTH)
+        if FEEDBACK:
+            high = of_places(highs, places, inside, starts, first, last, CHUNK)
+            low = of_places(lows, places, inside, starts, first, last, CHUNK)
+            tl.store(x + places, values + sign.to(tl.float32) * (low - high) - high, mask=inside)
+    _, _, _, word, there = _part(numel, 0, TILE, PER_WORD)
+    tl.store(words + word, total, mask=there)
+
+
+@triton.jit
+def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
+                  ranks, distance, high_distance, low_distance,
+                  PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    whole = tl.zeros([TILE], tl.float32)
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
+    for field in range(PER_WORD):
+        _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
+        base = tl.zeros([TILE], tl.float32)
+        for rank in range(ranks):
+            high = of_places(highs + rank * high_distance, places, inside, starts, first, last, CHUNK)
+            base += tl.div_rn(high, whole + ranks)
+        for rank in range(ranks):
+            packed = tl.load(words + word, mask=there, other=0)
+            high = of_places(highs + rank * high_distance, places, inside, starts, first, last, CHUNK)
+            low = of_places(lows + rank * low_distance, places, inside, starts, first, last, CHUNK)
+            sign = _field(packed, 1, PER_WORD, field).to(tl.float32)
+            base += sign * tl.div_rn(high - low, whole + ranks)
+            word += distance
+        tl.store(out + places, base, mask=inside)
+
+
+@triton.jit
+def _decode_vote(words, scales, out, starts, firsts, lasts, numel, plus, ranks, distance,
+                 WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
+    for field in range(PER_WORD):
+        _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
+        total = tl.zeros([TILE], tl.int32)
+        for _ in range(ranks):
+            packed = tl.load(words + word, mask=there, other=0)
+            total += _field(packed, WIDTH, PER_WORD, field)
+            word += distance
+        vote = total.to(tl.float32) + plus
+        sign = (vote > 0).to(tl.float32) - (vote < 0).to(tl.float32)
+        scale = of_places(scales, places, inside, starts, first, last, CHUNK)
+        tl.store(out + places, sign * scale, mask=inside)

@@ -1,0 +1,150 @@
+"""Groups of neighbours as tables on the device, and their reductions.
+
+A *piece* is a part of one group that one program of a reduction reads. A *tile* is a stretch of a bucket that one
+program of an element-wise kernel reads; it may reach over many groups, or lie within one.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wirebench.compressors.bits.blocks import Groups
+
+PIECE = 4096
+"""Elements of a piece."""
+LANES = 1024
+"""Numbers that a program collects at once."""
+
+
+class Pieces(NamedTuple):
+    """edges: where each piece begins, and where the last one ends; of_group: the first piece of each group, and the
+    number of all; both int64. most: the pieces of the group that has most.
+    """
+
+    edges: Tensor
+    of_group: Tensor
+    most: int
+
+
+class Tiles(NamedTuple):
+    """starts: where each group begins, and where the last one ends, int64; first, last: the groups in which each tile
+    begins and ends, int32. chunk: the width of all groups but the last, 0 where they differ.
+    """
+
+    starts: Tensor
+    first: Tensor
+    last: Tensor
+    chunk: int
+
+
+@lru_cache(maxsize=1024)
+def pieces_of(groups: Groups, device: torch.device) -> Pieces:
+    """The pieces of a bucket's groups."""
+    starts = _starts(groups)
+    counts = -(-np.diff(starts) // PIECE)
+    of_group = np.concatenate([[0], np.cumsum(counts)])
+    inside = np.arange(of_group[-1]) - np.repeat(of_group[:-1], counts)
+    edges = np.append(np.repeat(starts[:-1], counts) + inside * PIECE, starts[-1])
+    return Pieces(_on(edges, device), _on(of_group, device), int(counts.max(initial=0)))
+
+
+@lru_cache(maxsize=1024)
+def tiles_of(groups: Groups, numel: int, device: torch.device) -> Tiles:
+    """Tiles of `numel` elements, the last one shorter, of a bucket's groups."""
+    starts = _starts(groups)
+    begins = np.arange(0, starts[-1], numel)
+    ends = np.minimum(begins + numel, starts[-1]) - 1
+    first, last = (np.searchsorted(starts, each, side="right") - 1 for each in (begins, ends))
+    alike = len(groups) == 1 or (len(groups) == 2 and groups[1].groups == 1 and groups[1].width <= groups[0].width)
+    chunk = groups[0].width if alike else 0
+    return Tiles(_on(starts, device), _on(first, device).int(), _on(last, device).int(), chunk)
+
+
+def _starts(groups: Groups) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    widths = np.repeat([run.width for run in groups], [run.groups for run in groups])
+    return np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+
+
+def _on(numbers: "np.ndarray[Any, np.dtype[np.int64]]", device: torch.device) -> Tensor:
+    return torch.from_numpy(numbers).to(device)
+
+
+def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
+    """Numbers of each group, (numbers, groups); two launches. The twin is `blocks.reduce`.
+
+    kind  largest: the largest magnitude, NaN where there is one; squares, magnitudes: the sum of these; sides: the sum
+          of what is above 0, of what is below, and how many have a minus, whose bits are those of an int32
+    """
+    pieces, rows = pieces_of(groups, x.device), 3 if kind == "sides" else 1
+    count, many = pieces.edges.numel() - 1, pieces.of_group.numel() - 1
+    parts = x.new_empty((rows, count))
+    if count:
+        _read_pieces[(count,)](x, pieces.edges, parts, count, KIND=kind, LANES=PIECE)
+    if pieces.most <= 1:
+        return parts
+    numbers = x.new_empty((rows, many))
+    _collect[(many, rows)](parts, pieces.of_group, numbers, count, many, KIND=kind, LANES=LANES)
+    return numbers
+
+
+@triton.jit
+def _read_pieces(x, edges, parts, count, KIND: tl.constexpr, LANES: tl.constexpr):
+    """A program a piece: its numbers to `parts`, (rows, count)."""
+    piece = tl.program_id(0)
+    begin, end = tl.load(edges + piece), tl.load(edges + piece + 1)
+    places = begin + tl.arange(0, LANES)
+    values = tl.load(x + places, mask=places < end, other=0.0)
+    if KIND == "largest":
+        # As whole numbers, of which a NaN is the largest: the maximum of floats drops it.
+        tl.store(parts + piece, tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0).to(tl.float32, bitcast=True))
+    elif KIND == "squares":
+        tl.store(parts + piece, tl.sum(values * values, 0))
+    elif KIND == "magnitudes":
+        tl.store(parts + piece, tl.sum(tl.abs(values), 0))
+    else:
+        # Comparisons that a NaN passes, so that it reaches both sums, as it does where PyTorch clamps.
+        tl.store(parts + piece, tl.sum(tl.where(values < 0, 0.0, values), 0))
+        tl.store(parts + count + piece, tl.sum(tl.where(values > 0, 0.0, values), 0))
+        negative = tl.sum((values.to(tl.int32, bitcast=True) < 0).to(tl.int32), 0)
+        tl.store(parts + 2 * count + piece, negative.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def _collect(parts, of_group, numbers, count, many, KIND: tl.constexpr, LANES: tl.constexpr):
+    """A program a group and a row: the parts of its pieces, in a fixed order, to `numbers`, (rows, many)."""
+    group, row = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(of_group + group), tl.load(of_group + group + 1)
+    parts += row * count
+    numbers += row * many
+    whole = KIND == "largest" or row == 2
+    if whole:
+        totals = tl.zeros([LANES], tl.int32)
+        for start in range(begin, end, LANES):
+            places = start + tl.arange(0, LANES)
+            found = tl.load(parts + places, mask=places < end, other=0.0).to(tl.int32, bitcast=True)
+            totals = tl.maximum(totals, found) if KIND == "largest" else totals + found
+        number = tl.max(totals, 0) if KIND == "largest" else tl.sum(totals, 0)
+        tl.store(numbers + group, number.to(tl.float32, bitcast=True))
+    else:
+        sums = tl.zeros([LANES], tl.float32)
+        for start in range(begin, end, LANES):
+            places = start + tl.arange(0, LANES)
+            sums += tl.load(parts + places, mask=places < end, other=0.0)
+        tl.store(numbers + group, tl.sum(sums, 0))
+
+
+@triton.jit
+def of_places(numbers, places, inside, starts, first, last, CHUNK: tl.constexpr):
+    """The number of the group in which each place lies; `first` and `last` are the groups of the tile's ends."""
+    if CHUNK > 0:
+        found = tl.load(numbers + places // CHUNK, mask=inside, other=0.0)
+    else:
+        found = tl.load(numbers + first) + tl.zeros(places.shape, tl.float32)
+        for group in range(first + 1, last + 1):
+            found = tl.where(places >= tl.load(starts + group), tl.load(numbers + group), found)
+    return found
