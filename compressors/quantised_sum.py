@@ -7,13 +7,12 @@
 """
 
 from collections.abc import Iterator
-from functools import reduce
 from math import gcd
+from operator import itemgetter
 
 from torch import Tensor
-from torch.nn.functional import pad
 
-from wirebench.compressors.bits.narrow import SCALE_BYTES, Form, message_bytes, quantised, restored
+from wirebench.compressors.bits.narrow import SCALE_BYTES, Form, added, message_bytes, quantised, restored
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
@@ -58,28 +57,27 @@ class QuantisedSum(Method):
         stages = self._stages(world.rank, world.size)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
-            missing = -waiting.numel() % (world.size * self.chunk)
-            share, begin = pad(waiting.detach().float(), (0, missing)), 0
-            if self.feedback:
-                self.feedback.sent_all(bucket)
+            numel = -(-waiting.numel() // (world.size * self.chunk)) * world.size * self.chunk
+            share, begin = waiting, 0
         for members in stages:
             with phase("encode"):
-                pieces = self._coded(share, begin, bucket).chunk(len(members))
+                pieces = self._coded(share, numel, begin, bucket).chunk(len(members))
                 empty = pieces[0][:0]
                 by_rank = dict(zip(members, pieces, strict=True))
                 parts = [by_rank.get(rank, empty) for rank in range(world.size)]
             answers = yield Route(parts, values=sum(map(self._values, parts)))
             with phase("decode"):
-                share = reduce(Tensor.add_, [restored(answers[rank], self.chunk, self.form) for rank in members])
-                begin += members.index(world.rank) * share.numel()
+                share = added([answers[rank] for rank in members], self.chunk, self.form)
+                numel = share.numel()
+                begin += members.index(world.rank) * numel
         with phase("encode"):
-            message = self._coded(share, begin, bucket)
+            message = self._coded(share, numel, begin, bucket)
         messages = yield Gather(message, values=self._values(message))
         with phase("decode"):
-            total = share.new_empty(share.numel() * world.size)
-            for place, each in zip(self._places(world.size, share.numel()), messages, strict=True):
-                total[place : place + share.numel()] = restored(each, self.chunk, self.form)
-            return bucket.grad.copy_(total[: bucket.grad.numel()]).div_(world.size)
+            in_order = [
+                each for _, each in sorted(zip(self._places(world.size), messages, strict=True), key=itemgetter(0))
+            ]
+            return restored(in_order, self.chunk, self.form, bucket.grad, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The gradient, once for each stage less what later stages leave out, and a share of it."""
@@ -88,12 +86,15 @@ class QuantisedSum(Method):
         later = first // group if 1 < (group := self._group(size)) < size else 0
         return first + later + first // size
 
-    def _coded(self, values: Tensor, begin: int, bucket: Bucket) -> Tensor:
-        """The message of `values`, which begin at place `begin` of the bucket; what it cuts off stays."""
-        message, arriving = quantised(values, self.chunk, self.form)
+    def _coded(self, values: Tensor, numel: int, begin: int, bucket: Bucket) -> Tensor:
+        """The message of `values`, `numel` with zeros, which begin at place `begin` of the bucket; what it cuts off
+        stays.
+        """
+        message = quantised(values, self.chunk, self.form, numel)
         if self.feedback and begin < bucket.grad.numel():
             residual = self.feedback.slice(bucket)[begin : begin + values.numel()]
-            residual.add_((values - arriving)[: residual.numel()].nan_to_num_(0.0, 0.0, 0.0))
+            if residual.data_ptr() != values.data_ptr():
+                residual.add_(values[: residual.numel()])
         return message
 
     def _values(self, message: Tensor) -> int:
@@ -110,8 +111,8 @@ class QuantisedSum(Method):
     def _group(self, size: int) -> int:
         return gcd(self.group, size)  # with 0: all ranks
 
-    def _places(self, size: int, length: int) -> Iterator[int]:
-        """For each rank the start of its share of `length` elements."""
+    def _places(self, size: int) -> Iterator[int]:
+        """For each rank the number of its share in the bucket."""
         group = self._group(size)
         for rank in range(size):
-            yield (rank % group * (size // group) + rank // group) * length
+            yield rank % group * (size // group) + rank // group

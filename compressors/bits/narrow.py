@@ -1,13 +1,18 @@
 """Numbers of 4 or 8 bits with a scale for every chunk of neighbours: whole ones, or floating-point ones."""
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from wirebench.compressors import kernels
 
 Form = Literal["int4", "int8", "fp8"]
 SCALE_BYTES = 4
-_LARGEST = {"int4": 7.0, "int8": 127.0, "fp8": 448.0}
+LARGEST = {"int4": 7.0, "int8": 127.0, "fp8": 448.0}
 """The number that a chunk's largest magnitude is scaled to; 448 is float8_e4m3fn's largest."""
 
 
@@ -16,12 +21,21 @@ def message_bytes(numel: int, chunk: int, form: Form) -> int:
     return numel // (2 if form == "int4" else 1) + numel // chunk * SCALE_BYTES
 
 
-def quantised(values: Tensor, chunk: int, form: Form) -> tuple[Tensor, Tensor]:
-    """The message of fp32 `values`, (n,) with whole chunks, as uint8, by chunk its scale and its numbers; and what
-    arrives of them, fp32 (n,), rounded to nearest.
+def quantised(values: Tensor, chunk: int, form: Form, numel: int) -> Tensor:
+    """The message of fp32 `values`, (n,), as uint8: of each chunk its scale, then its numbers, rounded to nearest.
+
+    What that cuts off stays in `values`, but for what is not finite. `numel`, at least n, is a multiple of `chunk`: the
+    message is of as many elements, of zeros at the end.
     """
-    rows = values.view(-1, chunk)
-    scales = rows.abs().amax(1, keepdim=True) / _LARGEST[form]
+    if kernels.usable(values):
+        from wirebench.compressors.kernels.narrow import quantise
+
+        message = torch.empty(message_bytes(numel, chunk, form), dtype=torch.uint8, device=values.device)
+        quantise(values, chunk, form, message)
+        return message
+    missing = numel - values.numel()
+    rows = (pad(values, (0, missing)) if missing else values).view(-1, chunk)
+    scales = rows.abs().amax(1, keepdim=True) / LARGEST[form]
     # A chunk of zeros has scale 0, and stays one. So does a chunk below 8e-38 (int4) to 5e-36 (fp8): its scale would be
     # no normal number, and so inexact that the largest number overflows.
     scales.masked_fill_(scales < torch.finfo(torch.float32).tiny, 0.0)
@@ -37,14 +51,42 @@ def quantised(values: Tensor, chunk: int, form: Form) -> tuple[Tensor, Tensor]:
         coded = whole.view(torch.uint8)
         if form == "int4":
             coded = (coded[:, 0::2] & 15) | (coded[:, 1::2] << 4)
-    message = torch.cat((scales.view(torch.uint8), coded), 1)
-    return message.flatten(), (arriving * scales).view(-1)
+    values.sub_((arriving * scales).view(-1)[: values.numel()]).nan_to_num_(0.0, 0.0, 0.0)
+    return torch.cat((scales.view(torch.uint8), coded), 1).flatten()
 
 
-def restored(message: Tensor, chunk: int, form: Form) -> Tensor:
-    """The numbers that `quantised` says arrive, fp32 (n,)."""
+def restored(messages: Sequence[Tensor], chunk: int, form: Form, out: Tensor, size: int = 1) -> Tensor:
+    """Write the numbers that arrive of `messages`, one after the other, over `size` to `out`, (n,); returns it."""
+    if kernels.usable(out):
+        from wirebench.compressors.kernels.narrow import restore
+
+        restore(kernels.stacked(messages), chunk, form, out, 1, size)
+        return out
+    place = 0
+    for each in messages:
+        numbers = _numbers(each, chunk, form)
+        part = out[place : place + numbers.numel()]
+        part.copy_(numbers[: part.numel()])
+        place += numbers.numel()
+    return out.div_(size) if size > 1 else out
+
+
+def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
+    """The sum of the numbers that arrive of `messages`, in their order, fp32 (n,)."""
+    if kernels.usable(messages[0]):
+        from wirebench.compressors.kernels.narrow import restore
+
+        numel = messages[0].numel() // message_bytes(chunk, chunk, form) * chunk
+        total = torch.empty(numel, device=messages[0].device)
+        restore(kernels.stacked(messages), chunk, form, total, len(messages), 1)
+        return total
+    return reduce(Tensor.add_, [_numbers(each, chunk, form) for each in messages])
+
+
+def _numbers(message: Tensor, chunk: int, form: Form) -> Tensor:
     rows = message.view(-1, message_bytes(chunk, chunk, form))
-    scales, coded = rows[:, :SCALE_BYTES].contiguous().view(torch.float32), rows[:, SCALE_BYTES:].contiguous()
+    scales = rows[:, :SCALE_BYTES].flatten().clone().view(torch.float32)[:, None]
+    coded = rows[:, SCALE_BYTES:].contiguous()
     if form == "fp8":
         numbers = coded.view(torch.float8_e4m3fn).to(torch.float32)
     elif form == "int8":

@@ -16,13 +16,21 @@ STEP = {"int4": 1 / 7, "int8": 1 / 127, "fp8": 1 / 8}
 """Distance of neighbours, of a chunk's largest magnitude: of fp8 (three bits behind the point) at the upper end."""
 
 
+def coded(values: Tensor, chunk: int, form: Any) -> tuple[Tensor, Tensor]:
+    """The message of these numbers, and what arrives of them; what is left is the difference."""
+    left = values.clone()
+    message = quantised(left, chunk, form, values.numel())
+    arriving = restored([message], chunk, form, torch.empty_like(values))
+    assert torch.equal(left, values - arriving)
+    return message, arriving
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_what_arrives_is_what_was_said_to_and_near(form: Any) -> None:
     values = normal(1, 0, 1024)[0] * torch.logspace(-6, 6, 1024)
     values[256:320] = 0
-    message, arriving = quantised(values, 64, form)
+    message, arriving = coded(values, 64, form)
     assert message.dtype == torch.uint8 and message.numel() == message_bytes(1024, 64, form)
-    assert torch.equal(restored(message, 64, form), arriving)
     off = (values - arriving).view(-1, 64).abs().amax(1)
     largest = values.view(-1, 64).abs().amax(1)
     assert bool((off <= 0.5001 * STEP[form] * largest).all())
@@ -33,8 +41,8 @@ def test_what_arrives_is_what_was_said_to_and_near(form: Any) -> None:
 @pytest.mark.parametrize("scale", [1e-34, 1e-38, 1e-41, 1e-42, 1e-44])
 def test_tiny_numbers_are_near_or_nothing(form: Any, scale: float) -> None:
     values = normal(1, 0, 1024)[0] * scale
-    message, arriving = quantised(values, 64, form)
-    assert torch.equal(restored(message, 64, form), arriving) and bool(arriving.isfinite().all())
+    _, arriving = coded(values, 64, form)
+    assert bool(arriving.isfinite().all())
     assert bool(arriving.any()) == (scale > 1e-36)
     if scale > 1e-36:
         off, largest = ((each.view(-1, 64).abs().amax(1)) for each in (values - arriving, values))
@@ -67,7 +75,7 @@ def test_without_feedback_the_average_is_near(form: Any) -> None:
 
 def test_int4_by_hand() -> None:
     values = torch.tensor([7.0, -7.0, 3.4, -0.6])
-    message, arriving = quantised(values, 4, "int4")
+    message, arriving = coded(values, 4, "int4")
     assert arriving.tolist() == [7.0, -7.0, 3.0, -1.0]
     assert message[:4].view(torch.float32).item() == 1.0
     assert message[4:].tolist() == [0x7 | (0x9 << 4), 0x3 | (0xF << 4)], "two's complement, the first one low"
