@@ -3,10 +3,12 @@
 On a CPU a sample of the vector gives a floor that slightly more than k elements pass. One scan in parts that stay in
 the cache finds these, and the choice among them is exact. The count shows whether the sample misled.
 
-If it did, and on a GPU, the vector is cut into rows. A peak is a row's largest magnitude; ties go to the earlier row or
+If it did, the vector is cut into rows. A peak is a row's largest magnitude; ties go to the earlier row or
 element. **The k largest elements lie in the k rows with the largest peaks:** were a chosen element in another row, each
 of these k rows would hold an element that precedes it. Two readings of the vector give the peaks, and the k best rows
 are copied out. The smallest of their peaks is a floor below which nothing is chosen: nothing is guessed.
+
+On a GPU kernels find the k-th magnitude by its bits (kernels/selection.py).
 
 wirebench bench compressors times it beside `torch.topk(x.abs(), k)`.
 """
@@ -17,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
+
 # Below this many elements one selection over all of them is as fast as two over parts.
 DIRECT_NUMEL = 1 << 14
-# On a GPU, below this many: starting kernels is what takes time there.
-ONE_ON_GPU = 1 << 21
 # Wide rows make few peaks, narrow rows few candidates. Rows shorter than 32 cost more to
 # reduce on a CPU than they save.
 ROW_WIDTHS = (64, 32)
@@ -45,14 +47,17 @@ def top_k(x: Tensor, k: int) -> Tensor:
     assert k >= 1, f"k is at least 1, got {k}"
     if k >= x.numel():
         return torch.nonzero(x).squeeze(1)
+    if kernels.usable(x):
+        from wirebench.compressors.kernels.selection import largest
+
+        places, found = largest(x, k)
+        return places[: int(found)]
     if x.device.type == "cpu" and x.numel() >= 16 * DIRECT_NUMEL:
         picked = _pick_by_sample(x, k)
         if picked is not None:
             return picked
     # Half of the vector at most is copied out.
     width = next((w for w in ROW_WIDTHS if 2 * k * w <= x.numel()), 0)
-    if x.is_cuda:
-        return on_gpu(x, k, width if x.numel() >= ONE_ON_GPU else 0)
     if width == 0 or x.numel() < DIRECT_NUMEL:
         return _pick(_keys(x), k)
     return _pick_by_rows(x, k, width)
@@ -111,39 +116,6 @@ def _pick_by_rows(x: Tensor, k: int, width: int) -> Tensor:
     chosen = near[_pick(candidates[near], k)]
     rows = torch.cat([rows, rows.new_tensor([count])])  # the tail is one more row, a short one
     return rows[chosen // width] * width + chosen % width
-
-
-def on_gpu(x: Tensor, k: int, width: int) -> Tensor:
-    """The answer of `top_k`, in few kernels and with two waits for the device, each for a length.
-
-    width  of the rows that the vector is cut into; 0: selected as one
-    """
-    if not width:
-        return _exactly(_keys(x), k)
-    count = x.numel() // width
-    grid, tail = x[: count * width].view(count, width), x[count * width :]
-    # Of rows whose peaks are alike more than k may be taken: that is only more to choose from.
-    rows = _reaching(_keys(torch.linalg.vector_norm(grid, torch.inf, dim=1)), k)
-    best = _exactly(_keys(torch.cat([grid.index_select(0, rows).view(-1), tail])), k)
-    rows = torch.cat([rows, torch.full((1,), count, device=x.device)])  # the tail is one more row, a short one
-    return rows.index_select(0, best // width) * width + best % width
-
-
-def _exactly(keys: Tensor, k: int) -> Tensor:
-    """Places of the `k` largest of `keys` that are not 0, ascending; equal ones from the front."""
-    places = _reaching(keys, k)
-    if places.numel() <= k:
-        return places
-    chosen = keys.index_select(0, places)
-    ties = chosen == chosen.min()
-    return places[~ties | (ties.cumsum(0) <= k - places.numel() + ties.sum())]
-
-
-def _reaching(keys: Tensor, k: int) -> Tensor:
-    """Places of the `keys` that are not 0 and no smaller than the `k`-th largest (any, if at most `k`), ascending."""
-    if keys.numel() > k:
-        keys = keys >= torch.topk(keys, k, sorted=False).values.min().clamp_min(1)
-    return torch.nonzero(keys).squeeze(1)
 
 
 def _keys(x: Tensor) -> Tensor:

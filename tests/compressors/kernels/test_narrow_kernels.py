@@ -7,7 +7,7 @@ from wirebench.compressors import kernels
 from wirebench.compressors.bits.narrow import added, message_bytes, quantised, restored
 
 pytest.importorskip("triton")
-from wirebench.compressors.kernels import narrow as narrow_module  # noqa: E402
+from wirebench.compressors.kernels import narrow as narrow_module
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.compressors.twins import hard_vectors, ranking
 from wirebench.compressors.sparse import selection
-from wirebench.compressors.sparse.selection import on_gpu, top_k
+from wirebench.compressors.sparse.selection import top_k
 
 NAN, INF = math.nan, math.inf
 LARGE = 20_032
@@ -22,8 +22,6 @@ def check(x: Tensor, *counts: int) -> None:
         chosen = top_k(x, k)
         assert chosen.dtype == torch.int64
         assert chosen.tolist() == sorted(ranked[:k])
-        for width in (0, 4, 64) if k < x.numel() else ():  # what a GPU does, by rows or not, is right anywhere
-            assert width > x.numel() or torch.equal(on_gpu(x, k, width), chosen)
     assert torch.equal(x.view(torch.int32), before.view(torch.int32)), "the input was changed"
 
 

@@ -1,0 +1,36 @@
+"""Top-k in kernels equals its twin in PyTorch; on the CPU in Triton's interpreter."""
+
+import pytest
+import torch
+
+from wirebench.compressors import kernels
+from wirebench.compressors.sparse.selection import top_k
+
+pytest.importorskip("triton")
+from wirebench.compressors.kernels import selection as selection_module
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+INPUTS = {
+    "random": lambda x: x,
+    "many alike": lambda x: (x * 2).round(),
+    "all alike": lambda x: torch.ones_like(x),
+    "few": lambda x: torch.where(x > 1.5, x, 0.0),
+    "zeros": torch.zeros_like,
+    "not finite": lambda x: torch.where(x > 1.5, float("inf"), torch.where(x < -1.5, float("nan"), x)),
+    "tiny": lambda x: x * 1e-41,
+    "of one exponent": lambda x: 1 + x.abs() / 1e6,
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize(("numel", "k"), [(1, 1), (64, 5), (213, 212), (300, 17)])
+def test_places_are_the_twins(make, numel, k, device, monkeypatch):
+    """In order, and equal magnitudes from the front."""
+    monkeypatch.setattr(selection_module, "TILE", 32)
+    monkeypatch.setattr(selection_module, "PROGRAMS", 4)
+    x = make(torch.randn(numel, generator=torch.Generator().manual_seed(numel)))
+    monkeypatch.setattr(kernels, "usable", lambda x: False)
+    wanted = top_k(x, k)
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    assert top_k(x.to(device), k).cpu().equal(wanted)
