@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from wirebench.compressors.bits.packing import bytes12, pack12, unpack12
-from wirebench.compressors.common.lion import signs
-from wirebench.compressors.sparse.frequencies import frequencies_of
+from wirebench.compressors.sparse.frequencies import WIDEST, frequencies_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
@@ -17,8 +16,7 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather
 
-VALUE_BYTES, WIDEST = 4, 64
-"""A block of 64 by 64 has as many places as 12 bits tell apart."""
+VALUE_BYTES = 4
 
 
 class DeMo(Method):
@@ -70,17 +68,20 @@ class DeMo(Method):
         with phase("encode"):
             values = bucket.arriving(spectrum[places])
             sent = spectrum.zero_().index_copy_(0, places, values)
-            momentum.sub_(blocks.backward(sent, bucket.grad))
+            blocks.take_away(sent, momentum, bucket.grad)
             message = torch.cat((pack12(within), bucket.narrow(values).view(torch.uint8)))
         messages = yield Gather(message, values=message.numel() - bytes12(blocks.total))
         with phase("decode"):
-            total, count = sent.zero_(), torch.zeros_like(sent)
+            total, count, touched = sent.zero_(), torch.zeros_like(sent), []
             for each in messages:
                 within, values = _read(each, blocks.total, bucket.wire_dtype or torch.float32)
-                places = blocks.starts + within
-                total.index_add_(0, places, values)
-                count.index_add_(0, places, torch.ones_like(values))
-            return signs(blocks.backward(total.div_(count.clamp_(min=1)), bucket.grad))
+                touched.append(blocks.starts + within)
+                total.index_add_(0, touched[-1], values)
+                count.index_add_(0, touched[-1], torch.ones_like(values))
+            # A place that several ranks sent is listed once for each, and is given the same quotient each time.
+            anywhere = torch.cat(touched)
+            average = total.index_select(0, anywhere).div_(count.index_select(0, anywhere))
+            return blocks.signs(total.index_copy_(0, anywhere, average), bucket.grad)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """12 bits for the place and 4 bytes for the value of each frequency, in whole blocks."""

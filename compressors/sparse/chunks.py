@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.gradient.flat import Bucket
 
 BLOCK = 64
@@ -26,6 +27,7 @@ class Chunks(NamedTuple):
     sizes    by layer, int64 (layers,): entries that are chosen of it
     blocks   int64 (blocks, BLOCK): numbers of a layer's chunks, as many at a time; filled up with one that there is not
     cuts     by layer, int64 (layers + 1,): its first block; and how many there are
+    firsts   by chunk, int64 (chunks + 1,): entries that are chosen of the chunks before it
     total    entries that are chosen
     """
 
@@ -40,11 +42,16 @@ class Chunks(NamedTuple):
     sizes: Tensor
     blocks: Tensor
     cuts: Tensor
+    firsts: Tensor
     total: int
 
     def choose(self, values: Tensor) -> Tensor:
         """The largest of each chunk by magnitude, NaN first: places within their chunks, int64 (total,)."""
-        rows = self._gathered(values) if values.is_cuda else self._copied(values)
+        if kernels.usable(values):
+            from wirebench.compressors.kernels.chunks import choose
+
+            return choose(values, self.starts, self.lengths, self.firsts, self.size, self.total)
+        rows = self._copied(values)
         # Magnitudes are in the order of their bits, which are compared faster; -1.0 is a negative number there, too.
         return rows.view(torch.int32).topk(self.k, dim=1).indices.view(-1).index_select(0, self.picked)
 
@@ -75,13 +82,6 @@ class Chunks(NamedTuple):
             torch.abs(values[begin : begin + places], out=flat[:places])
         return rows
 
-    def _gathered(self, values: Tensor) -> Tensor:
-        """The same in as many kernels however many layers there are: on a GPU starting them is what takes time."""
-        steps = torch.arange(self.size, device=values.device, dtype=torch.int32)
-        places = (self.starts.to(torch.int32)[:, None] + steps).clamp_max_(values.numel() - 1)
-        rows = values.index_select(0, places.view(-1)).abs_().view(places.shape)
-        return rows.masked_fill_(steps >= self.lengths[:, None], -1.0)
-
     def places(self, within: Tensor) -> Tensor:
         """Places in the bucket of entries that are named by their places within their chunks."""
         return self.starts[self.chunk] + within
@@ -111,9 +111,11 @@ def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch
     chunk = torch.repeat_interleave(torch.arange(len(starts)), count)
     layer = torch.tensor(layers)[chunk]
     picked = torch.nonzero((torch.arange(k) < count[:, None]).view(-1)).squeeze(1)
-    made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, torch.bincount(layer), *_blocks(layers))
-    first, length, picked, layer, chunk, chosen, blocks, cuts = (each.to(device) for each in made)
-    return Chunks(size, k, tuple(spans), first, length, picked, layer, chunk, chosen, blocks, cuts, sum(counts))
+    firsts = torch.tensor([0, *accumulate(counts)])
+    made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, torch.bincount(layer))
+    return Chunks(
+        size, k, tuple(spans), *(each.to(device) for each in (*made, *_blocks(layers), firsts)), total=sum(counts)
+    )
 
 
 def _blocks(layers: list[int]) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
+from wirebench.compressors.common.lion import signs
 from wirebench.gradient.flat import Bucket
+
+WIDEST = 64
+"""A block of 64 by 64 has as many places as 12 bits tell apart."""
 
 
 class Tiling(NamedTuple):
@@ -53,16 +58,23 @@ class Frequencies(NamedTuple):
     numel   coefficients
     starts  by chosen coefficient, its block's first place in the spectrum, int64 (total,)
     total   coefficients that are chosen
+    table   by block what kernels.chunks.transform needs, and its size: int64 (6, blocks)
+    firsts  by block: how many coefficients are chosen of those before it, int64 (blocks + 1,)
     """
 
     tilings: tuple[Tiling, ...]
     numel: int
     starts: Tensor
     total: int
+    table: Tensor
+    firsts: Tensor
 
     def forward(self, values: Tensor) -> Tensor:
         """The spectrum, (numel,), of a vector of the bucket's elements."""
         spectrum = values.new_empty(self.numel)
+        if kernels.usable(values):
+            self._at_once(values, spectrum, "forward")
+            return spectrum
         for each in self.tilings:
             down, across = _cosines(each.height, values.device), _cosines(each.width, values.device)
             each.spectra(spectrum).copy_(_turned(each.blocks(values), down, across))
@@ -70,13 +82,39 @@ class Frequencies(NamedTuple):
 
     def backward(self, spectrum: Tensor, out: Tensor) -> Tensor:
         """Write the elements that have this spectrum to `out`, a vector like the bucket; returns it."""
+        if kernels.usable(out):
+            self._at_once(spectrum, out, "write")
+            return out
         for each in self.tilings:
             down, across = _cosines(each.height, out.device), _cosines(each.width, out.device)
             each.blocks(out).copy_(_turned(each.spectra(spectrum), down.mT, across.mT))
         return out
 
+    def take_away(self, spectrum: Tensor, values: Tensor, scratch: Tensor) -> None:
+        """Subtract the elements that have this spectrum from `values`; overwrites `scratch`, as long as they."""
+        if kernels.usable(values):
+            self._at_once(spectrum, values, "subtract")
+        else:
+            values.sub_(self.backward(spectrum, scratch))
+
+    def signs(self, spectrum: Tensor, out: Tensor) -> Tensor:
+        """Write the signs of the elements that have this spectrum to `out`, NaN for what is not finite; returns it."""
+        if kernels.usable(out):
+            self._at_once(spectrum, out, "signs")
+            return out
+        return signs(self.backward(spectrum, out))
+
+    def _at_once(self, values: Tensor, out: Tensor, mode: str) -> None:
+        from wirebench.compressors.kernels.chunks import transform
+
+        transform(values, out, self.table, _all_cosines(out.device), mode)
+
     def choose(self, spectrum: Tensor) -> Tensor:
         """The largest of each block by magnitude, NaN first: places within their blocks, int64 (total,)."""
+        if kernels.usable(spectrum):
+            from wirebench.compressors.kernels.chunks import choose
+
+            return choose(spectrum, self.table[4], self.table[5], self.firsts, WIDEST**2, self.total)
         chosen = []
         for each in self.tilings:
             rows = spectrum[each.first : each.first + each.numel].view(-1, each.height * each.width)
@@ -96,16 +134,25 @@ def frequencies_of(bucket: Bucket, chunk: int, k: int) -> Frequencies:
 @lru_cache(maxsize=1024)
 def _frequencies(sides: tuple[tuple[int, int, int], ...], chunk: int, k: int, device: torch.device) -> Frequencies:
     tilings: list[Tiling] = []
-    starts: list[Tensor] = []
+    rows_of_blocks, counts = [], []
     first = 0
     for place, rows, numel in sides:
-        height, width = divisor(rows, chunk), divisor(numel // rows, chunk)
+        columns = numel // rows
+        height, width = divisor(rows, chunk), divisor(columns, chunk)
         size = height * width
-        tilings.append(Tiling(place, rows, numel // rows, height, width, first, min(k, size)))
-        starts.append(torch.arange(first, first + numel, size, device=device).repeat_interleave(min(k, size)))
+        tilings.append(Tiling(place, rows, columns, height, width, first, min(k, size)))
+        down, across = torch.meshgrid(torch.arange(0, rows, height), torch.arange(0, columns, width), indexing="ij")
+        places = (place + down * columns + across).flatten()
+        firsts = torch.arange(first, first + numel, size)
+        alike = (torch.full_like(places, each) for each in (columns, height, width))
+        rows_of_blocks.append(torch.stack((places, *alike, firsts, torch.full_like(places, size))))
+        counts.append(torch.full_like(places, min(k, size)))
         first += numel
-    every = torch.cat(starts)
-    return Frequencies(tuple(tilings), first, every, every.numel())
+    table, count = torch.cat(rows_of_blocks, 1), torch.cat(counts)
+    begins = torch.cat((count.new_zeros(1), count.cumsum(0)))
+    starts, total = torch.repeat_interleave(table[4], count), int(begins[-1])
+    table_, firsts_ = table.to(device), begins.to(device)
+    return Frequencies(tuple(tilings), first, starts.to(device), total, table_, firsts_)
 
 
 def _turned(blocks: Tensor, down: Tensor, across: Tensor) -> Tensor:
@@ -125,3 +172,12 @@ def _cosines(size: int, device: torch.device) -> Tensor:
     matrix = torch.cos(math.pi / size * torch.outer(number, number + 0.5)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.float().to(device)
+
+
+@lru_cache(maxsize=8)
+def _all_cosines(device: torch.device) -> Tensor:
+    """The matrices of all lengths up to WIDEST, each filled up with zeros: fp32 (WIDEST + 1, WIDEST, WIDEST)."""
+    every = torch.zeros(WIDEST + 1, WIDEST, WIDEST)
+    for size in range(1, WIDEST + 1):
+        every[size, :size, :size] = _cosines(size, torch.device("cpu"))
+    return every.to(device)

@@ -1,0 +1,99 @@
+"""Kernels of chunks and of blocks of frequencies equal their twins; on the CPU in Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import answer_all, lay_out
+from wirebench import compressors
+from wirebench.compressors import kernels
+from wirebench.compressors.sparse.chunks import chunks_of
+from wirebench.compressors.sparse.frequencies import frequencies_of
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
+
+pytest.importorskip("triton")
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+SHAPES = [(1,), (5,), (67,), (12, 10), (3, 70), (128, 4), (7, 9, 2)]
+
+
+def bucket_of(shapes: list[tuple[int, ...]], device: str, seed: int = 0) -> Bucket:
+    layers = lay_out(shapes)
+    grad = torch.randn(layers[-1].stop, generator=torch.Generator().manual_seed(seed)).to(device)
+    return Bucket(0, grad, torch.zeros_like(grad), layers)
+
+
+def both(monkeypatch, call):
+    """What the twin gives, and what the kernel gives."""
+    monkeypatch.setattr(kernels, "usable", lambda x: False)
+    twin = call()
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    return twin, call()
+
+
+def ascending(within: Tensor, firsts: Tensor) -> Tensor:
+    """Places within their chunks, in order within each."""
+    return torch.cat([part.sort().values for part in within.cpu().split(firsts.cpu().diff().tolist())])
+
+
+@devices
+@pytest.mark.parametrize(("size", "k"), [(4, 1), (16, 16), (60, 7)])
+def test_the_largest_of_each_chunk_are_the_twins(size, k, device, monkeypatch):
+    bucket = bucket_of(SHAPES, device)
+    bucket.grad[20] = float("nan")
+    bucket.grad[100] = -float("inf")
+    chunks = chunks_of(bucket, size, k)
+    twin, mine = both(monkeypatch, lambda: chunks.choose(bucket.grad))
+    assert mine.cpu().equal(ascending(twin, chunks.firsts))
+
+
+@devices
+def test_equal_magnitudes_are_taken_from_the_front(device, monkeypatch):
+    bucket = bucket_of([(70,)], device)
+    bucket.grad.fill_(-1.0)
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    assert chunks_of(bucket, 32, 3).choose(bucket.grad).tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+@devices
+@pytest.mark.parametrize("chunk", [2, 64])
+def test_transforms_and_choices_of_blocks_are_the_twins(chunk, device, monkeypatch):
+    """Forward; written back, taken away, and as signs."""
+    bucket = bucket_of(SHAPES, device)
+    blocks = frequencies_of(bucket, chunk, 3)
+    twin, mine = both(monkeypatch, lambda: blocks.forward(bucket.grad))
+    torch.testing.assert_close(mine, twin, rtol=1e-6, atol=2e-6)
+    assert ascending(blocks.choose(twin), blocks.firsts).equal(
+        ascending(both(monkeypatch, lambda: blocks.choose(twin))[1], blocks.firsts)
+    )
+
+    def back() -> list[Tensor]:
+        less = bucket.grad.clone()
+        blocks.take_away(twin, less, torch.empty_like(less))
+        return [blocks.backward(twin, torch.empty_like(less)), less, blocks.signs(twin, torch.empty_like(less))]
+
+    for one, other in zip(*both(monkeypatch, back), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=3e-6)
+    unsound = twin.clone()
+    unsound[0] = float("nan")
+    assert bool(both(monkeypatch, lambda: blocks.signs(unsound, torch.empty_like(twin)))[1].isnan().any())
+
+
+@devices
+@pytest.mark.parametrize("name", ["demo", "chunk_topk"])
+def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
+    """Three ranks, two steps; chunks are in another order, so sums are rounded otherwise."""
+
+    def steps() -> Tensor:
+        methods = [compressors.build(name, chunk=16, k=5) for _ in range(3)]
+        for step in range(2):
+            buckets = [bucket_of(SHAPES, device, seed=3 * step + rank) for rank in range(3)]
+            worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
+            result = answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)])[0]
+        return result
+
+    twin, mine = both(monkeypatch, steps)
+    different = (mine - twin).abs() > 1e-5
+    assert different.sum() <= (5 if name == "demo" else 0), "a frequency near 0 may have another sign"
