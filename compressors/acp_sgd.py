@@ -6,11 +6,9 @@ Zhang et al., "Evaluation and Optimization of Gradient Compression for Distribut
   odd steps:  P^ <- an orthonormal basis of P,  Q <- average of M^T P^,  applied: P^ Q^T;  residual: M - P^ P^^T M
 """
 
-import torch
-from torch import Tensor
-
 from wirebench.compressors.common.dense import dense_average
 from wirebench.compressors.lowrank.base import LowRank
+from wirebench.compressors.lowrank.factors import Factors
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -48,21 +46,17 @@ class ACPSGD(LowRank):
         sends_left = world.step % 2 == 0
         sent, fixed = (plan.left, plan.right) if sends_left else (plan.right, plan.left)
         with phase("update"):
-            bases = self.basis(fixed, world, grad.device)
+            basis = self.basis(fixed, world, grad.device)
             message, factors = plan.message(grad, sent)
-            for run, basis, factor in zip(plan.runs, bases, factors, strict=True):
-                matrices = self.take_in(bucket, run, world)
-                torch.bmm(basis, matrices.mT if sends_left else matrices, out=factor)
-                self.hold_back(matrices, *_ordered(bucket.arriving(factor), basis, sends_left), world)
+            self.factors(plan, bucket, world, basis, factors, sends_left, add=True)
         total = yield Sum(bucket.narrow(message))
         with phase("decode"):
             average = plan.settle(total.to(grad.dtype), grad, world.size).div_(world.size)
             self.keep(sent, average)
-            for run, basis, factor in zip(plan.runs, bases, sent.runs(average), strict=True):
-                self.write(bucket, run, *_ordered(factor, basis, sends_left))
+            plan.write(grad, *_ordered(sent.of(average), basis, sends_left))
         return grad
 
 
-def _ordered(sent: Tensor, basis: Tensor, sends_left: bool) -> tuple[Tensor, Tensor]:
+def _ordered(sent: Factors, basis: Factors, sends_left: bool) -> tuple[Factors, Factors]:
     """(left factor, right factor), one of which was sent and the other one was the basis."""
     return (sent, basis) if sends_left else (basis, sent)

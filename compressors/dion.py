@@ -69,19 +69,15 @@ class Dion(Factored):
         plan = plan_of(bucket.layers, self.rank_fraction if self.rank_fraction < 1 else FULL, 0.0)
         with phase("update"):
             message, lefts = plan.message(grad, plan.left)
-            starts = plan.right.runs(self.start(plan.right, world, grad.device)) if plan.runs else []
-            matrices = []
-            for run, right, left in zip(plan.runs, starts, lefts, strict=True):
-                mine = run.matrices(self.memory.slice(bucket), bucket.start).add_(run.matrices(grad, bucket.start))
-                matrices.append(mine)
-                torch.bmm(right, mine.mT, out=left)
+            memory = self.memory.slice(bucket)
+            if plan.runs:
+                plan.factors(memory, self.start(plan.right, world, grad.device), lefts, to_left=True, added=grad)
         total = yield Sum(bucket.narrow(message))
         with phase("select"):
             lefts = plan.left.orthonormal(plan.settle(total.to(grad.dtype), grad, world.size))
             packed = grad.new_empty(plan.right.numel)
-            for mine, left, right in zip(matrices, lefts, plan.right.runs(packed), strict=True):
-                torch.bmm(left, mine, out=right)
-                mine.baddbmm_(left.mT, bucket.arriving(right), alpha=self.mu - 1)
+            right = plan.right.of(packed)
+            plan.factors(memory, lefts, right, to_left=False, arriving=bucket.arriving, share=1 - self.mu)
         if plan.runs:
             packed = yield Sum(bucket.narrow(packed))
         with phase("decode"):
@@ -90,9 +86,9 @@ class Dion(Factored):
                 to_unit = orthonormalise if self.orthonormal else normalise
                 to_unit(group)
             self.keep(plan.right, packed)
-            for run, left, right in zip(plan.runs, lefts, plan.right.runs(packed), strict=True):
-                update = run.matrices(grad, bucket.start)
-                torch.bmm(left.mT, right, out=update).mul_((run.rows / run.columns) ** 0.5)
+            plan.write(grad, lefts, plan.right.of(packed))
+            for run, update in zip(plan.runs, plan.matrices(grad), strict=True):
+                update.mul_((run.rows / run.columns) ** 0.5)
             self._update_vectors(bucket)
         return grad
 

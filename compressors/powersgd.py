@@ -7,8 +7,6 @@ Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distribute
 Q is the start of the next step. Sums are all that is exchanged: no more bytes with more ranks.
 """
 
-import torch
-
 from wirebench.compressors.common.dense import dense_average
 from wirebench.compressors.lowrank.base import LowRank
 from wirebench.gradient.context import ExchangeContext
@@ -49,24 +47,19 @@ class PowerSGD(LowRank):
         grad, plan = bucket.grad, self.plan(bucket, world)
         if plan is None:
             return (yield from dense_average(bucket, grad, world.size))
+        memory = self.memory_of(bucket)
         with phase("update"):
             basis = self.basis(plan.right, world, grad.device)
             message, lefts = plan.message(grad, plan.left)
-            matrices = []
-            for run, right, left in zip(plan.runs, basis, lefts, strict=True):
-                matrices.append(self.take_in(bucket, run, world))
-                torch.bmm(right, matrices[-1].mT, out=left)
+            plan.factors(memory, basis, lefts, to_left=True, added=grad if self.error_feedback else None)
         total = yield Sum(bucket.narrow(message))
         with phase("select"):
             lefts = plan.left.orthonormal(plan.settle(total.to(grad.dtype), grad, world.size))
             packed = grad.new_empty(plan.right.numel)
-            for matrix, left, right in zip(matrices, lefts, plan.right.runs(packed), strict=True):
-                torch.bmm(left, matrix, out=right)
-                self.hold_back(matrix, left, bucket.arriving(right), world)
+            self.factors(plan, bucket, world, lefts, plan.right.of(packed), to_left=False, add=False)
         total = yield Sum(bucket.narrow(packed))
         with phase("decode"):
             average = total.to(grad.dtype).div_(world.size)
             self.keep(plan.right, average)
-            for run, left, right in zip(plan.runs, lefts, plan.right.runs(average), strict=True):
-                self.write(bucket, run, left, right)
+            plan.write(grad, lefts, plan.right.of(average))
         return grad

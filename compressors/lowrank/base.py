@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wirebench.compressors.common.own_steps import OwnSteps
-from wirebench.compressors.lowrank.factors import Pack, Place, Plan, Run, plan_of
+from wirebench.compressors.lowrank.factors import Factors, Pack, Place, Plan, plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Keeps, Method
@@ -29,22 +29,26 @@ class Factored(Method):
         super().__init__()
         self._draws: dict[Pack, Tensor] = {}
 
-    def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
-        """The factors to start from, packed: the last ones; standard normal where there are none, or for a lost row.
+    def last(self, pack: Pack, world: ExchangeContext, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """The factors to start from, packed: the last ones, or standard normal ones; and what a lost row of the last
+        ones is replaced with, None for draws.
 
         A row that is zero would stay so for ever, and so would one that is not finite, after a step that overflowed.
         """
         draws = self._drawn(pack, world, device)
         if not self.warm_start:
-            return draws
+            return draws, None
         last = torch.cat(
             [self._last(place, device) if place.key in self.shared else draws[place.piece] for place in pack.places]
         )
-        # On a GPU nothing here makes the host wait.
-        for now, new in zip(pack.groups(last), pack.groups(draws), strict=True):
-            sound = now.any(2, keepdim=True) & now.isfinite().all(2, keepdim=True)
-            now.copy_(torch.where(sound, now, new))
-        return last
+        return last, draws
+
+    def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Factors:
+        """The factors to start from."""
+        last, draws = self.last(pack, world, device)
+        if draws is not None:
+            pack.mend(last, draws)
+        return pack.of(last)
 
     def keep(self, pack: Pack, packed: Tensor) -> None:
         """Remember factors, which are the same on all ranks, for the next start."""
@@ -120,41 +124,25 @@ class LowRank(OwnSteps, Factored):
         plan = plan_of(bucket.layers, self.rank, self.min_compression_rate * self.sides / 2)
         return plan if plan.runs else None
 
-    def take_in(self, bucket: Bucket, run: Run, world: ExchangeContext) -> Tensor:
-        """M of the layers of `run`, (count, rows, columns): a view of the residual, or of the gradient without one."""
-        matrices = run.matrices(bucket.grad, bucket.start)
-        if self.error_feedback:
-            matrices = run.matrices(self.memory.slice(bucket), bucket.start).add_(matrices)
-            if world.measuring:
-                self.measures.ratio("kept_energy", 0.0, _energy(matrices))
-        return matrices
+    def memory_of(self, bucket: Bucket) -> Tensor:
+        """The vector whose matrices are M: the residual, to which the gradient is added; or the gradient."""
+        return self.memory.slice(bucket) if self.error_feedback else bucket.grad
 
-    def hold_back(self, matrices: Tensor, left: Tensor, right: Tensor, world: ExchangeContext) -> None:
-        """Take left^T right, which is what this rank has sent of its M, out of the residual."""
-        if self.error_feedback:
-            _subtract(matrices, left, right)
-            if world.measuring:
-                self.measures.ratio("kept_energy", _energy(matrices), 0.0)
+    def factors(
+        self, plan: Plan, bucket: Bucket, world: ExchangeContext, basis: Factors, out: Factors, to_left: bool, add: bool
+    ) -> None:
+        """The factors that are sent, of M; what they stand for leaves the residual, where there is one.
 
-    def write(self, bucket: Bucket, run: Run, left: Tensor, right: Tensor) -> None:
-        """Write left^T right, the average, to the gradient of the layers of `run`."""
-        matrices = run.matrices(bucket.grad, bucket.start)
-        if run.rank == 1:  # several times faster than a product of matrices
-            torch.mul(left.mT, right, out=matrices)
-        else:
-            torch.bmm(left.mT, right, out=matrices)
+        add  the gradient is not in M yet
+        """
+        kept = self.error_feedback
+        flat, added = self.memory_of(bucket), bucket.grad if add and kept else None
+        energies: list[tuple[Tensor, Tensor]] | None = [] if kept and world.measuring else None
+        plan.factors(flat, basis, out, to_left, added, bucket.arriving if kept else None, energies=energies)
+        for before, after in energies or ():
+            self.measures.ratio("kept_energy", after, before)
 
-    def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> list[Tensor]:
+    def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Factors:
         """One orthonormal row per rank for each run: a basis of the last factors, or of a random start."""
-        return pack.orthonormal(self.start(pack, world, device))
-
-
-def _subtract(matrices: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.shape[1] == 1:
-        matrices.addcmul_(left.mT, right, value=-1)
-    else:
-        matrices.baddbmm_(left.mT, right, alpha=-1)
-
-
-def _energy(matrices: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(matrices, dtype=torch.float64).square()
+        last, draws = self.last(pack, world, device)
+        return pack.orthonormal(last, draws)

@@ -7,18 +7,24 @@ as a copy of M. With P stored as (rows, rank) it takes 8 times as long.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.sparse.gaps import joined
 from wirebench.gradient.flat import Layer
 
+if TYPE_CHECKING:
+    from wirebench.compressors.kernels.thin import Table
+
+THIN = 16
+"""The highest rank that kernels/thin.py takes."""
 EPSILON = 1e-8
 ROUNDING = 1e-5
 """A part of a row below this share of it, or a row below this share of the longest one, is rounding in fp32."""
@@ -85,6 +91,7 @@ class Pack:
         self.places: list[Place] = []
         self._groups: list[tuple[slice, tuple[int, int, int]]] = []
         self._runs: list[tuple[int, slice]] = [(0, slice(0))] * len(runs)  # (group, its members)
+        self._tables: dict[torch.device, Tensor] = {}
         self.numel = 0
         for size, rank in sorted(set(keys)):
             begin, count = self.numel, 0
@@ -106,16 +113,88 @@ class Pack:
         """Views (count, rank, size) of the vector: one for each run."""
         return self._by_run(self.groups(packed))
 
-    def orthonormal(self, packed: Tensor) -> list[Tensor]:
+    def of(self, packed: Tensor) -> "Factors":
+        """The factors that lie in this vector."""
+        return Factors(packed, self.runs(packed))
+
+    def orthonormal(self, packed: Tensor, instead: Tensor | None = None) -> "Factors":
         """For each run a basis of its factors' rows, orthonormal but where rows depend on each other.
 
         There it has rows of its own choice (CPU), or rows that are shorter than 1 (GPU).
+
+        instead  another vector, from which a row comes that is zero, or not finite
         """
+        if kernels.usable(packed) and self.thin:
+            from wirebench.compressors.kernels.thin import orthonormal
+
+            basis = torch.empty_like(packed)
+            orthonormal(packed, instead, self._sizes(packed.device), basis)
+            return self.of(basis)
+        if instead is not None:
+            self.mend(packed, instead)
         of_rows = basis_by_cholesky if packed.is_cuda else basis_by_householder
-        return self._by_run([of_rows(group) for group in self.groups(packed)])
+        return Factors(packed, self._by_run([of_rows(group) for group in self.groups(packed)]))
+
+    def mend(self, packed: Tensor, instead: Tensor) -> None:
+        """Replace rows that are zero or not finite with another vector's; nothing makes the host wait."""
+        for now, new in zip(self.groups(packed), self.groups(instead), strict=True):
+            sound = now.any(2, keepdim=True) & now.isfinite().all(2, keepdim=True)
+            now.copy_(torch.where(sound, now, new))
+
+    @property
+    def thin(self) -> bool:
+        """Whether there are factors, and none of a rank too high for the kernels of thin ones."""
+        return bool(self.places) and all(place.shape[0] <= THIN for place in self.places)
+
+    def _sizes(self, device: torch.device) -> Tensor:
+        if device not in self._tables:
+            numbers = [(place.piece.start, *place.shape) for place in self.places]
+            self._tables[device] = torch.tensor(numbers, dtype=torch.int64).T.contiguous().to(device)
+        return self._tables[device]
 
     def _by_run(self, groups: Sequence[Tensor]) -> list[Tensor]:
         return [groups[group][members] for group, members in self._runs]
+
+
+class OnDevice(NamedTuple):
+    """A plan as tables of the kernels: places of what goes dense, int64; and kernels.thin's."""
+
+    dense: Tensor
+    programs: "Table"
+
+    @classmethod
+    def of(cls, plan: "Plan", dense: Sequence[slice], device: torch.device) -> "OnDevice":
+        """The tables of a plan."""
+        from wirebench.compressors.kernels.thin import BLOCK, Table
+
+        lefts, rights = ({place.layer: place for place in pack.places} for pack in (plan.left, plan.right))
+        layers = sorted(lefts, key=lambda layer: -layer.numel)  # what takes longest begins first
+        shapes = [(layer.rows, layer.numel // layer.rows) for layer in layers]
+        matrices = [
+            (
+                layer.start - plan.start,
+                *shape,
+                lefts[layer].shape[0],
+                lefts[layer].piece.start,
+                rights[layer].piece.start,
+            )
+            for layer, shape in zip(layers, shapes, strict=True)
+        ]
+        rows = [(i, row) for i, (many, _) in enumerate(shapes) for row in range(0, many, BLOCK)]
+        columns = [(i, column) for i, (_, many) in enumerate(shapes) for column in range(0, many, BLOCK)]
+        both = [(i, row, column) for i, row in rows for column in range(0, shapes[i][1], BLOCK)]
+        made = (
+            torch.tensor(each, dtype=torch.int64).T.contiguous().to(device) for each in (matrices, rows, columns, both)
+        )
+        places = [torch.arange(piece.start, piece.stop) for piece in dense] or [torch.empty(0, dtype=torch.int64)]
+        return cls(torch.cat(places).to(device), Table(*made))
+
+
+class Factors(NamedTuple):
+    """Factors of one side: packed, and by run. A basis that a CPU has made lies in `runs` alone."""
+
+    packed: Tensor
+    runs: list[Tensor]
 
 
 class Plan:
@@ -127,27 +206,108 @@ class Plan:
     def __init__(self, layers: Sequence[Layer], rank: float, rate: float) -> None:
         sent = [layer for layer in layers if _pays(layer, rank, rate)]
         self.runs = list(_runs(sent, rank))
+        self.start = layers[0].start
         self.left = Pack(self.runs, [run.rows for run in self.runs], "left")
         self.right = Pack(self.runs, [run.columns for run in self.runs], "right")
         names = {layer.name for layer in sent}
         self._dense = joined([layer for layer in layers if layer.name not in names], layers[0].start)
         self._dense_numel = sum(piece.stop - piece.start for piece in self._dense)
+        self._tables: dict[torch.device, OnDevice] = {}
 
-    def message(self, grad: Tensor, pack: Pack) -> tuple[Tensor, list[Tensor]]:
-        """A vector that begins with what is dense, and views of the rest for each run's factors of one side."""
+    def message(self, grad: Tensor, pack: Pack) -> tuple[Tensor, Factors]:
+        """A vector that begins with what is dense, and the rest of it for the factors of one side."""
         message = grad.new_empty(self._dense_numel + pack.numel)
-        if self._dense:
+        if kernels.usable(grad):
+            torch.index_select(grad, 0, self._table(grad.device).dense, out=message[: self._dense_numel])
+        elif self._dense:
             torch.cat([grad[piece] for piece in self._dense], out=message[: self._dense_numel])
-        return message, pack.runs(message[self._dense_numel :])
+        return message, pack.of(message[self._dense_numel :])
 
     def settle(self, total: Tensor, grad: Tensor, size: int) -> Tensor:
         """Write the average of what is dense to `grad`; return the sum of the factors, a view."""
         average, place = total[: self._dense_numel].div_(size), 0
+        if kernels.usable(grad):
+            grad.index_copy_(0, self._table(grad.device).dense, average)
+            return total[self._dense_numel :]
         for piece in self._dense:
             target = grad[piece]
             target.copy_(average[place : place + target.numel()])
             place += target.numel()
         return total[self._dense_numel :]
+
+    def matrices(self, flat: Tensor) -> list[Tensor]:
+        """Views (count, rows, columns) of a vector of the bucket's elements: one for each run."""
+        return [run.matrices(flat, self.start) for run in self.runs]
+
+    def factors(
+        self,
+        flat: Tensor,
+        basis: Factors,
+        out: Factors,
+        to_left: bool,
+        added: Tensor | None = None,
+        arriving: Callable[[Tensor], Tensor] | None = None,
+        share: float = 1.0,
+        energies: list[tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        """The factors of `flat`'s matrices M on the other side of a basis, to `out`: right M^T, or left M.
+
+        added     a vector of the bucket's elements, which is added to M first; None: nothing is
+        arriving  what is made of a factor on its way: `share` of left^T right is taken out of M; None: nothing is
+        energies  gets the squares of M before and after that
+        """
+        if self._thin(flat) and share == 1:
+            from wirebench.compressors.kernels import thin
+
+            table = self._table(flat.device).programs
+            (thin.to_left if to_left else thin.to_right)(flat, basis.packed, out.packed, table, added)
+            if arriving is not None:
+                squares = [_energy(each) for each in self.matrices(flat)] if energies is not None else []
+                sent = arriving(out.packed)
+                left, right = (sent, basis.packed) if to_left else (basis.packed, sent)
+                thin.product(flat, left, right, table, subtract=True)
+                if energies is not None:
+                    energies += [(one, _energy(each)) for one, each in zip(squares, self.matrices(flat), strict=True)]
+            return
+        more = [None] * len(self.runs) if added is None else self.matrices(added)
+        for each, plus, base, factor in zip(self.matrices(flat), more, basis.runs, out.runs, strict=True):
+            if plus is not None:
+                each.add_(plus)
+            torch.bmm(base, each.mT if to_left else each, out=factor)
+            if arriving is not None:
+                before = _energy(each) if energies is not None else None
+                left, right = (arriving(factor), base) if to_left else (base, arriving(factor))
+                if left.shape[1] == 1 and share == 1:
+                    each.addcmul_(left.mT, right, value=-1)
+                else:
+                    each.baddbmm_(left.mT, right, alpha=-share)
+                if energies is not None and before is not None:
+                    energies.append((before, _energy(each)))
+
+    def write(self, flat: Tensor, left: Factors, right: Factors) -> None:
+        """Write left^T right to `flat`'s matrices."""
+        if self._thin(flat):
+            from wirebench.compressors.kernels import thin
+
+            thin.product(flat, left.packed, right.packed, self._table(flat.device).programs, subtract=False)
+            return
+        for each, one, other in zip(self.matrices(flat), left.runs, right.runs, strict=True):
+            if one.shape[1] == 1:  # several times faster than a product of matrices
+                torch.mul(one.mT, other, out=each)
+            else:
+                torch.bmm(one.mT, other, out=each)
+
+    def _thin(self, flat: Tensor) -> bool:
+        return kernels.usable(flat) and self.left.thin
+
+    def _table(self, device: torch.device) -> "OnDevice":
+        if device not in self._tables:
+            self._tables[device] = OnDevice.of(self, self._dense, device)
+        return self._tables[device]
+
+
+def _energy(matrices: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrices, dtype=torch.float64).square()
 
 
 def basis_by_householder(rows: Tensor) -> Tensor:
