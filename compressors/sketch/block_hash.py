@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.utils.rng import generator
 
 SLICED_COLUMNS = 4096
@@ -57,7 +58,19 @@ class BlockHash:
 
     def add(self, x: Tensor, table: Tensor) -> None:
         """Add the sketch of `x` to `table`."""
+        if kernels.usable(x):
+            from wirebench.compressors.kernels.sketches import add
+
+            return add(x, table, self.shift, self.sign, self.place_sign)
         (self._add_slices if self.sliced else self._add_windows)(x, table)
+
+    def estimates(self, table: Tensor, agree: bool) -> Tensor | None:
+        """All elements' estimates, (numel,), on a GPU; None where `counts` is the faster way to find large ones."""
+        if not kernels.usable(table):
+            return None
+        from wirebench.compressors.kernels.sketches import estimates
+
+        return estimates(table, self.shift, self.sign, self.place_sign, self.numel, agree)
 
     def cells(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For each row: cells and signs of the elements `index`."""

@@ -49,6 +49,10 @@ class CellHash(Protocol):
         """Add the sketch of `x`, shape (numel,), to `table`, shape (rows, columns)."""
         ...
 
+    def estimates(self, table: Tensor, agree: bool) -> Tensor | None:
+        """All elements' estimates, (numel,), 0 where a row's is NaN; None where `counts` finds large ones faster."""
+        ...
+
     def cells(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For each row: cells (int64) and signs (float, +1 or -1) of the elements `index`."""
         ...
@@ -113,6 +117,11 @@ class CountSketch:
             out.copy_(median(rows) if self.agree == "majority" else agreed(rows))
         return estimates
 
+    def estimates(self, table: Tensor) -> Tensor | None:
+        """Estimates of all elements, 0 in gaps, on a GPU with block hashes; None elsewhere: ask `reaching`."""
+        found = self.hash.estimates(table, self.agree == "all")
+        return None if found is None else found.index_fill_(0, self.places.gaps, 0)
+
     def l2sq(self, table: Tensor) -> float:
         """The estimate of ||x||^2: the median of the rows' sums of squares; NaN where any row is not finite.
 
@@ -127,6 +136,9 @@ class CountSketch:
 
     def reaching(self, table: Tensor, threshold: float) -> Tensor:
         """Places, int64 ascending, whose estimate is at least `threshold` >= 0 by magnitude. Waits for the device."""
+        estimates = self.estimates(table)
+        if estimates is not None:
+            return torch.nonzero(estimates.abs() >= threshold).squeeze(1)
         codes = _codes(table, _round_up(threshold, table.dtype))
         needed = (self.rows + 1) // 2 if self.agree == "majority" else self.rows
         codes[:, 0] += BOTH * (MARK - needed)  # `needed` rows reach the mark

@@ -95,6 +95,9 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
 
     A sample guesses a threshold that a little more than `k` should reach; where it misled, it is lowered. Exact.
     """
+    estimates = sketch.estimates(table)
+    if estimates is not None:
+        return top_k(estimates, k)
     share = k / sketch.numel
     sampled = min(max(SAMPLE_HITS / share, SAMPLE_LEAST), max(SAMPLE_SHARE * sketch.numel, SAMPLE_LEAST))
     sample = _sampled(sketch, table, sampled)

@@ -5,7 +5,7 @@ A selection by magnitude never chooses a 0. One that draws places, or estimates 
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class Places:
         lengths = [piece.stop - piece.start for piece in pieces]
         self.numel = sum(lengths)
         self.whole = len(pieces) == 1
+        between = [torch.arange(a.stop, b.start) for a, b in pairwise(pieces)] or [torch.empty(0, dtype=torch.int64)]
+        self.gaps = torch.cat(between).to(device)
         self._starts = torch.tensor([piece.start for piece in pieces], device=device)
         self._stops = torch.tensor([piece.stop for piece in pieces], device=device)
         self._ranks = torch.tensor([0, *accumulate(lengths[:-1])], device=device)
