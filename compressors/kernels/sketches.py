@@ -71,6 +71,9 @@ def _estimate(table, shifts, signs, place_signs, out, numel, columns, blocks,
         high = tl.max(tl.where(row < ROWS, rows, -infinity), 1)
         found = tl.maximum(low, 0.0) + tl.minimum(high, 0.0)
     else:
-        ordered = tl.sort(tl.where(row < ROWS, rows, infinity), 1)
-        found = tl.sum(tl.where(row == ROWS // 2, ordered, 0.0), 1)
+        before = tl.zeros([BLOCK, POWER], tl.int32)
+        for other in tl.static_range(ROWS):
+            its = tl.sum(tl.where(row == other, rows, 0.0), 1)[:, None]
+            before += ((its < rows) | ((its == rows) & (other < row))).to(tl.int32)
+        found = tl.sum(tl.where((row < ROWS) & (before == ROWS // 2), rows, 0.0), 1)
     tl.store(out + at, tl.where(unsound, 0.0, found), mask=inside)

@@ -10,6 +10,7 @@ from wirebench.compressors.sparse.gaps import Places
 from wirebench.gradient.flat import Layer
 
 pytest.importorskip("triton")
+from wirebench.compressors.kernels import selection as selection_module
 from wirebench.compressors.kernels import sketches as sketches_module
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -22,7 +23,8 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 )
 def test_tables_estimates_and_choices_are_the_twins(numel, rows, columns, agree, device, monkeypatch):
     """Also which places reach a threshold, and which are the largest, without those in a gap."""
-    monkeypatch.setattr(sketches_module, "BLOCK", 256)
+    for module, name, value in ((sketches_module, "BLOCK", 256), (selection_module, "PROGRAMS", 2)):
+        monkeypatch.setattr(module, name, value)
     x = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).to(device)
     layers = (Layer("a", 0, numel, 1),) if numel < 9 else (Layer("a", 0, 5, 1), Layer("b", 8, numel, 1))
     found = []
