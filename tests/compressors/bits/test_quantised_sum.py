@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.helpers import Log, exchange, normal
 from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
