@@ -113,8 +113,10 @@ def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch
     picked = torch.nonzero((torch.arange(k) < count[:, None]).view(-1)).squeeze(1)
     firsts = torch.tensor([0, *accumulate(counts)])
     made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, torch.bincount(layer))
+    first, length, picked, layer, chunk, chosen = (each.to(device) for each in made)
+    blocks, cuts = (each.to(device) for each in _blocks(layers))
     return Chunks(
-        size, k, tuple(spans), *(each.to(device) for each in (*made, *_blocks(layers), firsts)), total=sum(counts)
+        size, k, tuple(spans), first, length, picked, layer, chunk, chosen, blocks, cuts, firsts.to(device), sum(counts)
     )
 
 

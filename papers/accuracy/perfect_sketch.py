@@ -51,6 +51,10 @@ class _ExactTable:
         """The elements `index`."""
         return table[0].index_select(0, index)
 
+    def estimates(self, table: Tensor) -> Tensor:
+        """The vector."""
+        return table[0]
+
     def l2sq(self, table: Tensor) -> float:
         """The squared norm; NaN where an element is not finite."""
         square = table.double().square().sum().item()

@@ -36,7 +36,7 @@ def test_tasks_of_srun_train_together(tmp_path: Path, capsys: pytest.CaptureFixt
     lines = said[0].splitlines()
     assert lines[0].startswith("run: torch x 2, mine.net on mine.blobs, compressor topk, scheduler wfbp, output ")
     assert train.main([str(folder / "config.toml")]) == 2, "not by virtual workers, without a word"
-    told = "error: engine.name: 'torch' with 2 workers needs its launcher: torchrun --nproc-per-node 2 train.py "
+    told = "error: engine.name: 'torch' with 2 workers needs its launcher: torchrun --nproc-per-node 2 "
     assert capsys.readouterr().err.startswith(told)
 
 
