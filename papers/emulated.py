@@ -25,7 +25,7 @@ class Turns:
     short: Sequence[Part]
 
     def flags(self, parser: argparse.ArgumentParser) -> None:
-        """What is run, and where."""
+        """Add the options of what is run, and where."""
         add, names = parser.add_argument, list(self.parts)
         add("--parts", nargs="+", choices=names, default=names, metavar="NAME", help=f"{', '.join(names)} (all)")
         add("--rows", nargs="+", metavar="LABEL", help="of each part: dense, 'gs_sgd literal', ... (all)")

@@ -77,8 +77,8 @@ def _on(numbers: "np.ndarray[Any, np.dtype[np.int64]]", device: torch.device) ->
 def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
     """Numbers of each group, (numbers, groups); two launches. The twin is `blocks.reduce`.
 
-    kind  largest: the largest magnitude, NaN where there is one; squares, magnitudes: the sum of these; sides: the sum
-          of what is above 0, of what is below, and how many have a minus, whose bits are those of an int32
+    kind  largest: the largest magnitude, or NaN if the group has one; squares, magnitudes: their sum; sides: the sum
+          of what is above 0, of what is below, and how many have a minus, as the bits of an int32
     """
     pieces, rows = pieces_of(groups, x.device), 3 if kind == "sides" else 1
     count, many = pieces.edges.numel() - 1, pieces.of_group.numel() - 1

@@ -131,7 +131,7 @@ class LowRank(OwnSteps, Factored):
     def factors(
         self, plan: Plan, bucket: Bucket, world: ExchangeContext, basis: Factors, out: Factors, to_left: bool, add: bool
     ) -> None:
-        """The factors that are sent, of M; what they stand for leaves the residual, where there is one.
+        """The factors that are sent, of M; what they stand for leaves the residual, if there is one.
 
         add  the gradient is not in M yet
         """

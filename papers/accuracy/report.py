@@ -40,7 +40,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each task that has runs."""
+    """Make a page for each task that has runs."""
     there = [made for task in TASKS.values() if (made := page(options.out / task.folder)) is not None]
     if not there:
         raise UserError(f"{options.out}: has no runs SERIES/TASK/METHOD-SEED; train first")

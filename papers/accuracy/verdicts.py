@@ -164,7 +164,7 @@ def _fewer(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> J
 
 
 def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
-    """The same, and at which loss."""
+    """Judge the bytes as `_fewer` does, and name the ratio of the losses."""
     judged = _fewer(claim, ours, rival, by)
     both = losses(ours), losses(rival) if rival else []
     at = f" at {statistics.mean(both[0]) / statistics.mean(both[1]):.3f}x the loss" if all(both) else ""

@@ -216,7 +216,7 @@ ENGINES: dict[str, Callable[[Path, Sequence[str]], AbstractContextManager[Hosts]
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", choices=ENGINES, required=True)
     parser.add_argument("--seed", type=int, required=True)

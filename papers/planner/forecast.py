@@ -38,12 +38,12 @@ class ClusterComposition(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As runs are named."""
+        """The name of its runs: HOSTSxLINK-SCHEDULER-COMPRESSOR-COLLECTIVE."""
         return f"{self.hosts}x{self.link}-{self.scheduler}-{self.compressor}-{self.collective}"
 
     @property
     def label(self) -> str:
-        """In words."""
+        """The composition, for tables."""
         return f"{self.scheduler}, {self.compressor}, {self.collective}"
 
     def overrides(self, density: float | None) -> tuple[str, ...]:
@@ -113,12 +113,12 @@ class Forecast:
 
     @property
     def names(self) -> list[str]:
-        """Of all rows."""
+        """The names of all rows."""
         return [row.name for row in self.rows]
 
     @property
     def at(self) -> datetime.datetime | None:
-        """When."""
+        """The time of the forecast; None if it is not noted."""
         return None if self.utc is None else datetime.datetime.fromisoformat(self.utc)
 
     @property

@@ -104,7 +104,7 @@ class Scored:
                 yield Compared(found, row, turns, statistics.median(turns.values()) - less)
 
     def _setting(self, run: NotedRun) -> dict[str, object]:
-        """What runs have to share."""
+        """The settings that all runs of an experiment share."""
         config = run.record["config"]
         return {
             "machine": run.machine, "hosts": run.note["hosts"], "trace": config["model"].get("trace"),
@@ -121,12 +121,12 @@ class Scored:
 
     @property
     def runs(self) -> list[NotedRun]:
-        """Of all lines."""
+        """The runs of all lines."""
         return [run for line in self.lines for run in line.row.runs]
 
     @property
     def about(self) -> str:
-        """What was run, for a title."""
+        """A title: the experiment's folder, trace or cluster."""
         if self.kind == LISTED:
             return self.folder.resolve().name
         if self.kind == SIDES:

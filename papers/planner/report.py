@@ -87,7 +87,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def committed() -> list[list[str]]:
-    """Of all, where anything was run."""
+    """List the arguments that report all committed experiments; none where there are none."""
     return [[]] if _there() else []
 
 

@@ -125,7 +125,7 @@ class Counted(Protocol):
 
 
 def counts_of(collective: Collective, topology: Topology) -> RoundCounts | None:
-    """The rounds of a collective: those that it lists, or else those of its plan; None for the engine's own.
+    """The rounds of a collective: its own list, or else its plan's; None for the engine's own.
 
     Raises UserError for a collective without a list and more than MOST_READ ranks.
     """
@@ -212,7 +212,7 @@ def _rounds(sent: Sequence[Sent], groups: Groups, items: int, adds: bool) -> lis
 
 
 def _round(sent: Sequence[Sent], groups: Groups, items: int, adds: bool) -> EqualRounds:
-    """Messages as rounds: as many as the busiest rank sends or gets messages."""
+    """Messages as rounds; their number is the messages that the busiest rank sends or gets."""
     count, carried = Counter[tuple[int, bool]](), Counter[tuple[int, bool]]()
     for src, dst, length in sent:
         for port in ((src, True), (dst, False)):

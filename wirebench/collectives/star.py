@@ -21,7 +21,7 @@ class Star:
         return Plan("star", reduce, mirror(reduce))
 
     def rounds(self, shape: ClusterShape) -> RoundCounts:
-        """The server takes and sends messages one by one, those of its own machine first."""
+        """The server takes and sends messages one by one; its own machine's come first."""
         sizes = (1, *shape.groups, shape.ranks)
         steps = [(b - a, (1,) * level) for level, (a, b) in enumerate(pairwise(sizes))]
         sums = both([EqualRounds(times, 1, crossing) for times, crossing in steps])

@@ -209,7 +209,7 @@ def options_of(made: object) -> dict[str, Any]:
 
 
 def current(name: str) -> str:
-    """A dotted name as it is now: records of version 0.1 have the studies' own compressors below suite.studies."""
+    """The present form of a dotted name: in records of version 0.1 the studies' compressors are below suite.studies."""
     name = f"papers.{name.removeprefix(BEFORE)}" if name.startswith(BEFORE) else name
     return MOVED.get(name, name)
 
@@ -219,7 +219,7 @@ def entry_points(package: str) -> dict[str, list[tuple[str, str]]]:
     """Plugins that other distributions have for this package: by name (dotted path, distribution), once for each.
 
     In their pyproject.toml: [project.entry-points."wirebench.compressors"], mine = "mypkg.mine" or "mypkg.mine:Mine".
-    A name with a dot could not be told from a path, and is left out.
+    A name with a dot looks like a path, and is left out.
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for each in importlib.metadata.entry_points(group=package):

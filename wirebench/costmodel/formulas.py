@@ -6,7 +6,7 @@
 - n: bytes that are summed
 - N: number of ranks (P in two of the papers), the argument `size`
 
-Source: MG-WFBP (Shi and Chu, INFOCOM 2019), Table II. Those of others are in tests/costmodel/closed_forms.py.
+Source: MG-WFBP (Shi and Chu, INFOCOM 2019), Table II. tests/costmodel/closed_forms.py has other papers' formulas.
 """
 
 from typing import NamedTuple

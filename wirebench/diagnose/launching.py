@@ -19,7 +19,7 @@ LAST_LINES = 15
 
 
 class Started(NamedTuple):
-    """How a run was started: the launcher's words, none for a run alone, and those of the program, as typed."""
+    """How a run was started: the launcher's words, none for a run alone, and the program's words, as typed."""
 
     launcher: list[str]
     program: list[str]

@@ -74,7 +74,7 @@ class Driver:
 
     The methods that are no class methods stand in the order in which a training loop calls them.
 
-    lanes        those of this process
+    lanes        this process's lanes
     holders      what a rank saves and restores of its exchanges, by lane: the compressor, or its own weights with it
     averaged     called with a step's number, once, when all of the step's average is there; of `halves` alone
 
@@ -110,7 +110,7 @@ class Driver:
 
     @classmethod
     def make(cls, workers: Workers, scheduler: Any) -> "Driver":
-        """The driver of these workers under a scheduler that names this class; UserError where there is none."""
+        """The driver of these workers under a scheduler that names this class; UserError if it has none."""
         raise NotImplementedError
 
     @classmethod

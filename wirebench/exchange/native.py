@@ -40,7 +40,7 @@ class EnginesOwn(Driver):
 
     @classmethod
     def accepts(cls, parts: Parts) -> str | None:
-        """It is dense, has its own collective, and lets nobody look into an exchange."""
+        """It is dense, has its own collective, and hides its exchanges from watchers."""
         if parts.own_loop:
             return "is DistributedDataParallel or hvd.DistributedOptimizer itself"
         if (name := name_of(parts.compressor)) != DENSE or parts.has_plan:

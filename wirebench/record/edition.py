@@ -19,7 +19,7 @@ class Task(NamedTuple):
     """What can be compared: a table of results, and what a run has to have to belong into it.
 
     claim   accuracy or speed
-    seeds   those of its runs; empty where the seed is no matter
+    seeds   its runs' seeds; empty where any seed will do
     turns   how often each composition is to be run; 0 where seeds count
     metric  the record's number, of which `dense` is dense training's mean and `target` where times are read, if any
     frozen  values by their place in the record's config, or by `world_size` and `link_mbit`

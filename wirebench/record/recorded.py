@@ -85,7 +85,7 @@ def series(folder: Path) -> list[Path]:
 
 
 def at(path: Path) -> NotedRun | None:
-    """The run of this path; None where there is none."""
+    """The run of this path; None if it is missing."""
     whole = path.resolve()
     found = next((lines[whole] for lines in map(_lines, _above(whole)) if whole in lines), None)
     if found is None:
@@ -100,7 +100,7 @@ def file_of(path: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The record of a run's folder, of a record.json, or of a line; UserError where there is none, or a damaged one."""
+    """The record of a run's folder, of a record.json, or of a line; UserError if it is missing or damaged."""
     found = None if path.exists() else at(path)
     return schema.read(path) if found is None else found.record
 
@@ -134,7 +134,7 @@ def add(folder: Path, run: NotedRun) -> None:
 
 
 def packed(runs: Iterable[NotedRun]) -> str:
-    """A file that has runs and, before them, what they share, as it is sent from one checkout to another."""
+    """A file that has runs and, before them, what they share, for sending from one checkout to another."""
     shared: Values = {}
     lines = [f"{_text(encode(_whole(run, run.folder), shared))}\n" for run in runs]
     return "".join([*_shared_lines(shared), *lines])
@@ -289,7 +289,7 @@ def _state(file: Path) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
-    """The runs of a file as it is, by path: reports ask many times."""
+    """The runs of a file, by path: reports ask many times."""
     shared = _shared(file.parent)
     found: dict[Path, NotedRun] = {}
     for number, line in _whole_lines(file):

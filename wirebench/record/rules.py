@@ -1,6 +1,6 @@
 """The rules that a record has to keep before a table rests on it: docs/studies.md lists them, this file asks them.
 
-They are modelled on those of trusted benchmarks: MLPerf's training rules (a seed a run, none used twice),
+They are modelled on the rules of trusted benchmarks: MLPerf's training rules (a seed a run, none used twice),
 modded-nanogpt's and AlgoPerf's (enough runs for a test). `broken` asks one record, `ENOUGH` the runs of a composition,
 `copies` all runs. `wirebench submit` shows which rules foreign records break; `wirebench study check` names the
 committed records that break one, unless results/exceptions.toml lists them with a reason.

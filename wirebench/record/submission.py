@@ -1,4 +1,4 @@
-"""Runs that somebody made elsewhere, as they come into results/: named, noted with a claim, and held to the rules."""
+"""Runs from other machines, as they come into results/: named, noted with a claim, and held to the rules."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ class Submitted(NamedTuple):
 
 
 def gathered(paths: Sequence[Path], claim: str | None = None, series: str = "") -> list[Submitted]:
-    """The runs of folders and of files that `packed` wrote; those of a file keep their names and their claim.
+    """The runs of folders and of files that `packed` wrote; a file's runs keep their names and their claim.
 
     claim   of CLAIMS; None: accuracy where the runs of any composition have several seeds, else speed
     series  folder of the runs; "": the first one's config and when it began
