@@ -8,7 +8,7 @@ Zhang et al., "Evaluation and Optimization of Gradient Compression for Distribut
 
 from wirebench.compressors.common.dense import dense_average
 from wirebench.compressors.lowrank.base import LowRank
-from wirebench.compressors.lowrank.factors import Factors
+from wirebench.compressors.lowrank.factors import PackedFactors
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -57,6 +57,6 @@ class ACPSGD(LowRank):
         return grad
 
 
-def _ordered(sent: Factors, basis: Factors, sends_left: bool) -> tuple[Factors, Factors]:
+def _ordered(sent: PackedFactors, basis: PackedFactors, sends_left: bool) -> tuple[PackedFactors, PackedFactors]:
     """(left factor, right factor), one of which was sent and the other one was the basis."""
     return (sent, basis) if sends_left else (basis, sent)

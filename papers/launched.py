@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
-from papers.trainings import RESUMING, TRAIN, Cluster, Composition, Place, Training, part_of
+from papers.trainings import RESUMING, TRAIN, Composition, OwnCluster, Training, TrainingPlace, part_of
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -69,13 +69,13 @@ class Trained:
     layouts: tuple[str, ...] = ()
     needs: str = ""
     keeps: tuple[str, ...] = ()
-    here: Cluster | None = None
+    here: OwnCluster | None = None
     folder: str = ""
     between: str = "_"
     may_diverge: bool = True
 
     def trainings(
-        self, where: Path, place: Place, repeats: int, labels: Sequence[str] | None, more: Sequence[str] = ()
+        self, where: Path, place: TrainingPlace, repeats: int, labels: Sequence[str] | None, more: Sequence[str] = ()
     ) -> Iterator[Training]:
         """The runs in their order, named below `where`; labels: of these rows alone; more: further overrides."""
         rows = [row for row in self.rows.items() if labels is None or row[0] in labels]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.runner import Command, Launch, shown, within
-from papers.trainings import Place
+from papers.trainings import TrainingPlace
 from wirebench.bench.collectives import parse_size
 from wirebench.errors import UserError
 from wirebench.record import collective_results
@@ -23,7 +23,7 @@ class Timing:
     """
 
     label: str
-    place: Place
+    place: TrainingPlace
     collectives: tuple[str, ...]
     sizes: tuple[str, ...]
     seconds: float

@@ -25,7 +25,7 @@ TRAIN = "train.py"
 RESUMING = ("train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1")
 
 
-class Place(Protocol):
+class TrainingPlace(Protocol):
     """Where a command's ranks run."""
 
     @property
@@ -50,7 +50,7 @@ class Place(Protocol):
         """Why a run's record is of another place; "" where it is not."""
 
 
-class Cluster(NamedTuple):
+class OwnCluster(NamedTuple):
     """An emulated cluster: the rate of every link, and as many hosts of one rank, or a layout such as 2+3."""
 
     link: str
@@ -97,7 +97,7 @@ class Training:
 
     folder: str
     label: str
-    place: Place | None
+    place: TrainingPlace | None
     config: Path
     overrides: tuple[str, ...]
     keeps: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from wirebench.schedulers.fused import Fused
 DEFAULT_CAP_MB = 25.0
 
 
-class Native(Scheduler):
+class NativeSchedule(Scheduler):
     """DistributedDataParallel on torch, hvd.DistributedOptimizer on Horovod.
 
     bucket_cap_mb  the engine's own fusion threshold in MiB (DDP's bucket_cap_mb, HOROVOD_FUSION_THRESHOLD); 0: its

@@ -23,7 +23,7 @@ import torch
 
 from wirebench.cli.planning.demo import SpeedUps, draw
 from wirebench.figures.files import save
-from wirebench.planner.advice import Speedup
+from wirebench.planner.candidate import Speedup
 from wirebench.telemetry import environment
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -37,7 +37,7 @@ class Run(NamedTuple):
 Groups = tuple[Run, ...]
 
 
-class Piece(NamedTuple):
+class BlockPiece(NamedTuple):
     """A part of a block, of `numel` elements: whole groups of one width, or a part of one group.
 
     first   number of its first group
@@ -56,7 +56,7 @@ class Block(NamedTuple):
 
     number: int
     numel: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockPiece, ...]
     lengths: list[int]
 
     def rows(self, values: Tensor) -> Sequence[Tensor]:
@@ -125,7 +125,7 @@ def block_numel(device: torch.device, multiple: int = 1) -> int:
 @lru_cache(maxsize=1024)
 def cut(groups: Groups, size: int) -> tuple[Block, ...]:
     """Blocks of `size` elements, the last one shorter, that cover all groups."""
-    blocks: list[list[Piece]] = [[]]
+    blocks: list[list[BlockPiece]] = [[]]
     room, first = size, 0
     for run in groups:
         done, total = 0, run.width * run.groups
@@ -137,7 +137,7 @@ def cut(groups: Groups, size: int) -> tuple[Block, ...]:
             # Whole groups as far as they fit, else what the block or the group has left of one.
             whole = 0 if inside else min(room, total - done) // run.width
             numel = whole * run.width or min(room, run.width - inside)
-            blocks[-1].append(Piece(numel, first + group, max(whole, 1), not inside))
+            blocks[-1].append(BlockPiece(numel, first + group, max(whole, 1), not inside))
             done, room = done + numel, room - numel
         first += run.groups
     lengths = [[piece.numel for piece in each] for each in blocks]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wirebench.compressors.common.own_steps import OwnSteps
-from wirebench.compressors.lowrank.factors import Factors, Pack, Place, Plan, plan_of
+from wirebench.compressors.lowrank.factors import FactorPlace, FactorPlan, Pack, PackedFactors, plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Keeps, Method
@@ -43,7 +43,7 @@ class Factored(Method):
         )
         return last, draws
 
-    def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Factors:
+    def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> PackedFactors:
         """The factors to start from."""
         last, draws = self.last(pack, world, device)
         if draws is not None:
@@ -69,7 +69,7 @@ class Factored(Method):
             self._draws[pack] = drawn
         return drawn
 
-    def _last(self, place: Place, device: torch.device) -> Tensor:
+    def _last(self, place: FactorPlace, device: torch.device) -> Tensor:
         factor = self.shared[place.key]
         if factor.shape != place.shape:
             raise UserError(
@@ -117,7 +117,7 @@ class LowRank(OwnSteps, Factored):
         """The bytes of one square matrix of `numel` elements; other matrices, and several layers, send more."""
         return 4 * min(numel, self.sides * self.rank * (isqrt(numel - 1) + 1))
 
-    def plan(self, bucket: Bucket, world: ExchangeContext) -> Plan | None:
+    def plan(self, bucket: Bucket, world: ExchangeContext) -> FactorPlan | None:
         """How `bucket` is sent at this step; None: all of it dense."""
         if self.start_step and self.own_step(world.step) < self.start_step:
             return None
@@ -129,7 +129,14 @@ class LowRank(OwnSteps, Factored):
         return self.memory.slice(bucket) if self.error_feedback else bucket.grad
 
     def factors(
-        self, plan: Plan, bucket: Bucket, world: ExchangeContext, basis: Factors, out: Factors, to_left: bool, add: bool
+        self,
+        plan: FactorPlan,
+        bucket: Bucket,
+        world: ExchangeContext,
+        basis: PackedFactors,
+        out: PackedFactors,
+        to_left: bool,
+        add: bool,
     ) -> None:
         """The factors that are sent, of M; what they stand for leaves the residual, if there is one.
 
@@ -142,7 +149,7 @@ class LowRank(OwnSteps, Factored):
         for before, after in energies or ():
             self.measures.ratio("kept_energy", after, before)
 
-    def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Factors:
+    def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> PackedFactors:
         """One orthonormal row per rank for each run: a basis of the last factors, or of a random start."""
         last, draws = self.last(pack, world, device)
         return pack.orthonormal(last, draws)

@@ -35,7 +35,7 @@ RUN_NUMEL = 1 << 20
 
 
 @dataclass(frozen=True)
-class Run:
+class MatrixRun:
     """Layers of one shape at equal distances: a batch of matrices that is a view of the gradient.
 
     rank  of their factors
@@ -65,7 +65,7 @@ class Run:
         )
 
 
-class Place(NamedTuple):
+class FactorPlace(NamedTuple):
     """A layer's factor in a pack.
 
     layer, side  whose it is; first draws go by the layer's place, since a bucket of DDP does not tell a layer's name
@@ -86,9 +86,9 @@ class Place(NamedTuple):
 class Pack:
     """The factors of one side of all runs in one vector; equal sizes side by side, to be orthonormalised together."""
 
-    def __init__(self, runs: Sequence[Run], sizes: Sequence[int], side: str) -> None:
+    def __init__(self, runs: Sequence[MatrixRun], sizes: Sequence[int], side: str) -> None:
         keys = [(size, run.rank) for run, size in zip(runs, sizes, strict=True)]
-        self.places: list[Place] = []
+        self.places: list[FactorPlace] = []
         self._groups: list[tuple[slice, tuple[int, int, int]]] = []
         self._runs: list[tuple[int, slice]] = [(0, slice(0))] * len(runs)  # (group, its members)
         self._tables: dict[torch.device, Tensor] = {}
@@ -101,7 +101,7 @@ class Pack:
                 count += len(layers)
                 for layer in layers:
                     piece = slice(self.numel, self.numel + rank * size)
-                    self.places.append(Place(layer, side, piece, (rank, size)))
+                    self.places.append(FactorPlace(layer, side, piece, (rank, size)))
                     self.numel = piece.stop
             self._groups.append((slice(begin, self.numel), (count, rank, size)))
 
@@ -113,11 +113,11 @@ class Pack:
         """Views (count, rank, size) of the vector: one for each run."""
         return self._by_run(self.groups(packed))
 
-    def of(self, packed: Tensor) -> "Factors":
+    def of(self, packed: Tensor) -> "PackedFactors":
         """The factors that lie in this vector."""
-        return Factors(packed, self.runs(packed))
+        return PackedFactors(packed, self.runs(packed))
 
-    def orthonormal(self, packed: Tensor, instead: Tensor | None = None) -> "Factors":
+    def orthonormal(self, packed: Tensor, instead: Tensor | None = None) -> "PackedFactors":
         """For each run a basis of its factors' rows, orthonormal but where rows depend on each other.
 
         There it has rows of its own choice (CPU), or rows that are shorter than 1 (GPU).
@@ -133,7 +133,7 @@ class Pack:
         if instead is not None:
             self.mend(packed, instead)
         of_rows = basis_by_cholesky if packed.is_cuda else basis_by_householder
-        return Factors(packed, self._by_run([of_rows(group) for group in self.groups(packed)]))
+        return PackedFactors(packed, self._by_run([of_rows(group) for group in self.groups(packed)]))
 
     def mend(self, packed: Tensor, instead: Tensor) -> None:
         """Replace rows that are zero or not finite with another vector's; nothing makes the host wait."""
@@ -163,7 +163,7 @@ class OnDevice(NamedTuple):
     programs: "Table"
 
     @classmethod
-    def of(cls, plan: "Plan", dense: Sequence[slice], device: torch.device) -> "OnDevice":
+    def of(cls, plan: "FactorPlan", dense: Sequence[slice], device: torch.device) -> "OnDevice":
         """The tables of a plan."""
         from wirebench.compressors.kernels.thin import BLOCK, Table
 
@@ -190,14 +190,14 @@ class OnDevice(NamedTuple):
         return cls(torch.cat(places).to(device), Table(*made))
 
 
-class Factors(NamedTuple):
+class PackedFactors(NamedTuple):
     """Factors of one side: packed, and by run. A basis that a CPU has made lies in `runs` alone."""
 
     packed: Tensor
     runs: list[Tensor]
 
 
-class Plan:
+class FactorPlan:
     """How the layers of a bucket are sent: in runs of matrices, or dense.
 
     left, right  the two sides' factors
@@ -214,7 +214,7 @@ class Plan:
         self._dense_numel = sum(piece.stop - piece.start for piece in self._dense)
         self._tables: dict[torch.device, OnDevice] = {}
 
-    def message(self, grad: Tensor, pack: Pack) -> tuple[Tensor, Factors]:
+    def message(self, grad: Tensor, pack: Pack) -> tuple[Tensor, PackedFactors]:
         """A vector that begins with what is dense, and the rest of it for the factors of one side."""
         message = grad.new_empty(self._dense_numel + pack.numel)
         if kernels.usable(grad):
@@ -242,8 +242,8 @@ class Plan:
     def factors(
         self,
         flat: Tensor,
-        basis: Factors,
-        out: Factors,
+        basis: PackedFactors,
+        out: PackedFactors,
         to_left: bool,
         added: Tensor | None = None,
         arriving: Callable[[Tensor], Tensor] | None = None,
@@ -284,7 +284,7 @@ class Plan:
                 if energies is not None and before is not None:
                     energies.append((before, _energy(each)))
 
-    def write(self, flat: Tensor, left: Factors, right: Factors) -> None:
+    def write(self, flat: Tensor, left: PackedFactors, right: PackedFactors) -> None:
         """Write left^T right to `flat`'s matrices."""
         if self._thin(flat):
             from wirebench.compressors.kernels import thin
@@ -363,12 +363,12 @@ def orthonormalise(rows: Tensor) -> None:
 
 
 @lru_cache(maxsize=4096)
-def plan_of(layers: tuple[Layer, ...], rank: float, rate: float) -> Plan:
+def plan_of(layers: tuple[Layer, ...], rank: float, rate: float) -> FactorPlan:
     """The plan of these layers: factors where `rate` times the elements of both are fewer than the matrix has.
 
     rank  of the factors, no more than a matrix's smaller side; below 1 a share of that side
     """
-    return Plan(layers, rank, rate)
+    return FactorPlan(layers, rank, rate)
 
 
 def _rank_of(layer: Layer, rank: float) -> int:
@@ -381,7 +381,7 @@ def _pays(layer: Layer, rank: float, rate: float) -> bool:
     return layer.ndim > 1 and both * rate < layer.numel
 
 
-def _runs(layers: Sequence[Layer], rank: float) -> Iterator[Run]:
+def _runs(layers: Sequence[Layer], rank: float) -> Iterator[MatrixRun]:
     """Layers of one shape together, as long as their distance stays the same."""
     alike: dict[tuple[int, int], list[list[Layer]]] = defaultdict(list)
     for layer in layers:
@@ -391,7 +391,7 @@ def _runs(layers: Sequence[Layer], rank: float) -> Iterator[Run]:
         else:
             runs.append([layer])
     for runs in alike.values():
-        yield from (Run(tuple(run), _rank_of(run[0], rank)) for run in runs)
+        yield from (MatrixRun(tuple(run), _rank_of(run[0], rank)) for run in runs)
 
 
 def _continues(run: Sequence[Layer], layer: Layer) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from papers import trust
 from papers.accuracy.curve import OWN, passes_seconds, phase_seconds
 from papers.accuracy.modern import DENSE, OTHER_DENSE
-from papers.accuracy.rows import Method, read
+from papers.accuracy.rows import MethodRuns, read
 from papers.accuracy.task import Composition, Task, listed, words_of
 from papers.page import Page
 from wirebench.errors import UserError
@@ -45,7 +45,7 @@ def alone(part: Task, names: Sequence[str] | None, density: float = 0.0) -> list
     return found
 
 
-def timed(folder: Path, methods: Sequence[Method]) -> dict[str, NotedRun]:
+def timed(folder: Path, methods: Sequence[MethodRuns]) -> dict[str, NotedRun]:
     """By label, the run that was alone, of a task's folder and its methods; not such as break the rule of load.
 
     UserError for one of other settings than the method's whole runs, or of another machine.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from papers.accuracy.curve import WINDOW
 from papers.accuracy.modern import OTHER_DENSE
-from papers.accuracy.rows import DENSE, Method, history, runs_of, shared, wire_bytes
+from papers.accuracy.rows import DENSE, MethodRuns, history, runs_of, shared, wire_bytes
 from papers.accuracy.times import Yardstick
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
@@ -54,7 +54,7 @@ Point = tuple[float | None, float | None]
 Points = Callable[[NotedRun], Sequence[Point]]
 
 
-class Measure(NamedTuple):
+class CurveMeasure(NamedTuple):
     """A number of each epoch: its axis, and where an entry of the history has it; None for an epoch without."""
 
     title: str
@@ -71,12 +71,12 @@ class Measure(NamedTuple):
         return list(zip(known, map(self.of, history(run)), strict=True))
 
 
-TOP1 = Measure("top-1 on the test set, %", lambda entry: None if entry["top1"] is None else 100 * entry["top1"])
-LOSS = Measure("training loss", lambda entry: entry.get("loss"))
+TOP1 = CurveMeasure("top-1 on the test set, %", lambda entry: None if entry["top1"] is None else 100 * entry["top1"])
+LOSS = CurveMeasure("training loss", lambda entry: entry.get("loss"))
 
 
 def line(
-    method: Method, points: Points, dash: Sequence[int] = colours.DASHES[0], tone: str | None = None
+    method: MethodRuns, points: Points, dash: Sequence[int] = colours.DASHES[0], tone: str | None = None
 ) -> Curve | None:
     """The curve of a method; None without a point that all its runs have."""
     of_runs = zip(*map(points, method.runs), strict=False)
@@ -95,7 +95,7 @@ def _mean(values: Iterable[float | None]) -> float:
 
 
 def panel(
-    methods: Sequence[Method], measure: Measure, title: str, beside: Sequence[Curve] = (),
+    methods: Sequence[MethodRuns], measure: CurveMeasure, title: str, beside: Sequence[Curve] = (),
     tones: Mapping[str, str] | None = None,
 ) -> Panel | None:  # fmt: skip
     """A panel of all methods by epochs; None where no epoch has the measure.
@@ -112,7 +112,7 @@ def panel(
     return curves([*lines, *beside], across, up, title, width=WIDTH, height=HEIGHT)
 
 
-def at_epoch(name: str, epoch: float, methods: Sequence[Method], measure: Measure, tone: str) -> Curve | None:
+def at_epoch(name: str, epoch: float, methods: Sequence[MethodRuns], measure: CurveMeasure, tone: str) -> Curve | None:
     """A vertical line at an epoch, as high as the methods' lines; None where all of them ended before it."""
     lines = list(_lines(methods, measure.by_epoch).values())
     if not lines or max(float(at) for each in lines for at in each.across) < epoch:
@@ -121,7 +121,7 @@ def at_epoch(name: str, epoch: float, methods: Sequence[Method], measure: Measur
     return Curve(name, tone, [epoch, epoch], [min(amounts), max(amounts)], dash=(2, 2), points=False)
 
 
-def _lines(methods: Sequence[Method], points: Points, tones: Mapping[str, str] | None = None) -> dict[str, Curve]:
+def _lines(methods: Sequence[MethodRuns], points: Points, tones: Mapping[str, str] | None = None) -> dict[str, Curve]:
     """By label, of all methods that came to their end."""
     whole = [method for method in methods if not method.ends]
     dash, tones = colours.dashes([method.label for method in whole]), tones or {}
@@ -133,7 +133,7 @@ def _amounts(lines: Iterable[Curve]) -> list[float]:
     return [value for each in lines for value in (*each.up, *each.low, *each.high)]
 
 
-def setting(methods: Sequence[Method]) -> str:
+def setting(methods: Sequence[MethodRuns]) -> str:
     """What all runs share, how many seeds there are, what bands mean, and where they ran."""
     known = shared(methods)
     words = {"workers": "{} workers", "batch size": "batch size {}", "epochs": "{} epochs"}
@@ -144,20 +144,20 @@ def setting(methods: Sequence[Method]) -> str:
     return f"{what}; {_means(methods)}{ended}"
 
 
-def _means(methods: Sequence[Method]) -> str:
+def _means(methods: Sequence[MethodRuns]) -> str:
     seeds = counted((len(method.runs) for method in methods), "seed")
     where = provenance(run.has("environment") or {} for run in runs_of(methods))
     return f"means over {seeds}, bands from the least to the largest. {where}."
 
 
-def accuracy_by_epochs(methods: Sequence[Method], task: str) -> Figure:
+def accuracy_by_epochs(methods: Sequence[MethodRuns], task: str) -> Figure:
     """Top-1 after each epoch."""
     lines = _lines(methods, TOP1.by_epoch)
     across = around("epochs", [float(at) for each in lines.values() for at in each.across])
     return _of_accuracy(f"Accuracy against epochs: {task}", methods, lines, across)
 
 
-def accuracy_by_bytes(methods: Sequence[Method], task: str) -> Figure:
+def accuracy_by_bytes(methods: Sequence[MethodRuns], task: str) -> Figure:
     """Top-1 by what a worker had sent."""
     lines = _lines(methods, TOP1.by_bytes)
     places = [float(at) for each in lines.values() for at in each.across]
@@ -165,7 +165,7 @@ def accuracy_by_bytes(methods: Sequence[Method], task: str) -> Figure:
     return _of_accuracy(f"Accuracy against bytes: {task}", methods, lines, across)
 
 
-def _of_accuracy(title: str, methods: Sequence[Method], lines: Mapping[str, Curve], across: Axis) -> Figure:
+def _of_accuracy(title: str, methods: Sequence[MethodRuns], lines: Mapping[str, Curve], across: Axis) -> Figure:
     """The vertical axis begins with the lowest mean: bands of single seeds may be cut off."""
     low = max(min((value for each in lines.values() for value in each.up), default=LEAST), LEAST)
     # After a first epoch all may be at chance or below it: the axis has a length all the same.
@@ -228,14 +228,14 @@ def _evenly(labels: Sequence[str], most: int) -> list[Sequence[str]]:
     return [labels[start : start + each] for start in range(0, len(labels), each or 1)]
 
 
-def loss_by_bytes(task: str, methods: Sequence[Method]) -> Figure:
+def loss_by_bytes(task: str, methods: Sequence[MethodRuns]) -> Figure:
     """The first worker's training loss by the bytes that a worker had sent."""
     return _of_loss(
         f"Loss by bytes: {task}", methods, "bytes that a worker had sent, MB", lambda run, point: point[2] / 1e6
     )
 
 
-def loss_by_seconds(task: str, methods: Sequence[Method], by: Yardstick, gbit: float) -> Figure | None:
+def loss_by_seconds(task: str, methods: Sequence[MethodRuns], by: Yardstick, gbit: float) -> Figure | None:
     """By the time that a run takes at this link rate; one without an accepted time has none. None if all are."""
 
     def place(run: NotedRun, point: Sequence[float]) -> float | None:
@@ -250,14 +250,14 @@ def loss_by_seconds(task: str, methods: Sequence[Method], by: Yardstick, gbit: f
 
 
 def _of_loss(
-    title: str, methods: Sequence[Method], across: str, place: Callable[[NotedRun, Sequence[float]], float | None]
+    title: str, methods: Sequence[MethodRuns], across: str, place: Callable[[NotedRun, Sequence[float]], float | None]
 ) -> Figure:
     def points(run: NotedRun) -> list[Point]:
         return [(place(run, last) or None, loss) for last, loss in windows(run.note["curve"])]
 
     shown = [method for method in methods if not method.ends and method.label not in OTHER_DENSE]
     drawn = [
-        Method(method.label, those)
+        MethodRuns(method.label, those)
         for method in shown
         if (those := tuple(run for run in method.runs if any(at for at, _ in points(run))))
     ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from papers.accuracy import rows
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, OWN, QUARTER, SHORTER
-from papers.accuracy.rows import Method, losses
+from papers.accuracy.rows import MethodRuns, losses
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import CLASSICS, GPT, RESNET
 from papers.accuracy.times import dense_runs
@@ -91,7 +91,7 @@ def language(folder: Path = RESULTS / GPT.folder) -> Accuracies:
     return Accuracies(_of_steps(methods), known, local, LOSS, too_much, _dense_in(methods))
 
 
-def _methods(folder: Path, own: Sequence[str] = ()) -> dict[str, Method] | str:
+def _methods(folder: Path, own: Sequence[str] = ()) -> dict[str, MethodRuns] | str:
     """A task's methods by their labels, or why there are none: the planner is of use without."""
     try:
         return {method.label: method for method in rows.load(folder, own)}
@@ -100,7 +100,7 @@ def _methods(folder: Path, own: Sequence[str] = ()) -> dict[str, Method] | str:
 
 
 def _found(
-    methods: Mapping[str, Method], rows_of: Iterable[Source], dense: Sequence[float], measure: Measure
+    methods: Mapping[str, MethodRuns], rows_of: Iterable[Source], dense: Sequence[float], measure: Measure
 ) -> tuple[dict[str, Ended], dict[str, list[Ended]]]:
     """By compressor, how it ended with an exchange in every step, and after local steps."""
     known: dict[str, Ended] = {}
@@ -116,7 +116,7 @@ def _found(
     return known, dict(local)
 
 
-def _ended(method: Method, dense: Sequence[float], measure: Measure, source: Source) -> Ended | None:
+def _ended(method: MethodRuns, dense: Sequence[float], measure: Measure, source: Source) -> Ended | None:
     """Points of these seeds above the mean of the dense seeds, or percent below their loss; one that diverged is
     enough. None where no run came to its end, nor diverged.
     """
@@ -147,7 +147,7 @@ def model_of(run: NotedRun) -> Model:
     return Model(f"{name}{f' depth={depth}' if depth else ''} of {size}", parameters)
 
 
-def _dense_in(methods: Mapping[str, Method]) -> DenseForms | None:
+def _dense_in(methods: Mapping[str, MethodRuns]) -> DenseForms | None:
     """All forms of the study's dense training; None without those on fewer tokens."""
     forms = [methods[label] for label in (DENSE, *SHORTER, *LARGER) if label in methods and losses(methods[label])]
     if not any(each.label in SHORTER for each in forms):
@@ -155,7 +155,7 @@ def _dense_in(methods: Mapping[str, Method]) -> DenseForms | None:
     return DenseForms(tuple(map(dense_runs, forms)))
 
 
-def _of_density(methods: Sequence[Method]) -> str:
+def _of_density(methods: Sequence[MethodRuns]) -> str:
     settings = rows.shared(methods)
     depth = f" depth={settings['depth']}" if "depth" in settings else ""
     density = f", density {settings['density']} after a warm-up" if "density" in settings else ""
@@ -163,14 +163,14 @@ def _of_density(methods: Sequence[Method]) -> str:
     return f"{trained}, {settings['workers']} workers{density}; {_many(methods, 'a point means little')}"
 
 
-def _of_steps(methods: Mapping[str, Method]) -> str:
+def _of_steps(methods: Mapping[str, MethodRuns]) -> str:
     settings, steps = rows.shared([methods[DENSE]]), methods[DENSE].runs[0].record["steps_done"]
     trained = f"gpt depth={settings['depth']} width={settings['width']}, {steps} steps of {settings['data']}"
     many = _many(list(methods.values()), "a small difference means little")
     return f"{trained}, {settings['workers']} workers, AdamW or the method's own optimizer; {many}"
 
 
-def _many(methods: Sequence[Method], one: str) -> str:
+def _many(methods: Sequence[MethodRuns], one: str) -> str:
     seeds = max(len(method.runs) for method in methods)
     return f"one seed, so that {one}" if seeds == 1 else f"up to {seeds} seeds"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from papers import trust
 from papers.accuracy.curve import WINDOW, steps_of
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
-from papers.accuracy.rows import Method, against, bytes_of, losses, multiplicity, runs_of, shared
+from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared
 from papers.accuracy.task import Task, laid_over
 from papers.accuracy.times import Yardstick, equal_time, fronts, steps_table
 from papers.findings import Finding, claims_table
@@ -21,7 +21,7 @@ HEAD = ("method", "seeds", "test loss", "over dense", "against dense (Welch)", "
 
 def document(
     task: Task,
-    methods: Sequence[Method],
+    methods: Sequence[MethodRuns],
     found: Sequence[Finding],
     figures: Sequence[str],
     by: Yardstick,
@@ -64,7 +64,7 @@ def _settings_of(found: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _setting(task: Task, every: Sequence[Method]) -> list[str]:
+def _setting(task: Task, every: Sequence[MethodRuns]) -> list[str]:
     methods = [each for each in every if each.label not in OTHER_DENSE] or every
     shorter, larger = ([each.label for each in every if each.label in those] for those in (SHORTER, LARGER))
     share = f"; {', '.join(shorter)}: that share of the samples" if shorter else ""
@@ -87,11 +87,11 @@ def _setting(task: Task, every: Sequence[Method]) -> list[str]:
     ]
 
 
-def _compared(method: Method, dense: Method | None) -> Comparison | None:
+def _compared(method: MethodRuns, dense: MethodRuns | None) -> Comparison | None:
     return against(losses(method), losses(dense)) if dense is not None and method is not dense else None
 
 
-def _cells(method: Method, dense: Method | None, compared: Comparison | None) -> list[str]:
+def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | None) -> list[str]:
     mine, sent, rates = losses(method), bytes_of(method), method.each(lambda run: run.has("config", "optimizer", "lr"))
     theirs, base = (losses(dense), bytes_of(dense)) if dense else ([], None)
     return [
@@ -111,7 +111,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
 
 
-def _metric(method: Method) -> str:
+def _metric(method: MethodRuns) -> str:
     bits = method.each(lambda run: run.has("final", "bits_per_byte"))
     if bits:
         return f"{statistics.mean(bits):.3f} bits per byte"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.modern import DENSE, FORM, OTHER_DENSE, OTHERS_OF_DION, OWN, SHORTER
-from papers.accuracy.rows import MARGIN, Method, load, read, settings
+from papers.accuracy.rows import MARGIN, MethodRuns, load, read, settings
 from papers.accuracy.task import Composition, Task, listed, refuse_others
 from papers.page import Page
 from wirebench.errors import UserError
@@ -75,7 +75,7 @@ class Best(NamedTuple):
     measured: bool
 
 
-def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
+def best_rate(method: MethodRuns, others: Sequence[MethodRuns]) -> Best | None:
     """What the search says of a method; None where it was not searched on both sides. `others`: at other rates."""
     tried, own = [each for each in others if _is_of(each, method.label) and _first(each)], _loss(method)
     rates = [*map(_rate, tried)]
@@ -88,7 +88,7 @@ def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
     return Best(_loss(best) / own if own < math.inf else 0.0, f"{words}, and {own:.4f} at {_rate(method):g}", True)
 
 
-def _between(method: Method, tried: Sequence[Method]) -> Best:
+def _between(method: MethodRuns, tried: Sequence[MethodRuns]) -> Best:
     """The least of the parabola through the losses at the study's rate, and at the nearest below and beyond it.
 
     Without a bound where one of these diverged.
@@ -110,7 +110,7 @@ def _between(method: Method, tried: Sequence[Method]) -> Best:
     return Best(least / own, f"{words}, at {rate:.2g}, and {own:.4f} at {middle:g}", False)
 
 
-def doubts(methods: Sequence[Method], others: Sequence[Method]) -> list[str]:
+def doubts(methods: Sequence[MethodRuns], others: Sequence[MethodRuns]) -> list[str]:
     """A line on the rows that another rate would make better by more than `MARGIN`; none without any."""
     searched = [best for each in methods if (best := best_rate(each, others)) is not None and best.measured]
     found = [best for best in searched if best.share < 1 - MARGIN]
@@ -122,7 +122,7 @@ def doubts(methods: Sequence[Method], others: Sequence[Method]) -> list[str]:
     ]
 
 
-def tried(folder: Path, part: Task) -> list[Method]:
+def tried(folder: Path, part: Task) -> list[MethodRuns]:
     """The runs at other rates in the folder of this part; none where nothing has run. UserError for other ones."""
     runs = read(folder)
     if not runs:
@@ -133,7 +133,7 @@ def tried(folder: Path, part: Task) -> list[Method]:
     return found
 
 
-def refuse_mixed(folder: Path, methods: Sequence[Method]) -> None:
+def refuse_mixed(folder: Path, methods: Sequence[MethodRuns]) -> None:
     """UserError where methods were trained on other lengths or batches, but for other forms of dense training."""
     alike = [each for each in methods if not any(_is_of(each, form) or each.label == form for form in OTHER_DENSE)]
     known = settings([run for method in alike for run in method.runs])
@@ -150,7 +150,7 @@ def page(folder: Path, part: Task) -> Page | None:
     return Page(folder, document(part, others, usual))
 
 
-def document(part: Task, tried: Sequence[Method], usual: Sequence[Method]) -> str:
+def document(part: Task, tried: Sequence[MethodRuns], usual: Sequence[MethodRuns]) -> str:
     """The whole file: a row for each method, the rates as they rise."""
     own = {each.label: each for each in usual}
     rows = []
@@ -173,7 +173,7 @@ def document(part: Task, tried: Sequence[Method], usual: Sequence[Method]) -> st
     )
 
 
-def _cells(part: Task, label: str, methods: Sequence[Method]) -> list[str]:
+def _cells(part: Task, label: str, methods: Sequence[MethodRuns]) -> list[str]:
     """A third, the study's own rate, three times as much, and what else was tried; a dash for what was not run."""
     middle = part.composed(listed(part, [label])[0]).optimizer.lr
     least = min(map(_loss, methods))
@@ -185,24 +185,24 @@ def _cells(part: Task, label: str, methods: Sequence[Method]) -> list[str]:
     return cells
 
 
-def _words(method: Method, least: float) -> str:
+def _words(method: MethodRuns, least: float) -> str:
     loss = _loss(method)
     return f"{_rate(method):g}: " + (f"{loss:.4f}{' *' if loss == least else ''}" if loss < math.inf else "diverged")
 
 
-def _first(method: Method) -> NotedRun | None:
+def _first(method: MethodRuns) -> NotedRun | None:
     return next((run for run in method.runs if run.note["seed"] == 0), None)
 
 
-def _is_of(method: Method, label: str) -> bool:
+def _is_of(method: MethodRuns, label: str) -> bool:
     return method.label.startswith(f"{label} lr=")
 
 
-def _rate(method: Method) -> float:
+def _rate(method: MethodRuns) -> float:
     return float(method.runs[0].record["config"]["optimizer"]["lr"])
 
 
-def _loss(method: Method) -> float:
+def _loss(method: MethodRuns) -> float:
     """Loss of the first seed; infinite where it has none, or diverged."""
     first = _first(method)
     return math.inf if first is None or first.diverged else float(first.has("final", "loss") or math.inf)

@@ -21,7 +21,7 @@ from papers.accuracy.figures import (
     loss_by_bytes,
     loss_by_seconds,
 )
-from papers.accuracy.rows import DENSE, NEEDS, Method, load, losses, runs_of
+from papers.accuracy.rows import DENSE, NEEDS, MethodRuns, load, losses, runs_of
 from papers.accuracy.task import Task, refuse_others
 from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, CLASSICS, MODERN, TASKS
 from papers.accuracy.times import yardstick
@@ -75,7 +75,7 @@ def page(folder: Path) -> Page | None:
     return _of_losses(folder, task, methods) if task in MODERN else _of_accuracies(folder, task, methods)
 
 
-def _of_accuracies(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
+def _of_accuracies(folder: Path, task: Task, methods: Sequence[MethodRuns]) -> Page:
     """Other tasks' runs, beside it, say whether they rank alike."""
     figures: dict[str, Figure | None] = {
         "epochs.svg": accuracy_by_epochs(methods, task.name), "bytes.svg": accuracy_by_bytes(methods, task.name)
@@ -85,7 +85,7 @@ def _of_accuracies(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
     return Page(folder, top1_table.document(task.name, methods, found, beside), figures)
 
 
-def _of_losses(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
+def _of_losses(folder: Path, task: Task, methods: Sequence[MethodRuns]) -> Page:
     by = yardstick(methods, alone.timed(folder, methods))
     figures: dict[str, Figure | None] = {"bytes.svg": loss_by_bytes(task.name, methods)}
     for name, gbit in SHOWN_GBIT.items():
@@ -96,7 +96,7 @@ def _of_losses(folder: Path, task: Task, methods: Sequence[Method]) -> Page:
     return Page(folder, loss_table.document(task, methods, found, shown, by, doubts), figures)
 
 
-def _judged(folder: Path, task: Task, methods: Sequence[Method]) -> list[Finding]:
+def _judged(folder: Path, task: Task, methods: Sequence[MethodRuns]) -> list[Finding]:
     """The claims on a task, by its runs and those at other rates and alone that lie beside it."""
     if task not in MODERN:
         return verdicts.findings(task, methods)
@@ -104,17 +104,17 @@ def _judged(folder: Path, task: Task, methods: Sequence[Method]) -> list[Finding
     return verdicts.findings(task, methods, _tried(folder), by)
 
 
-def _tried(folder: Path) -> list[Method]:
+def _tried(folder: Path) -> list[MethodRuns]:
     """The runs at other rates of the task in this folder."""
     beside = f"{folder.name}{rates.SUFFIX}"
     return rates.tried(folder.with_name(beside), TASKS[beside])
 
 
-def _methods(out: Path, task: Task) -> list[Method]:
+def _methods(out: Path, task: Task) -> list[MethodRuns]:
     return methods_of(out / task.folder) if task in MODERN else load(out / task.folder)
 
 
-def methods_of(folder: Path) -> list[Method]:
+def methods_of(folder: Path) -> list[MethodRuns]:
     """All methods of a task of today, dense first, then by their final losses; each has its own learning rate.
 
     UserError where runs have different lengths, but for other forms of dense training, or other settings than their

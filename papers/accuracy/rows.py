@@ -22,7 +22,7 @@ NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "densit
 
 
 @dataclass(frozen=True)
-class Method(Row):
+class MethodRuns(Row):
     """One method's runs, one for each seed."""
 
     def each(self, of: Callable[[NotedRun], float | None]) -> list[float]:
@@ -80,7 +80,7 @@ def read(folder: Path) -> list[NotedRun]:
     return recorded.noted(folder, NEEDS)
 
 
-def load(folder: Path, own: Collection[str] = ()) -> list[Method]:
+def load(folder: Path, own: Collection[str] = ()) -> list[MethodRuns]:
     """All methods, dense first, then by accuracy.
 
     UserError where the runs are not of one setting, a method's runs not of the same options, or a seed was used twice.
@@ -91,7 +91,7 @@ def load(folder: Path, own: Collection[str] = ()) -> list[Method]:
     notes.refuse_mixed(
         folder, {name: {key: v for key, v in each.items() if key not in own} for name, each in shared_by_all}
     )
-    methods = [Method(label, seeds) for label, seeds in by_label(runs).items()]
+    methods = [MethodRuns(label, seeds) for label, seeds in by_label(runs).items()]
     for method in methods:
         notes.refuse_mixed(folder, {run.folder.name: options_of(run.record["config"]) for run in method.runs})
         refuse_twice(f"{folder}: {method.label}", method.runs)
@@ -103,7 +103,7 @@ def settings(runs: Sequence[NotedRun]) -> dict[str, dict[str, object]]:
     return {run.folder.name: _settings(run) for run in runs}
 
 
-def shared(methods: Sequence[Method]) -> dict[str, object]:
+def shared(methods: Sequence[MethodRuns]) -> dict[str, object]:
     """The settings of them all; one that no method has is missing."""
     each = [_settings(run) for method in methods for run in method.runs]
     return {key: value for values in each for key, value in values.items() if value is not None}
@@ -127,7 +127,7 @@ def wire_bytes(entry: Mapping[str, Any]) -> float | None:
     return entry.get("wire_bytes_total")
 
 
-def target(methods: Sequence[Method]) -> float | None:
+def target(methods: Sequence[MethodRuns]) -> float | None:
     """Where times and bytes are read: 95 % of the dense runs' mean accuracy, in whole percent; None without them."""
     dense = next((method.top1 for method in methods if method.label == DENSE), [])
     return math.floor(95 * statistics.mean(dense)) / 100 if dense else None
@@ -140,17 +140,17 @@ def first_reaching(run: NotedRun, accuracy: float | None) -> dict[str, Any] | No
     return next((e for e in history(run) if e["top1"] is not None and e["top1"] >= accuracy), None)
 
 
-def losses(method: Method) -> list[float]:
+def losses(method: MethodRuns) -> list[float]:
     """Final test losses; none where a seed diverged."""
     return [] if method.ends else method.each(lambda run: run.has("final", "loss"))
 
 
-def bytes_of(method: Method) -> float | None:
+def bytes_of(method: MethodRuns) -> float | None:
     """Bytes that a worker sends in a run, mean over seeds."""
     return statistics.mean(method.wire_bytes) if method.wire_bytes else None
 
 
-def runs_of(methods: Iterable[Method]) -> list[NotedRun]:
+def runs_of(methods: Iterable[MethodRuns]) -> list[NotedRun]:
     """All runs."""
     return [run for method in methods for run in method.runs]
 

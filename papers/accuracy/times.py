@@ -8,7 +8,7 @@ from typing import NamedTuple
 from papers import trust
 from papers.accuracy.curve import Pace, pace, passes_seconds, steps_of
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE
-from papers.accuracy.rows import Method, against, bytes_of, losses, multiplicity, runs_of
+from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of
 from papers.significance import Comparison, corrected
 from wirebench.planner.dense import ALIKE, BestDense, DenseRuns, best_dense
 from wirebench.record.notes import NotedRun
@@ -50,7 +50,7 @@ class Yardstick(NamedTuple):
         return f"{of}, beside which at most {busy:.2f} of {cores} cores were busy with something else"
 
 
-def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
+def yardstick(methods: Sequence[MethodRuns], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
     """Yardstick from the runs of a task, and from the runs that were alone."""
     quiet = [run for run in runs_of(methods) if not any(rule.startswith("load") for rule in trust.rules([run], ""))]
     alone = {run.folder: run for run in timed.values()}
@@ -59,26 +59,26 @@ def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING
     return Yardstick(frozenset(run.folder for run in quiet), timed, runs, passes)
 
 
-def sides(methods: Sequence[Method]) -> tuple[list[Method], list[Method]]:
+def sides(methods: Sequence[MethodRuns]) -> tuple[list[MethodRuns], list[MethodRuns]]:
     """Dense training in all its forms, and everything else."""
     dense = [method for method in methods if method.label in (DENSE, *OTHER_DENSE)]
     return dense, [method for method in methods if method not in dense]
 
 
-def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
+def mean_pace(method: MethodRuns, gbit: float, by: Yardstick) -> Pace | None:
     """The mean of the paces of its runs that have one; None without any."""
     paces = [by.pace(run, gbit) for run in method.runs]
     known = [each for each in paces if each is not None]
     return Pace(*(statistics.mean(part) for part in zip(*known, strict=True))) if known else None
 
 
-def run_seconds(method: Method, gbit: float, by: Yardstick, overlapped: bool = False) -> float | None:
+def run_seconds(method: MethodRuns, gbit: float, by: Yardstick, overlapped: bool = False) -> float | None:
     """Seconds of a whole run; overlapped: its backward pass hides each exchange of gradients as far as it lasts."""
     found = mean_pace(method, gbit, by)
     return None if found is None else (found.at_best if overlapped else found.seconds) * steps_of(method.runs[0])
 
 
-def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
+def steps_table(methods: Sequence[MethodRuns], by: Yardstick) -> list[str]:
     """Milliseconds of a mean step by the link rate."""
     paces_of = [(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods]
     known = [each for each in paces_of if any(each[1])]
@@ -102,7 +102,7 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
     ]
 
 
-def _paces(method: Method, paces: Sequence[Pace | None]) -> list[str]:
+def _paces(method: MethodRuns, paces: Sequence[Pace | None]) -> list[str]:
     computing = next((each.computing for each in paces if each), None)
     return [method.title, "-" if computing is None else f"{1e3 * computing:.1f}", *map(_pace, paces)]
 
@@ -114,7 +114,7 @@ def _pace(each: Pace | None) -> str:
     return f"{1e3 * each.seconds:.1f} ({1e3 * each.exposed:.1f}{best})"
 
 
-def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
+def equal_time(methods: Sequence[MethodRuns], by: Yardstick) -> list[str]:
     """Each method's final loss beside dense training's for as long, by the rate; with and without overlap."""
     dense, others = sides(methods)
     lines: list[str] = []
@@ -176,7 +176,7 @@ class Beside(NamedTuple):
 
 
 def beside_dense(
-    method: Method, dense: Sequence[Method], rate: float, by: Yardstick, overlapped: bool
+    method: MethodRuns, dense: Sequence[MethodRuns], rate: float, by: Yardstick, overlapped: bool
 ) -> Beside | None:
     """The method beside the best dense training for as long at this link rate; None where a time or a loss lacks.
 
@@ -193,12 +193,12 @@ def beside_dense(
     return Beside(statistics.mean(mine) / statistics.mean(best.losses), best.name, compared, best.within)
 
 
-def _best_dense(took: float, timed: Sequence[tuple[float, Method]]) -> BestDense | None:
+def _best_dense(took: float, timed: Sequence[tuple[float, MethodRuns]]) -> BestDense | None:
     """The best of these forms of dense training, given the seconds of their runs; None where a time or a loss lacks."""
     return best_dense(took, [(seconds, dense_runs(each)) for seconds, each in timed])
 
 
-def dense_runs(method: Method) -> DenseRuns:
+def dense_runs(method: MethodRuns) -> DenseRuns:
     """A form of dense training as the planner has it."""
     run = method.runs[0]
     several = run.has("config", "train", "accumulation") or 1
@@ -212,10 +212,10 @@ def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:
     return [None if each is None else each._replace(compared=one) for each, one in zip(found, family, strict=True)]
 
 
-Cost = Callable[[Method], float | None]
+Cost = Callable[[MethodRuns], float | None]
 
 
-def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
+def fronts(methods: Sequence[MethodRuns], by: Yardstick) -> list[str]:
     """The table, by the cost of whole runs. A method that is not shown to be better than all cheaper ones is marked.
 
     methods  all of a task, dense training on fewer tokens, too
@@ -256,7 +256,7 @@ class Marked(NamedTuple):
     known: int
 
 
-def marked(methods: Sequence[Method], cost: Cost, alike: float = 0.0) -> Marked:
+def marked(methods: Sequence[MethodRuns], cost: Cost, alike: float = 0.0) -> Marked:
     """The front of these methods by this cost; `alike`: the share by which costs do not differ."""
     known = {method.label: losses(method) for method in methods}
     points = {

@@ -8,7 +8,7 @@ from scipy import stats
 
 from papers import trust
 from papers.accuracy.curve import RATES, quietest, seconds_to
-from papers.accuracy.rows import DENSE, Method, first_reaching, shared, target, wire_bytes
+from papers.accuracy.rows import DENSE, MethodRuns, first_reaching, shared, target, wire_bytes
 from papers.findings import Finding, claims_table
 from papers.rows import with_energy
 from papers.significance import LEAST_RUNS, LEVEL, Comparison, compare, corrected
@@ -24,7 +24,7 @@ OWN_MOMENTUM = "(m)"
 
 
 def document(
-    task: str, methods: Sequence[Method], found: Sequence[Finding], others: Mapping[str, Sequence[Method]]
+    task: str, methods: Sequence[MethodRuns], found: Sequence[Finding], others: Mapping[str, Sequence[MethodRuns]]
 ) -> str:
     """The whole file."""
     dense = next((method for method in methods if method.label == DENSE), None)
@@ -50,7 +50,7 @@ def _head(aim: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _setting(methods: Sequence[Method]) -> list[str]:
+def _setting(methods: Sequence[MethodRuns]) -> list[str]:
     """Return the lines about the setting that all runs share."""
     usual = shared(methods)
     pixels, width = usual.get("pixels") or 32, usual.get("width") or 16
@@ -72,7 +72,7 @@ def _setting(methods: Sequence[Method]) -> list[str]:
     ]
 
 
-def _machines(methods: Sequence[Method]) -> str:
+def _machines(methods: Sequence[MethodRuns]) -> str:
     """The first method's processor, and the processors of methods that ran on others."""
     by: dict[str, list[str]] = {}
     for method in methods:
@@ -82,7 +82,7 @@ def _machines(methods: Sequence[Method]) -> str:
     return usual + "".join(f" ({', '.join(dict.fromkeys(by[each]))}: {each})" for each in rest)
 
 
-def _cells(method: Method, dense: Method | None, goal: float | None, against: Comparison | None) -> list[str]:
+def _cells(method: MethodRuns, dense: MethodRuns | None, goal: float | None, against: Comparison | None) -> list[str]:
     runs, sent = method.runs, method.wire_bytes
     percent = [100 * value for value in method.top1]
     reached = [entry for entry in (first_reaching(run, goal) for run in runs) if entry is not None]
@@ -107,7 +107,7 @@ def _cells(method: Method, dense: Method | None, goal: float | None, against: Co
     ]
 
 
-def _reading(methods: Sequence[Method]) -> list[str]:
+def _reading(methods: Sequence[MethodRuns]) -> list[str]:
     words = [
         f"Better and worse: one-sided Welch tests over seeds, at {100 * LEVEL:.0f} % for both sides. As good: two such "
         f"tests tell the difference apart from {MARGIN} points either way. Each p is that of one of all comparisons in "
@@ -124,7 +124,7 @@ def _reading(methods: Sequence[Method]) -> list[str]:
     return words
 
 
-def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) -> list[str]:
+def _ranks(methods: Sequence[MethodRuns], others: Mapping[str, Sequence[MethodRuns]]) -> list[str]:
     """Whether another task puts the methods into the same order."""
     lines = []
     for task, theirs in others.items():
@@ -141,7 +141,7 @@ def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) ->
     return lines
 
 
-def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[str]:
+def _networks(methods: Sequence[MethodRuns], goal: float | None, aim: str) -> list[str]:
     """Seconds to the goal by the link rate."""
     passes = quietest(run for method in methods for run in method.runs)
     rows = [
@@ -177,7 +177,7 @@ def _seconds(of_runs: Sequence[float | None]) -> str:
     return f"{statistics.mean(values):.0f}" if len(values) == len(of_runs) else "-"
 
 
-def _sketches(methods: Sequence[Method]) -> list[str]:
+def _sketches(methods: Sequence[MethodRuns]) -> list[str]:
     """What the sketches showed of the sums, for the methods that measure it."""
     rows = [
         [method.title, *(_sketched(method, name, form) for name, form in _SKETCHED.items())]
@@ -201,13 +201,13 @@ _SKETCHED = {
 }  # fmt: skip
 
 
-def _sketched(method: Method, name: str, form: str) -> str:
+def _sketched(method: MethodRuns, name: str, form: str) -> str:
     """Some older records say what is heavy by chance of tables of which that is not known."""
     some = any(run.has("config", "compressor", "p1") for run in method.runs)
     return "-" if some and name == "heavy_by_chance" else _average(method, f"compressor/{name}", form)
 
 
-def _average(method: Method, name: str, form: str = "{:.2f}") -> str:
+def _average(method: MethodRuns, name: str, form: str = "{:.2f}") -> str:
     readings = method.health(name)
     return form.format(statistics.mean(readings)) if readings else "-"
 
@@ -229,7 +229,7 @@ def _mean(values: Sequence[float], runs: int, form: str) -> str:
 CONTRAST_HEAD = ("with", "top-1 %", "beside", "top-1 %", "points", "than that", "bytes, times")
 
 
-def contrasts(methods: Sequence[Method], margin: float) -> list[str]:
+def contrasts(methods: Sequence[MethodRuns], margin: float) -> list[str]:
     """The table of all rows whose label is another row's and options; nothing where there are none.
 
     margin  points of accuracy that do not matter
@@ -247,7 +247,7 @@ def base(label: str) -> str | None:
     return None if name == label else name
 
 
-def _contrast(method: Method, other: Method, against: Comparison | None) -> list[str]:
+def _contrast(method: MethodRuns, other: MethodRuns, against: Comparison | None) -> list[str]:
     ours, theirs = method.judged, other.judged
     sent = [statistics.mean(each.wire_bytes) if each.wire_bytes else None for each in (method, other)]
     return [

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from papers import estimate, published, trust
 from papers.accuracy import rates
 from papers.accuracy.curve import steps_of
-from papers.accuracy.rows import Method, bytes_of, losses, runs_of
+from papers.accuracy.rows import MethodRuns, bytes_of, losses, runs_of
 from papers.accuracy.task import Task
 from papers.accuracy.times import Yardstick, mean_pace, yardstick
 from papers.claim import Claim, Verdict
@@ -33,7 +33,7 @@ class Judged(NamedTuple):
 
 
 def findings(
-    task: Task, methods: Sequence[Method], others: Sequence[Method] = (), by: Yardstick | None = None
+    task: Task, methods: Sequence[MethodRuns], others: Sequence[MethodRuns] = (), by: Yardstick | None = None
 ) -> list[Finding]:
     """Every claim about methods of this task that have runs, with its verdict for each of its methods.
 
@@ -63,14 +63,14 @@ def claims_of(task: Task) -> list[Claim]:
     return [each for each in claims if task.name == each.about.get("task") or task.series == each.about.get("series")]
 
 
-def _rival(claim: Claim, known: Mapping[str, Method]) -> Method | None:
+def _rival(claim: Claim, known: Mapping[str, MethodRuns]) -> MethodRuns | None:
     """The rival with the least mean loss; None without any. A claim is judged when all of them have runs."""
     rivals = [known[label] for label in claim.about["rivals"] if label in known]
     return min(rivals, key=lambda each: statistics.mean(losses(each) or [float("inf")]), default=None)
 
 
 def settled(
-    claim: Claim, verdict: Verdict, ours: Method, rivals: Sequence[Method], others: Sequence[Method]
+    claim: Claim, verdict: Verdict, ours: MethodRuns, rivals: Sequence[MethodRuns], others: Sequence[MethodRuns]
 ) -> Verdict:
     """The verdict on a loss, unless another learning rate would turn it, or none was tried: then nothing is decided.
 
@@ -85,21 +85,26 @@ def settled(
 
 
 def _doubt(
-    claim: Claim, verdict: Verdict, turning: Method, ours: Method, rivals: Sequence[Method], others: Sequence[Method]
+    claim: Claim,
+    verdict: Verdict,
+    turning: MethodRuns,
+    ours: MethodRuns,
+    rivals: Sequence[MethodRuns],
+    others: Sequence[MethodRuns],
 ) -> str:
     """Why other rates of `turning` leave a verdict open; "" where they do not."""
     best = rates.best_rate(turning, others)
     if best is None:
         return f"other rates of {turning.label} were not tried"
 
-    def at_best(method: Method) -> list[float]:
+    def at_best(method: MethodRuns) -> list[float]:
         return [(best.share if method is turning else 1.0) * loss for loss in losses(method)]
 
     theirs = min(map(at_best, rivals), key=statistics.mean)
     return "" if _judged(claim, at_best(ours), theirs).verdict.state == verdict.state else best.words
 
 
-def _finding(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> Finding:
+def _finding(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick, label: str) -> Finding:
     measure = claim.about["measure"]
     those = [method for method in (ours, rival) if method is not None]
     rules = trust.rules_of(_judging(measure, those, by), "" if measure == "hidden" else "seeds")
@@ -108,13 +113,13 @@ def _finding(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, la
     return Finding(claim, judged.here, judged.verdict, label, records=records, rules=rules)
 
 
-def _judging(measure: str, those: Sequence[Method], by: Yardstick) -> list[Sequence[NotedRun]]:
+def _judging(measure: str, those: Sequence[MethodRuns], by: Yardstick) -> list[Sequence[NotedRun]]:
     """The runs that a verdict rests on: of a time those that were alone, where there are any."""
     alone = [by.timed[method.label] for method in those if method.label in by.timed]
     return [alone] if measure == "hidden" and alone else [method.runs for method in those]
 
 
-def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _loss(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The ratio of mean final losses, with Fieller's interval."""
     mine, theirs = losses(ours), losses(rival) if rival else []
     if rival is None or not mine or not theirs:
@@ -133,12 +138,12 @@ def _judged(claim: Claim, mine: Sequence[float], theirs: Sequence[float]) -> Jud
     return Judged(ratio.words("{:.3f}x", "{:.3f}"), claim.judge(ratio))
 
 
-def _points(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _points(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The points of accuracy below the rival."""
     return Judged(*judge_points(claim, ours, rival)) if rival else _without(claim, ours, rival)
 
 
-def judge_points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
+def judge_points(claim: Claim, ours: MethodRuns, rival: MethodRuns) -> tuple[str, Verdict]:
     """Judge the points above or below the rival: the interval of Welch's test over seeds has to confirm the claim."""
     mine, theirs = ours.judged, rival.judged
     if not mine or not theirs:
@@ -155,7 +160,7 @@ def _points_below(loss: float) -> str:
     return f"{abs(loss):.2f} points {'below' if loss >= 0 else 'above'}"
 
 
-def _fewer(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _fewer(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """How many times fewer bytes in a whole run; a count, which needs no test."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
     if not mine or not theirs:
@@ -163,7 +168,7 @@ def _fewer(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> J
     return Judged(f"{theirs / mine:.2f}x", claim.judge(theirs / mine))
 
 
-def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _bytes(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """Judge the bytes as `_fewer` does, and name the ratio of the losses."""
     judged = _fewer(claim, ours, rival, by)
     both = losses(ours), losses(rival) if rival else []
@@ -171,7 +176,7 @@ def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> J
     return judged._replace(here=f"{judged.here}{at}") if judged.verdict.measured else judged
 
 
-def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _zero_one_bytes(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The bytes of both runs, beside what their constants and the authors' give."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
     expected = expected_bytes(ours, rival) if rival else None
@@ -181,7 +186,7 @@ def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardst
     return Judged(f"{theirs / mine:.2f}x; by its constants {computed}", claim.judge(theirs / mine))
 
 
-def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _rounds(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The share of the rival's rounds that a run does without; a count."""
     expected = expected_fewer_rounds(ours, rival) if rival else None
     if rival is None or ours.ends or rival.ends or not expected:
@@ -193,20 +198,20 @@ def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> 
     return Judged(f"{here}; by its constants {computed}", claim.judge(share))
 
 
-def _hidden(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+def _hidden(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The share of the exchange beside which local steps go on, by the cost model: no measurement, so no verdict."""
     pace = mean_pace(ours, HIDING_GBIT, by)
     share = pace.hidden / (pace.exposed + pace.hidden) if pace and pace.exposed + pace.hidden else None
     return Judged("-" if share is None else f"{100 * share:.1f} %", claim.judge(None))
 
 
-def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
+def _without(claim: Claim, ours: MethodRuns, rival: MethodRuns | None) -> Judged:
     """Verdict on a claim whose runs give no number, because one diverged or a record lacks it."""
     ends = [method.title for method in (ours, rival) if method is not None and method.ends]
     return Judged("-", Verdict("not decidable", why=", ".join(ends) or "the records do not have the numbers"))
 
 
-JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], Judged]] = {
+JUDGES: dict[str, Callable[[Claim, MethodRuns, MethodRuns | None, Yardstick], Judged]] = {
     "points": _points, "fewer": _fewer, "loss": _loss, "bytes": _bytes,
     "zero_one_bytes": _zero_one_bytes, "rounds": _rounds, "hidden": _hidden,
 }  # fmt: skip
@@ -254,13 +259,13 @@ def authors_fewer_rounds() -> float:
     return 1 - rounds_of(AUTHORS, AUTHORS_STEPS).all / AUTHORS_STEPS
 
 
-def expected_bytes(ours: Method, rival: Method) -> float | None:
+def expected_bytes(ours: MethodRuns, rival: MethodRuns) -> float | None:
     """How many times as much the rival's run has to send by the constants of both; None where a record lacks them."""
     mine, theirs = _bytes_by_constants(ours.runs[0]), _bytes_by_constants(rival.runs[0])
     return theirs / mine if mine and theirs else None
 
 
-def expected_fewer_rounds(ours: Method, rival: Method) -> float | None:
+def expected_fewer_rounds(ours: MethodRuns, rival: MethodRuns) -> float | None:
     """Share of the rival's rounds that this run's constants do without; None where a record lacks them."""
     mine, theirs = _rounds_by_constants(ours.runs[0]), _rounds_by_constants(rival.runs[0])
     return 1 - mine.all / theirs.all if mine and theirs else None

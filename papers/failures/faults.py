@@ -13,7 +13,7 @@ from wirebench.chaos import bounds, figures, report, trials_file
 from wirebench.chaos.bounds import Bound
 from wirebench.chaos.faults import FAULTS
 from wirebench.chaos.figures import UNDISTURBED
-from wirebench.chaos.job import Setting
+from wirebench.chaos.job import JobSetting
 from wirebench.chaos.trials_file import Line
 
 ELASTIC, PLAIN = "elastic.jsonl", "plain.jsonl"
@@ -23,7 +23,7 @@ BESIDE = 5
 """Faults of each kind of the job beside, which holds no bound."""
 
 
-class Trials(NamedTuple):
+class FaultTrials(NamedTuple):
     """A file of them: the header, a line for each, and the rules of trust that it breaks."""
 
     path: Path
@@ -34,7 +34,7 @@ class Trials(NamedTuple):
     @property
     def lacking(self) -> str:
         """What is not as the claims have it, in words: the job's setting, or too few faults of one kind."""
-        usual = {**Setting(elastic=self.path.name == ELASTIC)._asdict(), "kinds": list(FAULTS)}
+        usual = {**JobSetting(elastic=self.path.name == ELASTIC)._asdict(), "kinds": list(FAULTS)}
         others = [
             f"{name} {self.header[name]}, not {value}" for name, value in usual.items() if self.header[name] != value
         ]
@@ -97,7 +97,7 @@ class Trials(NamedTuple):
         return told[: told.index("Bounds:")]
 
 
-NEVER: Mapping[str, Callable[[Trials], Sequence[Line]]] = {
+NEVER: Mapping[str, Callable[[FaultTrials], Sequence[Line]]] = {
     "hangs": lambda trials: trials.lines,
     "named": lambda trials: [line for line in trials.faults if line["due_to_name"]],
     "residual": lambda trials: trials.faults,
@@ -105,10 +105,10 @@ NEVER: Mapping[str, Callable[[Trials], Sequence[Line]]] = {
 """Bounds that one trial breaks: the trials in which the event did not happen, from which its largest rate follows."""
 
 
-def load(folder: Path, name: str) -> Trials | None:
+def load(folder: Path, name: str) -> FaultTrials | None:
     """The file, or None if it does not exist; UserError for a damaged one."""
     path = folder / name
     if not path.exists():
         return None
     header, lines = trials_file.load(path)
-    return Trials(path, header, lines, benchmarks.rules(path)) if lines else None
+    return FaultTrials(path, header, lines, benchmarks.rules(path)) if lines else None

@@ -26,7 +26,7 @@ import psutil
 
 from papers.failures import worlds
 from wirebench.chaos import trial
-from wirebench.chaos.job import Job, Setting, commits_below, running
+from wirebench.chaos.job import Job, JobSetting, commits_below, running
 from wirebench.cluster.namespaces import JOB
 from wirebench.record import recorded
 from wirebench.training.elastic.host_memory import TMPFS
@@ -115,7 +115,7 @@ class OnTorch:
 @contextmanager
 def on_torch(folder: Path, words: Sequence[str]) -> Iterator[OnTorch]:
     """A job of train.py with these words."""
-    with running(folder, Setting(link="1gbit"), ["train.py", *words]) as job:
+    with running(folder, JobSetting(link="1gbit"), ["train.py", *words]) as job:
         yield OnTorch(job)
 
 

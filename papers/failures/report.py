@@ -12,8 +12,8 @@ from pathlib import Path
 from papers import benchmarks, published
 from papers.failures import checkpoints, faults, worlds
 from papers.failures.checkpoints import Cost
-from papers.failures.faults import ELASTIC, PLAIN, Trials
-from papers.failures.worlds import Compared
+from papers.failures.faults import ELASTIC, PLAIN, FaultTrials
+from papers.failures.worlds import ComparedWorlds
 from papers.findings import Finding, claims_table, with_unrun
 from papers.page import Page
 from papers.runner import RESULTS
@@ -39,8 +39,8 @@ class Measured:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.trials: list[Trials] = [found for name in TITLES if (found := faults.load(folder, name))]
-        self.worlds: list[Compared] = [worlds.load(folder / worlds.FOLDER.name, name) for name in worlds.ENGINES]
+        self.trials: list[FaultTrials] = [found for name in TITLES if (found := faults.load(folder, name))]
+        self.worlds: list[ComparedWorlds] = [worlds.load(folder / worlds.FOLDER.name, name) for name in worlds.ENGINES]
         self.costs: list[Cost] = checkpoints.load(folder)
         if not (self.trials or self.costs or any(each.broken or each.unbroken for each in self.worlds)):
             raise UserError(f"{folder}: has no trials and no runs; measure first (wirebench study failures run)")
@@ -107,7 +107,7 @@ def document(measured: Measured) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _made_by(trials: Trials) -> str:
+def _made_by(trials: FaultTrials) -> str:
     """On which machines, and by which commits."""
     begun: dict[int, str] = {}
     for call in trials.header["calls"]:
@@ -121,7 +121,7 @@ def _made_by(trials: Trials) -> str:
     return f"Faults {trials.header['mtbf_seconds']:g} s apart, or as soon as the job is whole again: {'; '.join(told)}."
 
 
-def figure(all_of: Sequence[Trials]) -> Figure:
+def figure(all_of: Sequence[FaultTrials]) -> Figure:
     """A bar for each kind of fault and job: the median of the longest pause, up to 95 % of them."""
     bars = [bar for kind in FAULTS for trials in all_of if (bar := _bar(trials, kind)) is not None]
     across = around("longest pause, s", [0.0, *(bar.end for bar in bars)])
@@ -136,16 +136,16 @@ def figure(all_of: Sequence[Trials]) -> Figure:
     return finished(stacked(bars, across, look, "How long a job pauses after a fault", note))
 
 
-def _pauses(trials: Trials, kind: str) -> list[float]:
+def _pauses(trials: FaultTrials, kind: str) -> list[float]:
     """Seconds, of the trials that did not hang."""
     return [line["pause_seconds"] for line in trials.of_kind(kind) if not line["hang"]]
 
 
-def _job(trials: Trials) -> str:
+def _job(trials: FaultTrials) -> str:
     return "elastic" if trials.header["elastic"] else "with checkpoints"
 
 
-def _bar(trials: Trials, kind: str) -> Bar | None:
+def _bar(trials: FaultTrials, kind: str) -> Bar | None:
     pauses = _pauses(trials, kind)
     if not pauses:
         return None

@@ -25,7 +25,7 @@ from papers.failures.faults import BESIDE, EACH, ELASTIC, PLAIN
 from papers.runner import RESULTS, WIREBENCH, Command, Launch, Part, measure
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
-from wirebench.chaos.job import Setting
+from wirebench.chaos.job import JobSetting
 from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.rules import SEEDS
@@ -55,7 +55,7 @@ class Trials:
 
     def is_there(self, out: Path) -> bool:
         """Whether the file has them; UserError for a damaged one, and for another campaign's."""
-        campaign = Campaign(Setting(elastic=self.name == ELASTIC), tuple(FAULTS), self.mtbf_seconds, 0)
+        campaign = Campaign(JobSetting(elastic=self.name == ELASTIC), tuple(FAULTS), self.mtbf_seconds, 0)
         return len(campaign.done(out / self.name)[1]) >= self.count
 
     def files(self, out: Path) -> list[Path]:
@@ -108,7 +108,7 @@ class Worlds:
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class CheckpointPart:
     """What checkpoints with a compressor's state cost."""
 
     compressor: str
@@ -142,7 +142,7 @@ class Checkpoints:
         return not launch([*WIREBENCH, "bench", "checkpoint", *words, "--json", str(path)]) and path.exists()
 
 
-Cell = Trials | Worlds | Checkpoints
+Cell = Trials | Worlds | CheckpointPart
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -210,7 +210,7 @@ def _cells(part: str, options: argparse.Namespace) -> Sequence[Cell]:
     if part == "worlds":
         return [Worlds(engine, seed, options.data) for engine in worlds.ENGINES for seed in options.seeds]
     if part == "checkpoints":
-        return [Checkpoints(name, options.turns) for name in checkpoints.COMPRESSORS]
+        return [CheckpointPart(name, options.turns) for name in checkpoints.COMPRESSORS]
     name, each = (ELASTIC, EACH) if part == "elastic" else (PLAIN, BESIDE)
     most = options.trials or each * len(FAULTS)
     return [Trials(name, count, options.mtbf) for count in [*range(CHUNK, most, CHUNK), most]]

@@ -30,7 +30,7 @@ def label(engine: str, broken: bool) -> str:
     return f"{engine}_{SIDES[broken]}"
 
 
-class Compared(NamedTuple):
+class ComparedWorlds(NamedTuple):
     """The runs of an engine: those that were broken, and those that were not."""
 
     engine: str
@@ -51,7 +51,7 @@ class Compared(NamedTuple):
         return Finding(claim, here, verdict, records=records, rules=rules_of((self.broken, self.unbroken), "seeds"))
 
 
-def load(folder: Path, engine: str) -> Compared:
+def load(folder: Path, engine: str) -> ComparedWorlds:
     """An engine's runs below `folder`; UserError for a record that cannot be read, or of another run than its place."""
     sides: dict[bool, list[NotedRun]] = {}
     for broken in SIDES:
@@ -60,7 +60,7 @@ def load(folder: Path, engine: str) -> Compared:
             _check(run, engine, broken)
     settings = {run.folder.name: _settings(run) for runs in sides.values() for run in runs}
     notes.refuse_mixed(folder, settings)
-    return Compared(engine, sides[True], sides[False])
+    return ComparedWorlds(engine, sides[True], sides[False])
 
 
 def changes(record: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -80,7 +80,7 @@ def _settings(run: NotedRun) -> dict[str, object]:
     return {key: value for key, value in flat(run.record["config"]) if not key.startswith(("train.seed", "output."))}
 
 
-def lines(all_of: Sequence[Compared]) -> list[str]:
+def lines(all_of: Sequence[ComparedWorlds]) -> list[str]:
     """A Markdown table of both sides of each engine; nothing where there is no run."""
     rows = [
         _cells(each.engine, broken, runs)

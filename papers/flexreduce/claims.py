@@ -8,7 +8,7 @@ from papers.claim import MISSED, Claim, Verdict, together
 from papers.estimate import Estimate, mean_of
 from papers.findings import Finding
 from papers.flexreduce import measured as numbers
-from papers.flexreduce.measured import CLAIMS, LAYOUTS, TRAININGS, Latencies, Training, ideal_saving, is_even
+from papers.flexreduce.measured import CLAIMS, LAYOUTS, TRAININGS, Latencies, TrainingRow, ideal_saving, is_even
 from papers.repository import Repository
 from papers.significance import LEVEL
 from wirebench.record import recorded
@@ -18,7 +18,7 @@ EVEN, UNEVEN = (tuple(layout for layout in LAYOUTS if is_even(layout) is each) f
 """Layouts that can be factored, and layouts that cannot."""
 
 
-def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
+def claims(measured: Sequence[Latencies], runs: Sequence[TrainingRow]) -> list[Finding]:
     """The paper's claims in its order; all-reduces are judged at each size of the paper's range that was measured."""
     least = min(numbers.SMALL_ITEMS, numbers.main_items(measured))
     chosen = [row for row in measured if row.items >= least]
@@ -159,13 +159,13 @@ def _by_size(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     return _each(claim, ratios, of="sizes")
 
 
-def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, Estimate]:
+def _epochs(runs: Sequence[TrainingRow], layouts: Sequence[str], one: str, other: str) -> dict[str, Estimate]:
     """The share of `other`'s time per epoch that `one` saves, by layout, over turns."""
     savings = {layout: numbers.faster(runs, layout, one, other) for layout in layouts}
     return {layout: saving for layout, saving in savings.items() if saving}
 
 
-def _added(runs: Sequence[Training]) -> dict[str, Estimate]:
+def _added(runs: Sequence[TrainingRow]) -> dict[str, Estimate]:
     saved = _epochs(runs, UNEVEN, "blueconnect", "ring")
     return {layout: saving.mapped(lambda share: -share) for layout, saving in saved.items()}
 

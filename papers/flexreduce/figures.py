@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from papers.flexreduce import measured
-from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, PUBLISHED, Latencies, Training
+from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, PUBLISHED, Latencies, TrainingRow
 from papers.flexreduce.table import LABELS, Results
 from wirebench.figures import colours
-from wirebench.figures.bars import Group, grouped
+from wirebench.figures.bars import BarGroup, grouped
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Axis, Figure, around, finished
@@ -121,7 +121,7 @@ def epochs_figure(results: Results) -> Figure:
     if not layouts:
         raise Unmeasured("no training was measured")
     groups = [
-        Group(_place(layout), {LABELS[name]: _minutes(runs, layout, name) for name in COLLECTIVES})
+        BarGroup(_place(layout), {LABELS[name]: _minutes(runs, layout, name) for name in COLLECTIVES})
         for layout in layouts
     ]
     series = {LABELS[name]: colours.collective(name)[0] for name in COLLECTIVES}
@@ -134,7 +134,7 @@ def epochs_figure(results: Results) -> Figure:
     return finished(grouped(groups, series, up, LEARNERS, "ResNet-18: time per epoch", note))
 
 
-def _minutes(runs: Iterable[Training], layout: str, name: str) -> list[float]:
+def _minutes(runs: Iterable[TrainingRow], layout: str, name: str) -> list[float]:
     return [run.epoch_seconds / 60 for run in runs if (run.layout, run.collective) == (layout, name)]
 
 

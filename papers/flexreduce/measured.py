@@ -46,7 +46,7 @@ class Calls(NamedTuple):
     bound: int
 
 
-class Training(NamedTuple):
+class TrainingRow(NamedTuple):
     """One run of section V-B's training; `step_seconds` is its median step."""
 
     layout: str
@@ -184,23 +184,23 @@ def count_calls(layout: str) -> Calls:
     return Calls(statistics.mean(means), means[-1], most, bound)
 
 
-def training(layout: str, collective: str, turn: int, record: Mapping[str, Any]) -> Training:
+def training(layout: str, collective: str, turn: int, record: Mapping[str, Any]) -> TrainingRow:
     """What a run's record says; UserError for a run without counted steps, or of another size than the layout."""
     seconds, size = record["step_seconds"]["median"], record["world_size"]
     if record["status"] != "finished" or seconds is None:
         raise UserError(f"{layout}, {collective}, turn {turn}: the run is {record['status']} or too short to count")
     if size != Topology.parse(layout).size:
         raise UserError(f"{layout}, {collective}, turn {turn}: the run has {size} workers")
-    return Training(layout, collective, turn, seconds, size, record["config"]["data"]["batch_size"])
+    return TrainingRow(layout, collective, turn, seconds, size, record["config"]["data"]["batch_size"])
 
 
-def epoch_seconds(runs: Iterable[Training], layout: str, collective: str) -> float | None:
+def epoch_seconds(runs: Iterable[TrainingRow], layout: str, collective: str) -> float | None:
     """The median over turns."""
     seconds = [run.epoch_seconds for run in runs if (run.layout, run.collective) == (layout, collective)]
     return statistics.median(seconds) if seconds else None
 
 
-def faster(runs: Sequence[Training], layout: str, one: str, other: str) -> Estimate | None:
+def faster(runs: Sequence[TrainingRow], layout: str, one: str, other: str) -> Estimate | None:
     """The share of `other`'s time per epoch that `one` saves, over the turns that both have; None without any."""
     times = {(run.collective, run.turn): run.epoch_seconds for run in runs if run.layout == layout}
     turns = [turn for name, turn in times if name == one and (other, turn) in times]

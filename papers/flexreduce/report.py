@@ -18,7 +18,7 @@ from papers.findings import Finding
 from papers.flexreduce import measured as numbers
 from papers.flexreduce.claims import claims, command, records, rules
 from papers.flexreduce.figures import draw
-from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, TRAININGS, Training
+from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, TRAININGS, TrainingRow
 from papers.flexreduce.table import Results, document
 from papers.page import Page
 from papers.runner import RESULTS
@@ -87,9 +87,9 @@ def load(folder: Path, link: str | None) -> Results:
     return Results(rows, headers, runs, notes)
 
 
-def load_runs(folder: Path) -> tuple[list[Training], dict[str, dict[str, Any]]]:
+def load_runs(folder: Path) -> tuple[list[TrainingRow], dict[str, dict[str, Any]]]:
     """Trainings of folder/LAYOUT/COLLECTIVE-TURN, and what is known of how they ran, by layout."""
-    runs: list[Training] = []
+    runs: list[TrainingRow] = []
     notes: dict[str, dict[str, Any]] = {}
     for layout in LAYOUTS:
         trained = _of_one_link(recorded.directly_below(folder / layout))

@@ -15,7 +15,7 @@ from papers.flexreduce.measured import LAYOUTS, PUBLISHED, TRAININGS
 from papers.launched import FEW, Timed, Trained
 from papers.runner import RESULTS, Launch, Part, measure
 from papers.timings import Timing
-from papers.trainings import Cluster, Training
+from papers.trainings import OwnCluster, Training
 from wirebench.errors import UserError
 from wirebench.record.rules import TURNS
 
@@ -81,7 +81,7 @@ def timings(options: argparse.Namespace) -> list[Timing]:
     if seconds <= 0:
         raise UserError(f"--seconds: must be positive, got {seconds:g}")
     layouts = dict.fromkeys(options.layouts or LAYOUTS)
-    return [Timing(layout, Cluster(options.link, layout=layout), TIMED, sizes, seconds) for layout in layouts]
+    return [Timing(layout, OwnCluster(options.link, layout=layout), TIMED, sizes, seconds) for layout in layouts]
 
 
 def trainings(options: argparse.Namespace) -> list[Training]:
@@ -93,7 +93,7 @@ def trainings(options: argparse.Namespace) -> list[Training]:
         Training(
             f"{TRAININGS}/{layout}/{name}-{turn}",
             f"{layout}: {name} in turn {turn}",
-            Cluster(options.link, layout=layout),
+            OwnCluster(options.link, layout=layout),
             CONFIG,
             (f"collective.name={name}",),
             may_diverge=False,

@@ -7,7 +7,7 @@ from papers.estimate import Estimate
 from papers.findings import Finding, claims_table
 from papers.flexreduce import measured as numbers
 from papers.flexreduce.claims import on_average, percent, whole
-from papers.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, Training
+from papers.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, TrainingRow
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.rates import parse_rate, show_rate
 
@@ -43,7 +43,7 @@ class Results(NamedTuple):
 
     rows: list[Latencies]
     headers: Mapping[str, Mapping[str, Any]]
-    runs: list[Training]
+    runs: list[TrainingRow]
     notes: Mapping[str, Mapping[str, Any]]
 
 
@@ -132,7 +132,7 @@ def _calls() -> str:
     return _lines(heads, rows)
 
 
-def _training(runs: Sequence[Training], notes: Mapping[str, Mapping[str, Any]]) -> str:
+def _training(runs: Sequence[TrainingRow], notes: Mapping[str, Mapping[str, Any]]) -> str:
     if not runs:
         return "Not measured: `wirebench study flexreduce run --end-to-end`.\n"
     heads = (
@@ -144,7 +144,7 @@ def _training(runs: Sequence[Training], notes: Mapping[str, Mapping[str, Any]]) 
     return text + _lines(heads, [_training_row(runs, layout, notes[layout].get("link", MISSING)) for layout in layouts])
 
 
-def _training_row(runs: Sequence[Training], layout: str, link: str) -> list[str]:
+def _training_row(runs: Sequence[TrainingRow], layout: str, link: str) -> list[str]:
     here = [run for run in runs if run.layout == layout]
     slower = numbers.faster(runs, layout, "blueconnect", "ring")
     added = None if slower is None else slower.mapped(lambda share: -share)

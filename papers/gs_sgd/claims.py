@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from papers import estimate
-from papers.accuracy.rows import Method, history
+from papers.accuracy.rows import MethodRuns, history
 from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim, Verdict
 from papers.estimate import Estimate
@@ -100,7 +100,7 @@ WITHIN = 0.005
 """Share of the images: what an accuracy may be below the last one where a run has converged. It is our reading."""
 
 
-def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
+def of_epochs(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
     """Judge the epoch from which on a method's accuracy stays at its final value, in trainings of the paper's
     models.
     """
@@ -117,7 +117,7 @@ def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
                 yield of_rows(claim, _words(epochs), verdict, [ours], f"{label}, {task}", needs="seeds")
 
 
-def _is_the_papers(method: Method) -> bool:
+def _is_the_papers(method: MethodRuns) -> bool:
     """Whether all its runs are of a model of the paper's, just as long as the paper's, and fall as gTop-k's code does.
 
     A rate that rises and falls over the whole run decides by itself when it has converged.
@@ -171,7 +171,7 @@ def of_runs(models: Mapping[str, Sequence[Row]]) -> list[Finding]:
     return found
 
 
-def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
+def of_trainings(methods: Sequence[MethodRuns], task: str) -> list[Finding]:
     """What trainings to the end say of claims about accuracy, for our defaults and for the paper's own algorithm."""
     known = {method.label: method for method in methods}
     found = []
@@ -186,7 +186,7 @@ def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
     return found
 
 
-def of_sweeps(methods: Sequence[Method], task: str) -> Iterator[Finding]:
+def of_sweeps(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
     """What the smallest of a sweep loses beside its largest, for either reading of the "parameter of 10000"."""
     known = {method.label: method for method in methods}
     for claim in PUBLISHED.claims.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers import launched
-from papers.accuracy.rows import Method
+from papers.accuracy.rows import MethodRuns
 from papers.claim import Verdict
 from papers.findings import Finding
 from papers.gs_sgd.claims import model_of
@@ -26,17 +26,17 @@ WORKERS, LINK = 4, "1gbit"
 LOCAL = "local"
 
 
-class Measured(NamedTuple):
+class MeasuredPart(NamedTuple):
     """Rows by the paper's name of their model, and the methods of trainings, by the same."""
 
     rows: Mapping[str, Sequence[Row]]
-    methods: Mapping[str, Sequence[Method]]
+    methods: Mapping[str, Sequence[MethodRuns]]
 
 
-def load(folder: Path | None) -> Measured:
+def load(folder: Path | None) -> MeasuredPart:
     """All of the paper's compositions below `folder`, none for None; UserError if the folder has none."""
     if folder is None:
-        return Measured({}, {})
+        return MeasuredPart({}, {})
     timed, trained = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
     for run in recorded.finished(folder):
         model = model_of(run.record["config"]["model"])
@@ -44,9 +44,9 @@ def load(folder: Path | None) -> Measured:
             (trained if run.is_whole else timed)[model].append(run)
     if not timed and not trained:
         raise UserError(f"--cluster: {folder}: has no finished run of the paper's methods with {WORKERS} workers")
-    return Measured(
+    return MeasuredPart(
         {model: [Row(label, those) for label, those in _labelled(runs)] for model, runs in timed.items()},
-        {model: [Method(label, those) for label, those in _labelled(runs)] for model, runs in trained.items()},
+        {model: [MethodRuns(label, those) for label, those in _labelled(runs)] for model, runs in trained.items()},
     )
 
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from papers.accuracy import figures as course
-from papers.accuracy.figures import LOSS, TOP1, Measure
-from papers.accuracy.rows import Method
+from papers.accuracy.figures import LOSS, TOP1, CurveMeasure
+from papers.accuracy.rows import MethodRuns
 from papers.claim import Claim
 from papers.gs_sgd.claims import AS_PRINTED, METHODS, model_of, of_method
 from papers.gs_sgd.variants import DAMAGING_K, PUBLISHED, SWEEPS, SWEPT, swept
@@ -33,7 +33,7 @@ NETWORKS = ("ResNet-20", "VGG-16")
 BROAD = 2 * (course.WIDTH + 170)
 
 
-def of(rows: Mapping[str, Sequence[Row]], trained: Sequence[Sequence[Method]], prefix: str = "") -> Drawn:
+def of(rows: Mapping[str, Sequence[Row]], trained: Sequence[Sequence[MethodRuns]], prefix: str = "") -> Drawn:
     """All figures that these records have the data for, and what is missing for the others.
 
     rows     runs that were timed, by the paper's name of their network
@@ -53,7 +53,7 @@ def of(rows: Mapping[str, Sequence[Row]], trained: Sequence[Sequence[Method]], p
     return drawn
 
 
-def convergence(network: str, groups: Sequence[Sequence[Method]]) -> Figure | str:
+def convergence(network: str, groups: Sequence[Sequence[MethodRuns]]) -> Figure | str:
     """Fig. 2 and 3: accuracy and training loss by epochs, with the epochs of the paper's convergence.
 
     groups  methods of trainings of this network, by their setting; without any, the reason why nothing is drawn
@@ -68,7 +68,7 @@ def convergence(network: str, groups: Sequence[Sequence[Method]]) -> Figure | st
     return grid(panels, f"gs-SGD, Fig. {number}: convergence of {network}", note, 2, BROAD)
 
 
-def _panel(methods: Sequence[Method], measure: Measure) -> Panel | None:
+def _panel(methods: Sequence[MethodRuns], measure: CurveMeasure) -> Panel | None:
     marks = [
         course.at_epoch(f"the paper's {claim.about['converges']}: {claim.figure()}", claim.number[0], methods, measure,
                         TONES.get(claim.about["converges"], colours.method(claim.about["converges"])))
@@ -78,7 +78,7 @@ def _panel(methods: Sequence[Method], measure: Measure) -> Panel | None:
     return course.panel(methods, measure, title, [mark for mark in marks if mark], TONES)
 
 
-def _papers_epochs(groups: Sequence[Sequence[Method]]) -> str:
+def _papers_epochs(groups: Sequence[Sequence[MethodRuns]]) -> str:
     """What the paper prints, and whether runs are long enough for it."""
     words = ", ".join(f"{claim.about['converges']} after {claim.figure()}" for claim in _stated())
     said = f"The paper prints no accuracies. It states that methods converge: {words} of about 140."
@@ -137,7 +137,7 @@ def _parts(row: Row) -> dict[str, float]:
     return {COMPUTING: computing, SPARSIFYING: sparsifying, COMMUNICATING: rest}
 
 
-def sweeps(network: str, groups: Sequence[Sequence[Method]]) -> Figure | str:
+def sweeps(network: str, groups: Sequence[Sequence[MethodRuns]]) -> Figure | str:
     """Fig. 6 and 7: accuracy by epochs as k, and as the sketch's columns, grow; without two of either, the reason.
 
     groups  as for `convergence`
@@ -147,7 +147,7 @@ def sweeps(network: str, groups: Sequence[Sequence[Method]]) -> Figure | str:
         known = {method.label: method for method in methods if not method.ends}
         those = [(value, known[swept(what, value)]) for value in SWEPT if swept(what, value) in known]
         if len(those) > 1:
-            named = [Method(f"{AS_PRINTED['gs_sgd']} {what}={value:,}", method.runs) for value, method in those]
+            named = [MethodRuns(f"{AS_PRINTED['gs_sgd']} {what}={value:,}", method.runs) for value, method in those]
             panels += [made for measure in (TOP1, LOSS) if (made := _panel(named, measure))]
             used.append(named)
     if not panels:
@@ -159,9 +159,9 @@ def sweeps(network: str, groups: Sequence[Sequence[Method]]) -> Figure | str:
     return grid(panels, f"gs-SGD, Fig. {number}: {network} by k, and by columns", note, 2, BROAD)
 
 
-def _by_network(trained: Sequence[Sequence[Method]]) -> dict[str, list[Sequence[Method]]]:
+def _by_network(trained: Sequence[Sequence[MethodRuns]]) -> dict[str, list[Sequence[MethodRuns]]]:
     """The lists of methods by the paper's name of their network; another network's are left out."""
-    found: defaultdict[str, list[Sequence[Method]]] = defaultdict(list)
+    found: defaultdict[str, list[Sequence[MethodRuns]]] = defaultdict(list)
     for methods in trained:
         names = {model_of(run.record["config"]["model"]) for method in methods for run in method.runs}
         if len(names) == 1 and (name := names.pop()):

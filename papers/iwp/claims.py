@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from papers.accuracy.rows import Method
+from papers.accuracy.rows import MethodRuns
 from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim, Verdict
 from papers.estimate import difference, mean
 from papers.findings import Finding, of_rows
-from papers.iwp.measured import Counted
+from papers.iwp.measured import CountedValues
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, kind
 from papers.published import load
 from papers.rows import Row, alike, refuse_twice
@@ -28,7 +28,7 @@ MODELS = ("alexnet", "resnet50")
 ONE_MASK = 32.0
 
 
-def of_ratios(parts: Mapping[str, Sequence[Counted]]) -> Iterator[Finding]:
+def of_ratios(parts: Mapping[str, Sequence[CountedValues]]) -> Iterator[Finding]:
     """What was counted on a paper's model; of IWP once with its masks and once by the values alone."""
     for claim in CLAIMED.values():
         models = [model for model in MODELS if claim.about.get("ratio") in (model, "both")]
@@ -38,13 +38,13 @@ def of_ratios(parts: Mapping[str, Sequence[Counted]]) -> Iterator[Finding]:
             yield from those or ([Finding(claim, "-", claim.judge(None), model)] if any(found.values()) else ())
 
 
-def _of_model(claim: Claim, model: str, rows: Sequence[Counted]) -> Iterator[Finding]:
+def _of_model(claim: Claim, model: str, rows: Sequence[CountedValues]) -> Iterator[Finding]:
     for row in rows:
         if kind(row.label) == claim.about["method"] and not row.run.diverged:
             yield from _ratios(claim, model, row)
 
 
-def _ratios(claim: Claim, model: str, row: Counted) -> Iterator[Finding]:
+def _ratios(claim: Claim, model: str, row: CountedValues) -> Iterator[Finding]:
     where = f"{model}, {row.label}"
     counted = {"with masks" if row.is_iwp else "as sent": row.as_sent, "values only": row.values}
     for how, ratio in counted.items():
@@ -77,7 +77,7 @@ def of_masks() -> Iterator[Finding]:
             yield Finding(claim, here, claim.judge(ONE_MASK), "with masks, computed")
 
 
-def of_intervals(rows: Sequence[Counted]) -> Iterator[Finding]:
+def of_intervals(rows: Sequence[CountedValues]) -> Iterator[Finding]:
     """How often a coordinate is sent: of coordinates sent at random, one step more than the mean age of the residual.
 
     Runs that are shorter than the claim's interval say nothing of it.
@@ -107,7 +107,7 @@ def united(share: float, nodes: int) -> float:
     return 1 - (1 - share) ** nodes
 
 
-def of_trainings(methods: Sequence[Method], task: str) -> Iterator[Finding]:
+def of_trainings(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
     """Accuracies of the study `accuracy`: IWP, in every setting that was trained, against dense."""
     known = {method.label: method for method in methods}
     for claim in CLAIMED.values():
@@ -126,14 +126,14 @@ Trained = Mapping[tuple[str, str], Sequence[NotedRun]]
 """Finished runs by their model and variant."""
 
 
-class Measured(NamedTuple):
+class MeasuredModel(NamedTuple):
     """Trainings by model and variant; of timed steps the rows of each model, labelled as in the part network."""
 
     trained: Trained
     timed: Mapping[str, Sequence[Row]]
 
 
-def on_imagenet(folder: Path | None) -> Measured:
+def on_imagenet(folder: Path | None) -> MeasuredModel:
     """The finished runs on image folders below `folder`, none for None; UserError where it has no such run."""
     trained, timed = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
     for run in recorded.finished(folder) if folder is not None else ():
@@ -142,7 +142,7 @@ def on_imagenet(folder: Path | None) -> Measured:
             (trained if run.is_whole else timed)[model].append(run)
     if folder is not None and not trained and not timed:
         raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(MODELS)} on an image folder")
-    return Measured(
+    return MeasuredModel(
         {(model, label): those for model, runs in trained.items() for label, those in _by_variant(model, runs)},
         {
             model: [Row(f"{model}, {label}", those) for label, those in _by_variant(model, runs)]
@@ -170,25 +170,25 @@ def variant_of(run: NotedRun) -> str:
     return DENSE if method == BASELINE else method
 
 
-def counted(measured: Measured) -> dict[str, list[Counted]]:
+def counted(measured: MeasuredModel) -> dict[str, list[CountedValues]]:
     """By model, the runs that count bytes: IWP's and TernGrad's trainings, and what sends a fixed share in any run."""
     runs = [
         *((model, run) for (model, _), those in measured.trained.items() for run in those),
         *((model, run) for model, rows in measured.timed.items() for row in rows for run in row.runs),
     ]
-    found: dict[str, list[Counted]] = {}
+    found: dict[str, list[CountedValues]] = {}
     for model, run in runs:
         label = variant_of(run)
         if label != DENSE and (run.is_whole or kind(label) == DGC):
-            found.setdefault(model, []).append(Counted(run._replace(note={"label": f"{model}, {label}"})))
+            found.setdefault(model, []).append(CountedValues(run._replace(note={"label": f"{model}, {label}"})))
     return found
 
 
-def methods(trained: Trained, model: str) -> list[Method]:
+def methods(trained: Trained, model: str) -> list[MethodRuns]:
     """A model's trainings as methods of the study accuracy: dense, and every variant of IWP."""
     mine = {label: tuple(runs) for (name, label), runs in trained.items() if name == model}
     return [
-        Method(label if label == DENSE else f"iwp {label}", runs)
+        MethodRuns(label if label == DENSE else f"iwp {label}", runs)
         for label, runs in mine.items()
         if label == DENSE or kind(label) in (FIXED, LAYERWISE)
     ]

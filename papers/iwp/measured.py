@@ -24,7 +24,7 @@ LEARNED = 0.9
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedValues:
     """One run of a variant."""
 
     run: NotedRun
@@ -132,12 +132,12 @@ class Counted:
         return f"{totals[0] / 1e6:.1f} and {(totals[-1] - totals[-2]) / 1e6:.1f} MB"
 
 
-def load(folder: Path) -> list[Counted]:
+def load(folder: Path) -> list[CountedValues]:
     """All runs of a part, by name; nothing where there is no such folder."""
-    return [Counted(run) for run in recorded.noted(folder, NEEDS)]
+    return [CountedValues(run) for run in recorded.noted(folder, NEEDS)]
 
 
-def document(part: str, rows: Sequence[Counted]) -> str:
+def document(part: str, rows: Sequence[CountedValues]) -> str:
     """The table of a part."""
     record = rows[0].run.record
     config = record["config"]

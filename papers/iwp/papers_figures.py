@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from papers.accuracy import figures as course
-from papers.accuracy.figures import LOSS, TOP1, Measure
-from papers.accuracy.rows import Method
+from papers.accuracy.figures import LOSS, TOP1, CurveMeasure
+from papers.accuracy.rows import MethodRuns
 from papers.estimate import Ends, mean
 from papers.iwp import steps
 from papers.iwp.claims import ABOVE, BASELINE, CLAIMED, Trained
-from papers.iwp.measured import Counted
+from papers.iwp.measured import CountedValues
 from papers.iwp.network import rate
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, TERNGRAD, kind, unlabelled
 from papers.page import Drawn
@@ -41,10 +41,10 @@ class Group(NamedTuple):
     """Methods of one setting, and what they are called together."""
 
     title: str
-    methods: Sequence[Method]
+    methods: Sequence[MethodRuns]
 
 
-def of_trainings(trainings: Mapping[str, Sequence[Method]], network: Sequence[Row] = ()) -> Drawn:
+def of_trainings(trainings: Mapping[str, Sequence[MethodRuns]], network: Sequence[Row] = ()) -> Drawn:
     """Fig. 5 and 6 of the study accuracy, whose tasks stand in for ImageNet: dense and all of IWP's rows.
 
     trainings  methods by their task
@@ -80,7 +80,7 @@ def of_imagenet(trained: Trained, prefix: str = "imagenet_") -> Drawn:
     """Fig. 2 to 8 of trainings on ImageNet, and what is missing for those that they have no data for."""
     drawn = Drawn()
     groups = [
-        Group(title, [Method(method, tuple(runs)) for (name, method), runs in trained.items() if name == model])
+        Group(title, [MethodRuns(method, tuple(runs)) for (name, method), runs in trained.items() if name == model])
         for model, title in MODELS.items()
     ]
     groups = [group for group in groups if group.methods]
@@ -94,7 +94,7 @@ def of_imagenet(trained: Trained, prefix: str = "imagenet_") -> Drawn:
 
 
 def _courses(
-    name: str, groups: Sequence[Group], measure: Measure, said: str,
+    name: str, groups: Sequence[Group], measure: CurveMeasure, said: str,
     beside: Callable[[Group], Sequence[Curve]] | None = None,
 ) -> Figure | None:  # fmt: skip
     """A panel for each group; None where none has the measure."""
@@ -261,7 +261,7 @@ TALLEST = 80.0
 """Ratios beyond this are cut off: DGC's, at a density of 0.1 %, would make all others look alike."""
 
 
-def ratios(part: str, rows: Sequence[Counted]) -> Figure:
+def ratios(part: str, rows: Sequence[CountedValues]) -> Figure:
     """A bar for every variant, a tick where the values alone would be, and a line at what raw masks allow."""
     bars = [
         Bar(row.label, {next(iter(SENT)): sent}, mark=_within(row.values), words=f"{sent:.1f}x")

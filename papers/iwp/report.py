@@ -21,7 +21,7 @@ from papers.iwp.claims import (
     of_ratios,
     of_trainings,
 )
-from papers.iwp.measured import Counted
+from papers.iwp.measured import CountedValues
 from papers.iwp.variants import unlabelled
 from papers.page import Page
 from papers.runner import RESULTS
@@ -119,7 +119,7 @@ def committed() -> list[list[str]]:
     return [[]]
 
 
-def _parts(runs: Path) -> dict[str, list[Counted]]:
+def _parts(runs: Path) -> dict[str, list[CountedValues]]:
     """The runs that counted bytes, by their part."""
     read = {part: measured.load(runs / part) for part in COUNTED}
     return {part: rows for part, rows in read.items() if rows}

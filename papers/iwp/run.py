@@ -20,7 +20,7 @@ from papers.iwp import images
 from papers.iwp.variants import FIXED, IWP, NETWORK, VARIANTS, named
 from papers.launched import FEW, Trained
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
-from papers.trainings import Cluster, Training
+from papers.trainings import OwnCluster, Training
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -30,7 +30,7 @@ EPOCH = 10
 
 
 @dataclass(frozen=True)
-class Runs:
+class ImportanceRuns:
     """Runs of one model: its config, which option says where its data is, and what is trained with it."""
 
     config: str
@@ -40,10 +40,10 @@ class Runs:
 
 
 PARTS = {
-    "alexnet": Runs("configs/tables/iwp_alexnet.toml", "images", VARIANTS),
-    "resnet50": Runs("configs/tables/iwp_resnet50.toml", "images", VARIANTS),
-    "network": Runs("configs/tables/iwp_resnet20.toml", "data", NETWORK),
-    "cifar": Runs("configs/tables/convergence_quick.toml", "data", VARIANTS, waiting=True),
+    "alexnet": ImportanceRuns("configs/tables/iwp_alexnet.toml", "images", VARIANTS),
+    "resnet50": ImportanceRuns("configs/tables/iwp_resnet50.toml", "images", VARIANTS),
+    "network": ImportanceRuns("configs/tables/iwp_resnet20.toml", "data", NETWORK),
+    "cifar": ImportanceRuns("configs/tables/convergence_quick.toml", "data", VARIANTS, waiting=True),
 }
 
 
@@ -163,7 +163,7 @@ def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Trai
         Training(
             f"{name}/{named(label)}-{turn}",
             f"{name}, {label}",
-            Cluster(options.link, options.hosts) if network else None,
+            OwnCluster(options.link, options.hosts) if network else None,
             Path(part.config),
             (*overrides, *(["compressor.waiting=true"] if part.waiting and IWP in overrides else []), *more),
         )
@@ -173,7 +173,7 @@ def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Trai
     ]
 
 
-def _link(part: Runs, source: Path, target: Path) -> Path:
+def _link(part: ImportanceRuns, source: Path, target: Path) -> Path:
     """Link the images that EPOCH steps take."""
     config = loader.load(ROOT / part.config, [])
     images.link(source, target, EPOCH * config.data.batch_size * config.engine.workers)

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from papers.claim import Claim
 from papers.findings import Finding
-from papers.mg_wfbp.paper import PUBLISHED, Efficiencies, Model, Step, crossing
-from wirebench.costmodel.formulas import Line
+from papers.mg_wfbp.paper import PUBLISHED, Efficiencies, PaperModel, PaperStep, crossing
+from wirebench.costmodel.formulas import CostLine
 from wirebench.simulation import trace
 
 UNPUBLISHED = "the times of its layers were not published"
 
 
-def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> list[Finding]:
+def claims(model: PaperModel, simulated: Efficiencies, predicted: Sequence[PaperStep]) -> list[Finding]:
     """Findings on the claims about this network, in the paper's order."""
     found = []
     for claim in PUBLISHED.claims.values():
@@ -41,7 +41,7 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
     return found
 
 
-def network_claims(line: Callable[[int], Line]) -> list[Finding]:
+def network_claims(line: Callable[[int], CostLine]) -> list[Finding]:
     """Findings on the claims about the network.
 
     line  what an all-reduce costs on a number of nodes
@@ -57,16 +57,16 @@ def network_claims(line: Callable[[int], Line]) -> list[Finding]:
     return found
 
 
-def _size(claim: Claim, model: Model, unit: str, times: int) -> Finding:
+def _size(claim: Claim, model: PaperModel, unit: str, times: int) -> Finding:
     millions = times * sum(layer.numel for layer in trace.load(trace.find(model.trace)).layers) / 1e6
     return Finding(claim, f"{millions:.1f} {unit}", claim.judge(millions))
 
 
-def _factor(claim: Claim, model: Model, ratio: float) -> Finding:
+def _factor(claim: Claim, model: PaperModel, ratio: float) -> Finding:
     return Finding(claim, f"{ratio:.2f}x{_from(model)}", claim.judge(ratio))
 
 
-def _efficiency(claim: Claim, model: Model, share: float) -> Finding:
+def _efficiency(claim: Claim, model: PaperModel, share: float) -> Finding:
     """A trace that was made to give the figure confirms nothing, so that its claim is not judged."""
     return Finding(claim, f"{100 * share:.1f} %{_from(model)}", claim.judge(None if claim.not_run else share))
 
@@ -78,7 +78,7 @@ def _crossing(claim: Claim, simulated: Efficiencies) -> Finding:
     return Finding(claim, here, claim.judge(0 if between is None else between[0]))
 
 
-def _predicted(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding:
+def _predicted(claim: Claim, model: PaperModel, predicted: Sequence[PaperStep]) -> Finding:
     """What was measured on the most nodes, and what is predicted of it."""
     at = {step.schedule: step for step in predicted if step.nodes == model.nodes[-1]}
     rival, own = at[claim.about["predicted_over"]], at["mg_wfbp"]
@@ -87,7 +87,7 @@ def _predicted(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding
     return Finding(claim, f"predicted {ours:.2f}x{_from(model)}", verdict, figure=f"{measured:.2f}x")
 
 
-def _predicted_efficiency(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding:
+def _predicted_efficiency(claim: Claim, model: PaperModel, predicted: Sequence[PaperStep]) -> Finding:
     """The lowest on the claim's numbers of nodes, and the lowest that the authors measured there."""
     schedule, nodes = claim.about["predicted_efficiency"], claim.about["nodes"]
     steps = [step for step in predicted if step.schedule == schedule and step.nodes in nodes]
@@ -97,11 +97,11 @@ def _predicted_efficiency(claim: Claim, model: Model, predicted: Sequence[Step])
     return Finding(claim, f"predicted {100 * ours:.1f} %{_from(model)}", claim.judge(None), figure=figure)
 
 
-def _optimal(claim: Claim, model: Model, shares: Mapping[str, float]) -> Finding:
+def _optimal(claim: Claim, model: PaperModel, shares: Mapping[str, float]) -> Finding:
     """The best merging's step over the greedy rule's: efficiencies are the steps' inverse."""
     ratio = shares[claim.about["optimal"]] / shares["optimal"]
     return Finding(claim, f"{ratio:.3f}x{_from(model)}", claim.judge(ratio))
 
 
-def _from(model: Model) -> str:
+def _from(model: PaperModel) -> str:
     return "" if model.measured else ", from a reconstructed trace"

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from papers.accuracy.rows import Method
+from papers.accuracy.rows import MethodRuns
 from papers.accuracy.verdicts import judge_points
 from papers.claim import Claim, Verdict, together
 from papers.findings import Finding, claims_table, of_rows
 from papers.mg_wfbp.figures import RING, Times
-from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
+from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, PaperModel
 from papers.rows import Row, alike, fastest, machines, refuse_twice, times_faster
 from wirebench.errors import UserError
 from wirebench.record import collective_results, recorded
@@ -66,7 +66,7 @@ def rings(folder: Path) -> dict[int, dict[int, Times]]:
     return found
 
 
-def model_of(run: NotedRun) -> Model | None:
+def model_of(run: NotedRun) -> PaperModel | None:
     """The paper's network that the run computes, or replays by the authors' log at its own speed; else None."""
     section = run.record["config"]["model"]
     if section.get("name") != "replay":
@@ -130,7 +130,7 @@ def schedule_of(run: NotedRun) -> str:
     return f"{schedule} on star" if run.has("config", "collective", "name") == "star" else schedule
 
 
-def _factors(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
+def _factors(claim: Claim, model: PaperModel, rows: Rows) -> Iterator[Finding]:
     """MG-WFBP's step against the rival's, on the most nodes that the authors had."""
     rival = claim.about["predicted_over"]
     figure = model.seconds(model.nodes[-1], rival) / model.seconds(model.nodes[-1], OURS)
@@ -141,7 +141,7 @@ def _factors(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
             yield _finding(claim, setting, ratio.words(), verdict, (ours, other), f"{figure:.2f}x")
 
 
-def _efficiencies(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
+def _efficiencies(claim: Claim, model: PaperModel, rows: Rows) -> Iterator[Finding]:
     """The share of the throughput of as many single nodes, on each of the claim's numbers of nodes."""
     schedule, nodes = claim.about["predicted_efficiency"], claim.about["nodes"]
     for ranks, how in sorted({(setting.ranks, setting.how) for setting in rows}):
@@ -167,10 +167,10 @@ def _finding(
     return of_rows(measured_claim, here, verdict, rows, about, figure)
 
 
-def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterator[Finding]:
+def _convergence(claim: Claim, model: PaperModel, runs: Sequence[NotedRun]) -> Iterator[Finding]:
     """Accuracies of trainings on images that are as long as the claim's: MG-WFBP's against S-SGD's."""
     ours, rival = (
-        Method(schedule, tuple(run for run in runs if _is_training(run, model, schedule, claim.about["epochs"])))
+        MethodRuns(schedule, tuple(run for run in runs if _is_training(run, model, schedule, claim.about["epochs"])))
         for schedule in (OURS, S_SGD)
     )
     if ours.runs and rival.runs:
@@ -179,7 +179,7 @@ def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterat
         yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), model.label, needs="seeds")
 
 
-def _is_training(run: NotedRun, model: Model, schedule: str, epochs: int) -> bool:
+def _is_training(run: NotedRun, model: PaperModel, schedule: str, epochs: int) -> bool:
     return (
         model_of(run) is model
         and run.has("config", "scheduler", "name") == schedule

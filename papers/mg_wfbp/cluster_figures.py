@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from papers.mg_wfbp import figures, simulated
 from papers.mg_wfbp.cluster import Rows, Setting, rows_of
-from papers.mg_wfbp.figures import Measured, Times, times
-from papers.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, STAR, Model
+from papers.mg_wfbp.figures import MeasuredBars, Times, times
+from papers.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, STAR, PaperModel
 from papers.rows import Row, fastest
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar
@@ -55,7 +55,7 @@ def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], l
     return drawn, missing
 
 
-def of_most_runs(model: Model, rows: Rows) -> dict[Setting, Row]:
+def of_most_runs(model: PaperModel, rows: Rows) -> dict[Setting, Row]:
     """The network's rows with as many ranks a machine, replayed or computing, as most of its runs have."""
     mine = {setting: row for setting, row in rows.items() if setting.model == model.label and not row.diverged}
     counts: defaultdict[tuple[int, str], int] = defaultdict(int)
@@ -69,7 +69,7 @@ def rings_alone(by_nodes: ByNodes) -> Figure:
     """Fig. 5 (b), of rings that `wirebench bench collectives` timed with nothing else on the network."""
     note = "Points: medians, bars from the shortest to the longest; all-reduces alone, of float32."
     constants = "From the network constants of the authors' simulator"
-    return figures.all_reduces(simulated.all_reduce, constants, [Measured("on a cluster", note, by_nodes)])
+    return figures.all_reduces(simulated.all_reduce, constants, [MeasuredBars("on a cluster", note, by_nodes)])
 
 
 def all_reduces(rows: Rows) -> Figure | None:
@@ -87,10 +87,10 @@ def all_reduces(rows: Rows) -> Figure | None:
         f"step of each. {provenance(run.has('environment') or {} for run in runs)}."
     )
     constants = "From the network constants of the authors' simulator"
-    return figures.all_reduces(simulated.all_reduce, constants, [Measured("on a cluster", note, found)])
+    return figures.all_reduces(simulated.all_reduce, constants, [MeasuredBars("on a cluster", note, found)])
 
 
-def speedups_of(model: Model, rows: Mapping[Setting, Row]) -> Figure | None:
+def speedups_of(model: PaperModel, rows: Mapping[Setting, Row]) -> Figure | None:
     """Fig. 6 and 7: speed-ups over one machine, beside the authors' (dashes); None without one machine and several."""
     alone = _alone(rows)
     lines = []
@@ -121,7 +121,7 @@ def speedups_of(model: Model, rows: Mapping[Setting, Row]) -> Figure | None:
     return finished(curves([linear, *lines], across, up, title, note, height=300))
 
 
-def parts_of(model: Model, rows: Mapping[Setting, Row]) -> Panel | None:
+def parts_of(model: PaperModel, rows: Mapping[Setting, Row]) -> Panel | None:
     """Fig. 8: a bar for each number of machines and schedule; None without any."""
     bars: list[Bar] = []
     for setting, row in sorted(rows.items(), key=lambda pair: (pair[0].nodes, _place(pair[0].schedule))):

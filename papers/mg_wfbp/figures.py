@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from papers.mg_wfbp.paper import LABELS, PUBLISHED, SCHEDULES, STAR, Efficiencies, Model, Step
-from wirebench.costmodel.formulas import Line
+from papers.mg_wfbp.paper import LABELS, PUBLISHED, SCHEDULES, STAR, Efficiencies, PaperModel, PaperStep
+from wirebench.costmodel.formulas import CostLine
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.curves import Curve, Spread, curves
@@ -36,7 +36,7 @@ class Times(NamedTuple):
     between: tuple[float, float]
 
 
-class Measured(NamedTuple):
+class MeasuredBars(NamedTuple):
     """All-reduces on one network: where, a note, and their times by nodes and bytes."""
 
     title: str
@@ -49,7 +49,7 @@ def colour(name: str) -> str:
     return colours.collective("star")[0] if name == STAR else colours.schedule(name)
 
 
-def layer_sizes(models: Sequence[Model]) -> Figure:
+def layer_sizes(models: Sequence[PaperModel]) -> Figure:
     """Fig. 5 (a): the parameters of each layer, from the input to the output, and the range that the paper prints."""
     lines = []
     for model, name in zip(models, ("wfbp", "mg_wfbp"), strict=True):
@@ -69,7 +69,7 @@ def layer_sizes(models: Sequence[Model]) -> Figure:
     return finished(curves(lines, across, up, "MG-WFBP, Fig. 5 (a): sizes of layers", note, height=260))
 
 
-def all_reduces(line: Callable[[int], Line], where: str, measured: Sequence[Measured]) -> Figure:
+def all_reduces(line: Callable[[int], CostLine], where: str, measured: Sequence[MeasuredBars]) -> Figure:
     """Fig. 5 (b): seconds of an all-reduce by its bytes: predicted for the paper's network, and measured on ours.
 
     line      what an all-reduce costs on a number of the paper's nodes
@@ -81,7 +81,7 @@ def all_reduces(line: Callable[[int], Line], where: str, measured: Sequence[Meas
     return grid(panels, title, note, 2, min(len(panels), 2) * (WIDTH + BESIDE))
 
 
-def _predicted_times(line: Callable[[int], Line], where: str) -> Panel:
+def _predicted_times(line: Callable[[int], CostLine], where: str) -> Panel:
     sizes = [float(FLOAT_BYTES * size) for size in PUBLISHED.tables["layer_sizes"]["range"]]
     sizes = [sizes[0] * (sizes[1] / sizes[0]) ** (step / 40) for step in range(41)]
     lines = [
@@ -103,7 +103,7 @@ def _predicted_times(line: Callable[[int], Line], where: str) -> Panel:
     return _times(lines, "Predicted for the paper's network", note)
 
 
-def _measured_times(measured: Measured) -> Panel:
+def _measured_times(measured: MeasuredBars) -> Panel:
     lines = []
     for nodes, sizes in sorted(measured.by_nodes.items()):
         tone = NODE_COLOURS.get(nodes, colours.PURPLE)
@@ -127,7 +127,7 @@ def _times(lines: Sequence[Curve], title: str, note: str, spread: Spread = "band
     return curves(lines, across, up, title, note, spread, height=260)
 
 
-def real_figure(model: Model, steps: Sequence[Step], starred: Mapping[int, float], where: str) -> Figure:
+def real_figure(model: PaperModel, steps: Sequence[PaperStep], starred: Mapping[int, float], where: str) -> Figure:
     """Fig. 6 and 7: speed-ups over one node, as the authors measured them, and as predicted (dashes).
 
     starred  predicted seconds of WFBP on a star, by nodes: it stands in for TensorFlow
@@ -155,9 +155,11 @@ def real_figure(model: Model, steps: Sequence[Step], starred: Mapping[int, float
 
 
 def step_parts(
-    models: Sequence[Model], predicted: Mapping[str, Sequence[Step]], starred: Mapping[str, Mapping[int, float]],
+    models: Sequence[PaperModel],
+    predicted: Mapping[str, Sequence[PaperStep]],
+    starred: Mapping[str, Mapping[int, float]],
     where: str,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Fig. 8: computation and communication that is not hidden, stacked, by nodes and schedule; a panel a network.
 
     predicted, starred  by model: steps, and seconds of a step of WFBP on a star by nodes
@@ -198,7 +200,7 @@ def steps_panel(bars: Sequence[Bar], title: str, mark: str) -> Panel:
     return stacked(bars, across, look, title)
 
 
-def simulated_figure(model: Model, nodewise: Efficiencies, where: str) -> Figure:
+def simulated_figure(model: PaperModel, nodewise: Efficiencies, where: str) -> Figure:
     """Fig. 9: speed-ups over one node, simulated, and the efficiencies that the paper prints of the most nodes."""
     kind = "the authors' log" if model.measured else "a reconstructed trace"
     lines = [_linear(list(nodewise))]
@@ -257,7 +259,7 @@ def times(runs: Mapping[int, Sequence[NotedRun]]) -> dict[int, dict[int, Times]]
     return found
 
 
-def fitted(seconds: Mapping[int, float]) -> Line:
+def fitted(seconds: Mapping[int, float]) -> CostLine:
     """The line with the least sum of squared relative errors, no part of it below 0; seconds by bytes, of two sizes."""
     assert len(seconds) > 1, "a line through one point is any"
     weights = {size: 1 / each**2 for size, each in seconds.items()}
@@ -269,5 +271,7 @@ def fitted(seconds: Mapping[int, float]) -> Line:
     slope = max(both / across, 0.0)
     start_up = middle - slope * middle_size
     if start_up >= 0:
-        return Line(start_up, slope)
-    return Line(0.0, sum(w * s * seconds[s] for s, w in weights.items()) / sum(w * s**2 for s, w in weights.items()))
+        return CostLine(start_up, slope)
+    return CostLine(
+        0.0, sum(w * s * seconds[s] for s, w in weights.items()) / sum(w * s**2 for s, w in weights.items())
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from papers import trust
 from papers.findings import Finding, of_rows
-from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
+from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, PaperModel
 from papers.page import Page
 from papers.rows import Row, cluster, load, times_faster, with_energy
 from papers.timelines import FORMERLY_ALL_GATHER, spans_of
@@ -191,7 +191,7 @@ def _papers(run: NotedRun, name: str, other: str) -> float | None:
     return model.seconds(nodes, other) / model.seconds(nodes, name)
 
 
-def _model(run: NotedRun) -> Model | None:
+def _model(run: NotedRun) -> PaperModel | None:
     """The paper's network that it replays."""
     trace = run.record["config"]["model"].get("trace")
     return next((model for model in MODELS if model.trace == trace), None)

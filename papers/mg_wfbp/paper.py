@@ -36,7 +36,7 @@ Efficiencies = dict[int, dict[str, float]]
 """By nodes and schedule: the share of the nodes' throughput that is left."""
 
 
-class Model(NamedTuple):
+class PaperModel(NamedTuple):
     """One of the paper's networks.
 
     trace          in configs/traces; measured says whether it was
@@ -62,18 +62,18 @@ class Model(NamedTuple):
         return self.rate_images / self.rates[schedule][self.nodes.index(nodes)]
 
 
-def _model(label: str) -> Model:
+def _model(label: str) -> PaperModel:
     known = PUBLISHED.tables[label]
     rates = {name: known[name] for name in SCHEDULES}
     numbers = known["step_images"], known["one_node"], tuple(known["nodes"])
-    return Model(label, known["trace"], known["logged"], *numbers, rates)
+    return PaperModel(label, known["trace"], known["logged"], *numbers, rates)
 
 
 GOOGLENET, RESNET = _model("GoogLeNet"), _model("ResNet-50")
 MODELS = (GOOGLENET, RESNET)
 
 
-class Step(NamedTuple):
+class PaperStep(NamedTuple):
     """A measured step beside its prediction, in seconds."""
 
     nodes: int
@@ -92,16 +92,16 @@ class Step(NamedTuple):
         return (self.schedule, self.nodes) in FITTED
 
 
-def steps(model: Model, predict: Predict, call_seconds: float) -> list[Step]:
+def steps(model: PaperModel, predict: Predict, call_seconds: float) -> list[PaperStep]:
     """All measured steps of a model with their predictions."""
     return [
-        Step(nodes, schedule, model.seconds(nodes, schedule), predict(nodes, schedule, call_seconds))
+        PaperStep(nodes, schedule, model.seconds(nodes, schedule), predict(nodes, schedule, call_seconds))
         for schedule in SCHEDULES
         for nodes in model.nodes
     ]
 
 
-def fit(model: Model, predict: Predict) -> float:
+def fit(model: PaperModel, predict: Predict) -> float:
     """Seconds of a message beside the network: the least sum of squared relative errors of FITTED.
 
     The sum is no smooth function of it, so it is looked for among TRIES values, then around the best of them.

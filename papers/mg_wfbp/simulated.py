@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from papers.findings import Finding, claims_table
 from papers.mg_wfbp import figures, paper
 from papers.mg_wfbp.claims import claims, network_claims
-from papers.mg_wfbp.figures import SHOWN, Measured, times
-from papers.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, Model, Step
+from papers.mg_wfbp.figures import SHOWN, MeasuredBars, times
+from papers.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, PaperModel, PaperStep
 from papers.page import Page
 from papers.rows import load
 from papers.runner import RESULTS
 from wirebench import collectives, schedulers
-from wirebench.costmodel.formulas import Line, ring
+from wirebench.costmodel.formulas import CostLine, ring
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
@@ -43,20 +43,20 @@ CAPTIONS = {
 }  # fmt: skip
 
 
-class Results(NamedTuple):
+class SimulatedResults(NamedTuple):
     """What a message costs beside the network, by the fit; measured and predicted steps, and efficiencies, by model.
 
     starred  predicted seconds of a step of WFBP on a star, by model and nodes
     """
 
     call_seconds: float
-    predicted: dict[str, list[Step]]
+    predicted: dict[str, list[PaperStep]]
     starred: dict[str, dict[int, float]]
     simulated: dict[str, Efficiencies]
 
 
 @functools.cache
-def results() -> Results:
+def results() -> SimulatedResults:
     """Return the simulated results, which depend on the code alone."""
     predict = {model.label: predictor(model) for model in MODELS}
     call_seconds = paper.fit(GOOGLENET, predict[GOOGLENET.label])
@@ -65,7 +65,7 @@ def results() -> Results:
         model.label: {nodes: predict[model.label](nodes, STAR, call_seconds) for nodes in model.nodes}
         for model in MODELS
     }
-    return Results(call_seconds, predicted, starred, {model.label: efficiencies(model) for model in MODELS})
+    return SimulatedResults(call_seconds, predicted, starred, {model.label: efficiencies(model) for model in MODELS})
 
 
 def findings() -> list[Finding]:
@@ -76,7 +76,7 @@ def findings() -> list[Finding]:
     return [*of_models, *network_claims(all_reduce)]
 
 
-def all_reduce(nodes: int) -> Line:
+def all_reduce(nodes: int) -> CostLine:
     """What a ring costs on the network of the authors' simulator."""
     network = presets.find(paper.NETWORK)
     return ring(nodes, network.latency_seconds, 1 / network.bytes_per_second, network.reduce_seconds_per_byte)
@@ -102,7 +102,7 @@ def page(folder: Path) -> Page:
     return Page(folder, document(found), in_order, files={FILE: known.text})
 
 
-def _measured() -> list[Measured]:
+def _measured() -> list[MeasuredBars]:
     """The all-reduces of the emulated hosts; none where these runs are not there."""
     if not EMULATED.is_dir():
         return []
@@ -115,7 +115,7 @@ def _measured() -> list[Measured]:
         f"last step of each. {provenance(run.has('environment') or {} for run in runs)}."
     )
     title = f"on emulated hosts with links of {parse_rate(runs[0].note['link']) / 1e9:g} Gbit/s" if runs else ""
-    return [Measured(title, note, by_nodes)] if by_nodes else []
+    return [MeasuredBars(title, note, by_nodes)] if by_nodes else []
 
 
 def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0, collective: str = RING) -> Simulator:
@@ -125,7 +125,7 @@ def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0, collective:
     return Simulator(model, sizes, free, pricer)
 
 
-def predictor(model: Model) -> paper.Predict:
+def predictor(model: PaperModel) -> paper.Predict:
     """Steps of a model whose trace takes as long as the authors' measured step of one node."""
     original = trace.load(trace.find(model.trace))
     scaled = original.faster((original.forward_seconds + original.backward_seconds) / model.alone)
@@ -143,7 +143,7 @@ def predictor(model: Model) -> paper.Predict:
     return predict
 
 
-def efficiencies(model: Model) -> Efficiencies:
+def efficiencies(model: PaperModel) -> Efficiencies:
     """By nodes and schedule, of the unchanged trace."""
     original = trace.load(trace.find(model.trace))
     nodewise = {}
@@ -158,12 +158,12 @@ def efficiencies(model: Model) -> Efficiencies:
     return nodewise
 
 
-def _trace(model: Model) -> str:
+def _trace(model: PaperModel) -> str:
     kind = "the authors' log" if model.measured else "reconstructed"
     return f"the trace {model.trace} ({kind}, {trace.load(trace.find(model.trace)).hardware})"
 
 
-def document(found: Results) -> str:
+def document(found: SimulatedResults) -> str:
     """table.md."""
     call_seconds, predicted, starred, simulated = found
     lines = [
@@ -189,7 +189,7 @@ def document(found: Results) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _about(model: Model) -> list[str]:
+def _about(model: PaperModel) -> list[str]:
     if model.measured:
         return [f"The trace `{model.trace}` is the authors' log; forward times are half of the backward times.", ""]
     source = trace.load(trace.find(model.trace)).source
@@ -220,7 +220,9 @@ def _simulated(nodewise: Efficiencies) -> list[str]:
     return ["Simulated speed-ups over one node, and efficiencies:", "", *table(head, rows)]
 
 
-def _predicted(model: Model, steps: Sequence[Step], starred: Mapping[int, float], call_seconds: float) -> list[str]:
+def _predicted(
+    model: PaperModel, steps: Sequence[PaperStep], starred: Mapping[int, float], call_seconds: float
+) -> list[str]:
     rows = [
         (
             str(step.nodes), LABELS[step.schedule], f"{step.measured:.3f} s", f"{step.predicted:.3f} s",
@@ -260,7 +262,7 @@ class Origin(NamedTuple):
 def known_since(
     folder: Path,
     call_seconds: float,
-    predicted: Mapping[str, Sequence[Step]],
+    predicted: Mapping[str, Sequence[PaperStep]],
     starred: Mapping[str, Mapping[int, float]],
     simulated: Mapping[str, Efficiencies],
 ) -> Origin:

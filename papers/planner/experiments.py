@@ -28,13 +28,13 @@ from papers.planner.forecast import (
     signed,
 )
 from papers.runner import ROOT
-from papers.trainings import Cluster, Training
+from papers.trainings import OwnCluster, Training
 from wirebench import compressors
 from wirebench.compose.resolve import PLAIN_SGD, resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.planner import known, ranges
-from wirebench.planner.advice import Advice
+from wirebench.planner.candidate import Candidate
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.networks import error_of, gbit_of
 from wirebench.planner.ranges import Between
@@ -78,7 +78,7 @@ class KnownMachine:
 
         whole  with what a step takes for loading and for the update
         """
-        assert isinstance(training.place, Cluster)
+        assert isinstance(training.place, OwnCluster)
         config = loader.to_dict(resolve(loader.load(ROOT / training.config, list(training.overrides))))
         hosts = training.place.hosts
         other = self.fitted.other_seconds(hosts) if whole else 0.0
@@ -117,7 +117,7 @@ class Experiment(ABC):
         """The run of a row of the forecast. composed: its composition, by name"""
         each = composition(composed)
         overrides = (*each.overrides(DENSITY), *self.more)
-        return Training(f"{name}-{turn}", each.label, Cluster(each.link, each.hosts), self.config, overrides)
+        return Training(f"{name}-{turn}", each.label, OwnCluster(each.link, each.hosts), self.config, overrides)
 
     @property
     def named(self) -> Sequence[str]:
@@ -167,7 +167,7 @@ class TenBest(Experiment):
         advices, _ = adviser.all(compressors.available(), named=False)
         trained = known.load(images=True, numel=adviser.trace.numel)
 
-        def untrained(each: Advice) -> bool:
+        def untrained(each: Candidate) -> bool:
             ended = trained.of(each)
             return ended is None or ended.points is None
 
@@ -286,7 +286,7 @@ class MethodsOrder(Experiment):
         every = int(words.get("scheduler.every", "=0").partition("=")[2])
         before, counted = (every, every) if every else (WARMUP, COUNTED)
         steps = (f"train.warmup_steps={before}", f"train.max_steps={before + counted}")
-        overrides, place = (*words.values(), *self.more, *steps), Cluster(self.link, HOSTS)
+        overrides, place = (*words.values(), *self.more, *steps), OwnCluster(self.link, HOSTS)
         return Training(f"{name}-{turn}", name, place, self.config, overrides, may_diverge=False)
 
     def forecast(self, machine: KnownMachine, options: argparse.Namespace) -> Forecast:

@@ -7,9 +7,9 @@ from papers.planner.measured import NEAR, Compared, Scored, Side
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
-from wirebench.figures.scatter import Point, scatter
+from wirebench.figures.scatter import ScatterPoint, scatter
 from wirebench.figures.style import WIDTH, Figure, Panel, around, finished, grid
-from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.candidate import WORTHWHILE
 from wirebench.planner.networks import rate
 
 COLUMNS = 2
@@ -31,7 +31,7 @@ def errors(scored: Scored) -> Figure:
     return finished(scatter(points, series, NEAR, across, up, f"Predicted against measured: {scored.about}", note))
 
 
-def _point(scored: Scored, line: Compared) -> Point:
+def _point(scored: Scored, line: Compared) -> ScatterPoint:
     if scored.ranked:
         assert line.forecast is not None and line.error is not None
         # What a forecast leaves out is added, so that both axes have whole steps.
@@ -42,7 +42,7 @@ def _point(scored: Scored, line: Compared) -> Point:
     # Of an order the mean step is compared, and most steps have no exchange.
     between, words = None if scored.kind == ORDER else line.row.steps_between, f"{100 * error:+.1f} %"
     spread = None if between is None else (1e3 * between[0], 1e3 * between[1])
-    return Point(line.row.label, plugin(line, "scheduler"), 1e3 * line.measured, 1e3 * predicted, words, spread)
+    return ScatterPoint(line.row.label, plugin(line, "scheduler"), 1e3 * line.measured, 1e3 * predicted, words, spread)
 
 
 def plugin(line: Compared, section: str) -> str:

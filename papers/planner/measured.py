@@ -20,7 +20,7 @@ from papers.planner.experiments import METHODS
 from papers.planner.forecast import BEST, LISTED, ORDER, SIDES
 from papers.rows import NEEDS, Row, cluster
 from wirebench.errors import UserError
-from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.candidate import WORTHWHILE
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.record.rules import moment

@@ -28,7 +28,7 @@ from papers.runner import RESULTS, ROOT
 from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure
 from wirebench.planner import ranges
-from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.candidate import WORTHWHILE
 from wirebench.planner.networks import rate
 from wirebench.planner.ranges import Between
 from wirebench.record import recorded

@@ -42,17 +42,17 @@ class Section:
         return self.published.source["title"] if self.is_paper else self.published.about
 
     @property
-    def claims(self) -> list["Judged"]:
+    def claims(self) -> list["JudgedClaim"]:
         """Every claim with all that was found of it."""
         of = {claim.id: [each for each in self.findings if each.claim.id == claim.id] for claim in self._claims}
-        return [Judged(claim, of[claim.id]) for claim in self._claims]
+        return [JudgedClaim(claim, of[claim.id]) for claim in self._claims]
 
     @property
     def _claims(self) -> Iterable[Claim]:
         return self.published.claims.values()
 
 
-class Judged(NamedTuple):
+class JudgedClaim(NamedTuple):
     """A claim and its findings: one for each setting, network or variant that it was judged in."""
 
     claim: Claim
@@ -75,7 +75,7 @@ class Judged(NamedTuple):
         return tuple(dict.fromkeys(rule for each in resting for rule in each.broken))
 
 
-def command(section: Section, judged: Judged) -> str:
+def command(section: Section, judged: JudgedClaim) -> str:
     """What measures a claim, or computes it where no record is needed."""
     own = next((each.command for each in judged.findings if each.command), "")
     there = judged.claim.cluster if judged.state == "not run here" else ""
@@ -105,7 +105,7 @@ def _section(study: Study) -> Section:
     return Section(study.name, study.published, with_unrun(findings, claims), pages, missing)
 
 
-class Count(NamedTuple):
+class Tally(NamedTuple):
     """How many claims have a verdict; and of these, how many a rule of trust marks."""
 
     claims: int
@@ -124,15 +124,15 @@ class Count(NamedTuple):
 BROKEN = "marked by a rule"
 
 
-def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[State, Count]:
+def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[State, Tally]:
     """The claims by their verdict. papers: the claims of papers alone, or of this suite alone."""
-    of: dict[State, list[Judged]] = {state: [] for state in STATES}
+    of: dict[State, list[JudgedClaim]] = {state: [] for state in STATES}
     for section in sections:
         for judged in section.claims:
             if papers in (None, not judged.claim.own):
                 of[judged.state].append(judged)
     return {
-        state: Count(len(those), sum(bool(judged.rules) for judged in those)) for state, those in of.items() if those
+        state: Tally(len(those), sum(bool(judged.rules) for judged in those)) for state, those in of.items() if those
     }
 
 

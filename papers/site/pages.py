@@ -8,7 +8,7 @@ from pathlib import Path
 from papers.committed import EXCEPTIONS, excuses
 from papers.runner import RESULTS, ROOT
 from papers.site import energy
-from papers.site.content import MACHINE_HEAD, Judged, Section, command, counted, flagged, machines
+from papers.site.content import MACHINE_HEAD, JudgedClaim, Section, command, counted, flagged, machines
 from wirebench.record import recorded
 from wirebench.utils.markdown import table
 
@@ -42,7 +42,7 @@ def claims(sections: Sequence[Section]) -> str:
     )  # fmt: skip
 
 
-def _claim_row(section: Section, judged: Judged) -> list[str]:
+def _claim_row(section: Section, judged: JudgedClaim) -> list[str]:
     claim = judged.claim
     tolerance = f"tolerance {claim.tolerance:g}; {claim.retold}" if claim.retold else ""
     settings = judged.verdict.settings
@@ -60,7 +60,7 @@ def _claim_row(section: Section, judged: Judged) -> list[str]:
     return [_cell(each) for each in cells]
 
 
-def _here(judged: Judged) -> str:
+def _here(judged: JudgedClaim) -> str:
     """The measurements: the only one, or a list of all settings that can be unfolded."""
     several = len(judged.findings) > 1
     lines = []
@@ -74,7 +74,7 @@ def _here(judged: Judged) -> str:
     return _folded(f"{len(lines)} settings", "<br>".join(lines)) if several else lines[0]
 
 
-def _evidence(section: Section, judged: Judged) -> str:
+def _evidence(section: Section, judged: JudgedClaim) -> str:
     """Links to the records, and the command that makes them."""
     records = dict.fromkeys(record for each in judged.findings for record in each.records)
     how = f"`{command(section, judged)}`"

@@ -8,7 +8,7 @@ from pathlib import Path
 from papers.claim import Claim
 from papers.launched import Parts, Timed, Trained
 from papers.runner import ROOT
-from papers.site.content import Judged, Section, command
+from papers.site.content import JudgedClaim, Section, command
 from papers.study import Study
 from wirebench.utils.markdown import table
 
@@ -85,12 +85,12 @@ def _claims(section: Section) -> list[str]:
     return table(("claim", "where", "part", "here", "reached here"), rows)
 
 
-def _here(section: Section, judged: Judged) -> str:
+def _here(section: Section, judged: JudgedClaim) -> str:
     how = command(section, judged)
     return "-" if how == judged.claim.cluster else f"`{how}`"
 
 
-def _reached(judged: Judged) -> str:
+def _reached(judged: JudgedClaim) -> str:
     if judged.state == "not run here":
         return judged.state
     told = [each for each in judged.findings if each.verdict.state == judged.state]

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from papers.accuracy.modern import SPARSE, STREAMING
 from papers.gs_sgd.variants import readings, variants
 from papers.launched import Trained
-from papers.trainings import Cluster, Composition
+from papers.trainings import Composition, OwnCluster
 from wirebench import compressors
 from wirebench.compose.resolve import optimizer_for
 from wirebench.telemetry.timeline import TRACE
 
 CONFIG = "configs/tables/{}.toml"
-FOUR = Cluster("1gbit", 4)
+FOUR = OwnCluster("1gbit", 4)
 DENSITY = "compressor.density=0.01"
 
 FUSED = "scheduler.name=fused"
@@ -48,7 +48,7 @@ def _rows(config: str, overrides: Mapping[str, Sequence[str]], labels: Iterable[
 
 
 def _on(
-    place: Cluster, folder: str, rows: Mapping[str, Composition], shared: tuple[str, ...] = (),
+    place: OwnCluster, folder: str, rows: Mapping[str, Composition], shared: tuple[str, ...] = (),
     keeps: tuple[str, ...] = (), between: str = "_", may_diverge: bool = True,
 ) -> Trained:  # fmt: skip
     """Rows that take turns on an emulated cluster, with their results in this folder of results/."""
@@ -63,12 +63,15 @@ METHODS = {
     **{model: _on(FOUR, f"methods/{model}", _rows(f"methods_{model}", _EVERY)) for model in ("vgg16", "resnet20")},
     # In slow motion but for the compressors, which are ten times as fast beside the network.
     "vgg16_slow": _on(
-        Cluster("100mbit", 4), "methods/vgg16_slow", _rows("methods_vgg16", _EVERY, _SLOW),
+        OwnCluster("100mbit", 4), "methods/vgg16_slow", _rows("methods_vgg16", _EVERY, _SLOW),
         ("network.dilation=10", "train.max_steps=11", "train.warmup_steps=3"),
     ),
     **{
         f"vgg16-{link}": _on(
-            Cluster(link, 4), f"methods/vgg16-{link}", _rows("methods_vgg16", _EVERY, _BY_LINK), ("train.max_steps=16",)
+            OwnCluster(link, 4),
+            f"methods/vgg16-{link}",
+            _rows("methods_vgg16", _EVERY, _BY_LINK),
+            ("train.max_steps=16",),
         )
         for link in LINKS
     },
@@ -94,7 +97,7 @@ def _scheduled(label: str) -> tuple[str, ...]:
 
 SCHEDULES = {
     f"{config}_{nodes}x{rate}": _on(
-        Cluster(link, nodes), f"schedules/{config}_{nodes}x{rate}",
+        OwnCluster(link, nodes), f"schedules/{config}_{nodes}x{rate}",
         _rows(f"schedules_{config}", {label: _scheduled(label) for label in labels}), shared, (TRACE,), "-",
     )
     for config, nodes, rate, link, labels, shared in (
@@ -126,7 +129,7 @@ def _local_steps(link: str, dilation: int, batch: int, rows: Mapping[str, tuple[
     was sent and applied, 15 steps after the warm-up.
     """
     shared = (f"network.dilation={dilation}", f"data.batch_size={batch}", "output.trace_steps=15")
-    place = Cluster(link, 8)
+    place = OwnCluster(link, 8)
     return _on(place, "today/speed", _rows("today_speed", rows), shared, (TRACE,), "-", may_diverge=False)
 
 

@@ -14,16 +14,16 @@ from filelock import FileLock
 from wirebench.chaos import calls, campaign, figures, rank, report, trial
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS, NEIGHBOURS
-from wirebench.chaos.job import FOLDER, Line, Setting, Step
+from wirebench.chaos.job import FOLDER, JobLine, JobSetting, JobStep
 from wirebench.cli.main import main
 from wirebench.errors import UserError
 from wirebench.training.elastic import changes
 
-TEN = Campaign(Setting(), tuple(FAULTS), 60.0, 1)
+TEN = Campaign(JobSetting(), tuple(FAULTS), 60.0, 1)
 
 
-def steps(*points: tuple[float, int, int]) -> list[Step]:
-    return [Step(*point) for point in points]
+def steps(*points: tuple[float, int, int]) -> list[JobStep]:
+    return [JobStep(*point) for point in points]
 
 
 def line(kind: str, images: int, seconds: float, **more: Any) -> dict[str, Any]:
@@ -47,16 +47,16 @@ def test_every_turn_has_each_kind_once_and_waits_are_as_long_as_asked_for() -> N
 
 def test_a_cause_is_named_only_by_those_who_have_to_and_only_if_it_is_the_right_one() -> None:
     said = [
-        Line(10.0, "h1", "error: rank 1: lost rank 2 (pid 7 on h2) at step 9 (Connection closed)"),
-        Line(11.0, "h2", "error: rank 2: lost rank 2 (pid 7 on h2)"),
-        Line(12.0, "h0", "error: rank 0: lost rank 3 (pid 8 on h3) at step 9 (Connection closed)"),
-        Line(12.5, "h0", "error: rank 0: lost rank 0 (pid 5 on h0), rank 2 (pid 7 on h2) at step 9 (silent)"),
-        Line(13.0, "h3", "error: rank 3: lost rank 2 (pid 7 on h2), which a signal has stopped at step 9 (silent)"),
+        JobLine(10.0, "h1", "error: rank 1: lost rank 2 (pid 7 on h2) at step 9 (Connection closed)"),
+        JobLine(11.0, "h2", "error: rank 2: lost rank 2 (pid 7 on h2)"),
+        JobLine(12.0, "h0", "error: rank 0: lost rank 3 (pid 8 on h3) at step 9 (Connection closed)"),
+        JobLine(12.5, "h0", "error: rank 0: lost rank 0 (pid 5 on h0), rank 2 (pid 7 on h2) at step 9 (silent)"),
+        JobLine(13.0, "h3", "error: rank 3: lost rank 2 (pid 7 on h2), which a signal has stopped at step 9 (silent)"),
     ]
     killed = trial.Trial(0, "sigkill", "h2", 1.0)
-    job: Any = SimpleNamespace(setting=Setting(hosts=4))
+    job: Any = SimpleNamespace(setting=JobSetting(hosts=4))
     assert trial._naming(job, killed, said, 9.0) == {"due_to_name": 3, "named_by": 2, "name_seconds": None}
-    said.append(Line(14.0, "h0", "error: rank 0: lost rank 2 (pid 7 on h2) at step 9 (Connection closed)"))
+    said.append(JobLine(14.0, "h0", "error: rank 0: lost rank 2 (pid 7 on h2) at step 9 (Connection closed)"))
     assert trial._naming(job, killed, said, 9.0)["name_seconds"] == 5.0
     assert trial._naming(job, killed._replace(kind="slow_rank"), said, 9.0)["due_to_name"] == 0
 
@@ -88,7 +88,7 @@ def test_a_pause_ends_with_a_step_that_was_not_done_before() -> None:
 
 
 def test_the_whole_world_has_to_make_some_steps_in_a_row() -> None:
-    job: Any = SimpleNamespace(setting=Setting(hosts=2), steps=steps((1, 8, 2), (2, 16, 1), (3, 24, 2), (4, 32, 2)))
+    job: Any = SimpleNamespace(setting=JobSetting(hosts=2), steps=steps((1, 8, 2), (2, 16, 1), (3, 24, 2), (4, 32, 2)))
     assert trial.whole(job, 2.5, 2) and not trial.whole(job, 2.5, 3) and not trial.whole(job, 3.5, 2)
 
 
@@ -106,7 +106,7 @@ def test_lost_residuals_are_read_from_what_rank_0_says(share: float | None, seen
 def test_a_job_that_starts_anew_has_lost_all(again: int, anew: bool) -> None:
     """Four workers of eight images; 41 steps before the fault, of which some are done again."""
     before = steps(*((float(n), 32 * n, 4) for n in range(1, 42)))
-    job: Any = SimpleNamespace(setting=Setting(hosts=4), steps=[*before, Step(50.0, 32 * (41 - again), 4)])
+    job: Any = SimpleNamespace(setting=JobSetting(hosts=4), steps=[*before, JobStep(50.0, 32 * (41 - again), 4)])
     found = trial._measured(job, before, [], 45.0, recovered=True)
     assert (found["started_anew"], found["lost_residual"]) == (anew, float(anew))
 
@@ -115,7 +115,7 @@ class Absent:
     """A job of which nothing is there any more; `gone`: it ends just before a signal comes."""
 
     def __init__(self, gone: bool) -> None:
-        self.steps, self.lines, self.setting = steps((1.0, 32, 4)), list[Line](), Setting()
+        self.steps, self.lines, self.setting = steps((1.0, 32, 4)), list[JobLine](), JobSetting()
         self.process = SimpleNamespace(send_signal=self.gone, cpu_affinity=self.gone) if gone else None
         self.disk = Path("/no/such/folder")
 
@@ -147,7 +147,7 @@ def test_a_launcher_that_is_not_replaced_is_a_hang() -> None:
     job: Any = Absent(gone=False)
     job.process = SimpleNamespace(send_signal=lambda number: None)
     made = iter(range(2, 10_000))
-    job.look = lambda: job.steps.append(Step(time.monotonic(), 32 * next(made), 4))
+    job.look = lambda: job.steps.append(JobStep(time.monotonic(), 32 * next(made), 4))
     assert (trial.run(job, trial.Trial(0, "launcher", "h1", 0.0), 0.2) or {})["hang"]
 
 
@@ -224,10 +224,10 @@ def test_a_bound_that_is_not_held_is_named(change: dict[str, Any], header: dict[
 class Running:
     """A job that is whole at once, and of which nothing is started."""
 
-    def __init__(self, folder: Path, setting: Setting) -> None:
+    def __init__(self, folder: Path, setting: JobSetting) -> None:
         self.steps = steps(*((float(n), n, 4) for n in range(1, 40)))
         self.setting, self.folder = setting, folder
-        self.lines: list[Line] = []
+        self.lines: list[JobLine] = []
 
     def __enter__(self) -> "Running":
         return self

@@ -21,7 +21,7 @@ from wirebench.exchange.pipeline import Step
 from wirebench.planner import known as shipped
 from wirebench.planner import ranges
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Standing
-from wirebench.planner.advice import Advice, place
+from wirebench.planner.candidate import Candidate, place
 from wirebench.planner.schedules import words_of
 from wirebench.record import recorded
 from wirebench.simulation.simulator import Factors, Simulated
@@ -34,9 +34,9 @@ def steady(monkeypatch):
     monkeypatch.setattr(ranges, "load", lambda path=None, network=0.0: ranges.Errors(0.999, 1.001, 20, network))
 
 
-def composed(compressor: str, scheduler: str = "wfbp", **others: object) -> Advice:
+def composed(compressor: str, scheduler: str = "wfbp", **others: object) -> Candidate:
     local = "" if scheduler == "wfbp" else scheduler
-    return cast(Advice, SimpleNamespace(compressor=compressor, scheduler=scheduler, local=local, **others))
+    return cast(Candidate, SimpleNamespace(compressor=compressor, scheduler=scheduler, local=local, **others))
 
 
 def test_what_is_known_of_a_training_decides_where_a_composition_stands():
@@ -141,7 +141,7 @@ def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first
         low, high = Factors(0.9, 0.9), Factors(2.0, 2.0)
         ends = {low: 0.99, high: longest}
         found = SimpleNamespace(step=SimpleNamespace(seconds=1.0))
-        return Advice(
+        return Candidate(
             "topk", scheduler, "ring", cast(Simulated, found), 1.0,
             lambda factors: cast(Step, SimpleNamespace(seconds=ends[factors])), (low, high),
         )  # fmt: skip

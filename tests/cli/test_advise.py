@@ -16,8 +16,8 @@ from tests.cli.verbs import verb
 from tests.distributed.launch import PLUGINS
 from wirebench import compressors
 from wirebench.figures.files import save
-from wirebench.planner import advise, bars, known, ranges, timing
-from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner import bars, given, known, ranges, timing
+from wirebench.planner.candidate import WORTHWHILE
 from wirebench.planner.compositions import compressing, sizes_of
 from wirebench.planner.networks import rate
 from wirebench.planner.rank import HIGHEST_GBIT, Adviser
@@ -242,7 +242,7 @@ def test_a_compressor_pays_below_its_break_even_and_not_above():
 def test_an_estimate_for_a_gpu_needs_no_trace_and_is_not_made_anew(tmp_path, monkeypatch):
     """Where one is shipped; tests/cli/test_estimate_trace.py has that it is the same."""
     if torch.__version__.partition("+")[0] == load(SHIPPED / "resnet50_v100.json").torch:
-        monkeypatch.setattr(advise, "estimate", lambda *_: pytest.fail("it is in configs/traces"))
+        monkeypatch.setattr(given, "estimate", lambda *_: pytest.fail("it is in configs/traces"))
     where = ["--gpu", "v100", "--network", "10gbe", "--workers", "4", "--compressors", "fp16"]
     estimated = answer(tmp_path, "--model", "resnet50", "--batch", "32", *where)
     loaded = answer(tmp_path, "--trace", "resnet50_v100", *where)

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.verbs import verb
 from wirebench.cli.planning import demo
 from wirebench.cli.planning.demo import DENSE, GBIT, METHODS
-from wirebench.planner.advice import Speedup
+from wirebench.planner.candidate import Speedup
 from wirebench.record import schema
 
 

@@ -19,7 +19,7 @@ from tests.distributed.launch import CONFIG, here, trouble
 from wirebench.comm import stop
 from wirebench.comm import store as meeting
 from wirebench.comm.stop import Stopper, steps_between_looks
-from wirebench.comm.store import Place
+from wirebench.comm.store import StorePlace
 from wirebench.errors import PeerLost
 
 
@@ -62,12 +62,12 @@ def test_a_store_whose_rank_is_stopped_is_a_loss_and_no_endless_wait() -> None:
         assert rank_0.stdout is not None
         port, word = rank_0.stdout.readline().split()
         try:
-            _stop_and_ask(rank_0, Place("127.0.0.1", int(port), word))
+            _stop_and_ask(rank_0, StorePlace("127.0.0.1", int(port), word))
         finally:
             rank_0.kill()  # it would be waited for otherwise, stopped as it may be
 
 
-def _stop_and_ask(rank_0: "subprocess.Popen[str]", place: Place) -> None:
+def _stop_and_ask(rank_0: "subprocess.Popen[str]", place: StorePlace) -> None:
     joined = meeting.join(place, 1.0)
     stopper = Stopper(joined)
     assert not stopper.after_step(3)

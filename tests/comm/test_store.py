@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from wirebench.comm import connections, store
-from wirebench.comm.store import Place
+from wirebench.comm.store import StorePlace
 from wirebench.errors import PeerLost, UserError
 
 SECONDS = 5.0
@@ -64,7 +64,7 @@ def test_who_comes_by_mistake_meets_nobodys_keys() -> None:
     kept.set("a", "b")
     stranger = dist.TCPStore("127.0.0.1", place.port, wait_for_workers=False, timeout=timedelta(seconds=SECONDS))
     assert not stranger.check(["a"]) and not stranger.check(["wirebench/a"])
-    assert not store.join(Place("127.0.0.1", place.port, other.word), SECONDS).check(["a"])
+    assert not store.join(StorePlace("127.0.0.1", place.port, other.word), SECONDS).check(["a"])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_place_that_the_launcher_names(host: str, one_host: bool, elsewhere: b
     """192.0.2.1 is nobody's address (RFC 5737), as that of a service is that leads here."""
     with store.listen("127.0.0.1")[1] as probe:
         port = probe.getsockname()[1]
-    with store.listen_for(Place(host, port, ""), one_host):
+    with store.listen_for(StorePlace(host, port, ""), one_host):
         assert reachable("127.0.0.1", port)
         assert reachable("127.0.0.2", port) == elsewhere
 
@@ -128,7 +128,7 @@ def strange(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_a_port_of_another_program_is_named_in_time(strange: int) -> None:
     began = time.monotonic()
     with pytest.raises(PeerLost, match=rf"at 127.0.0.1:{strange} within 0.2 s: what listens there is no store"):
-        store.join(Place("127.0.0.1", strange, ""), 0.2)
+        store.join(StorePlace("127.0.0.1", strange, ""), 0.2)
     assert time.monotonic() - began < 60
 
 
@@ -144,7 +144,7 @@ def test_a_store_that_is_not_there_is_named_with_the_cause(host: str, why: str) 
     with store.listen("127.0.0.1")[1] as probe:
         port = probe.getsockname()[1]
     with pytest.raises(PeerLost, match=why):
-        store.join(Place(host, port, ""), 0.2)
+        store.join(StorePlace(host, port, ""), 0.2)
 
 
 @pytest.mark.parametrize("strange", [b""], indirect=True)
@@ -161,7 +161,7 @@ def test_an_interrupt_ends_the_wait_for_a_silent_port(strange: int) -> None:
         assert main is not None
         threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1)).start()
         with pytest.raises(Asked):
-            store.join(Place("127.0.0.1", strange, ""), 1.0)
+            store.join(StorePlace("127.0.0.1", strange, ""), 1.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -170,6 +170,6 @@ def test_rank_0_names_the_variable_where_it_cannot_listen() -> None:
     with store.listen("127.0.0.1")[1] as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"MASTER_PORT: .*127.0.0.1:{port}: Address already in use"):
-            store.listen_for(Place("127.0.0.1", port, ""), one_host=True)
+            store.listen_for(StorePlace("127.0.0.1", port, ""), one_host=True)
     with pytest.raises(UserError, match="MASTER_ADDR: 'no such host' does not resolve"):
-        store.listen_for(Place("no such host", port, ""), one_host=False)
+        store.listen_for(StorePlace("no such host", port, ""), one_host=False)

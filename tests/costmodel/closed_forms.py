@@ -11,56 +11,56 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from wirebench.collectives.plan import Plan
-from wirebench.costmodel.formulas import Line, ring
+from wirebench.costmodel.formulas import CostLine, ring
 from wirebench.costmodel.plan_cost import _all_messages
 from wirebench.costmodel.routes import DirectedLink, network_of
 from wirebench.gradient.schedule import Cost, LayerCost, ready_times
 from wirebench.topology.tree import Branch, Topology
 
-__all__ = ["Line", "ring"]
+__all__ = ["CostLine", "ring"]
 
 
-def binary_tree(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
+def binary_tree(size: int, alpha: float, beta: float, gamma: float = 0.0) -> CostLine:
     """Binomial tree: a = 2 r alpha, b = r (2 beta + gamma), r = ceil(log2 N). MG-WFBP, Table II; gs-SGD, Eq. 1.
 
     For N that are no power of two a rank without a partner passes to the next round, so that the logarithm is rounded
     up.
     """
     rounds = _log2_up(size)
-    return Line(2 * rounds * alpha, rounds * (2 * beta + gamma))
+    return CostLine(2 * rounds * alpha, rounds * (2 * beta + gamma))
 
 
-def star(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
+def star(size: int, alpha: float, beta: float, gamma: float = 0.0) -> CostLine:
     """One server: a = 2(N-1) alpha, b = (N-1)(2 beta + gamma): its port takes and sends every message, one by one."""
-    return Line(2 * (size - 1) * alpha, (size - 1) * (2 * beta + gamma))
+    return CostLine(2 * (size - 1) * alpha, (size - 1) * (2 * beta + gamma))
 
 
-def recursive_doubling(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
+def recursive_doubling(size: int, alpha: float, beta: float, gamma: float = 0.0) -> CostLine:
     """Recursive doubling: a = r alpha, b = r (beta + gamma), r = log2 N. MG-WFBP, Table II.
 
     For N that are no power of two, r belongs to the largest one below, and `folding` comes on top.
     """
     rounds = _log2_down(size)
-    return _plus(Line(rounds * alpha, rounds * (beta + gamma)), folding(size, alpha, beta, gamma))
+    return _plus(CostLine(rounds * alpha, rounds * (beta + gamma)), folding(size, alpha, beta, gamma))
 
 
-def halving_doubling(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
+def halving_doubling(size: int, alpha: float, beta: float, gamma: float = 0.0) -> CostLine:
     """Recursive halving and doubling (Rabenseifner): a = 2 alpha log2 N, b = 2 beta + gamma - (2 beta + gamma)/N.
 
     MG-WFBP, Table II. For N that are no power of two, both belong to the largest one below, and `folding` comes on top.
     """
     rounds = _log2_down(size)
     share = 1 - 0.5**rounds
-    return _plus(Line(2 * rounds * alpha, share * (2 * beta + gamma)), folding(size, alpha, beta, gamma))
+    return _plus(CostLine(2 * rounds * alpha, share * (2 * beta + gamma)), folding(size, alpha, beta, gamma))
 
 
-def folding(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
+def folding(size: int, alpha: float, beta: float, gamma: float = 0.0) -> CostLine:
     """What N that are no power of two add: a = 2 alpha, b = 2 beta + gamma; nothing for powers of two.
 
     Derived from our plans, which fold in the simplest way of Thakur et al., Section 4.5: each rank beyond the largest
     power of two sends everything to a partner, and gets the result from it at the end.
     """
-    return Line(0.0, 0.0) if size == 1 << _log2_down(size) else Line(2 * alpha, 2 * beta + gamma)
+    return CostLine(0.0, 0.0) if size == 1 << _log2_down(size) else CostLine(2 * alpha, 2 * beta + gamma)
 
 
 def hierarchical(
@@ -68,7 +68,7 @@ def hierarchical(
     local: tuple[float, float],
     network: tuple[float, float],
     gamma: float = 0.0,
-) -> Line:
+) -> CostLine:
     """Local trees to one master per machine, a ring of the masters, local trees back (Jia et al. 2018, as FlexReduce
     describes it), for machines of `machines` ranks each.
 
@@ -154,8 +154,8 @@ def _log2_up(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def _plus(one: Line, other: Line) -> Line:
-    return Line(one.a + other.a, one.b + other.b)
+def _plus(one: CostLine, other: CostLine) -> CostLine:
+    return CostLine(one.a + other.a, one.b + other.b)
 
 
 def _level_costs(n: float, topology: Topology, alpha: float) -> Iterator[tuple[int, float]]:

@@ -69,7 +69,7 @@ def test_one_alpha_explains_all_start_ups_of_figure_5b():
 
 
 def test_a_line_prices_bytes():
-    assert closed_forms.Line(0.5, 0.25).seconds(8) == 2.5
+    assert closed_forms.CostLine(0.5, 0.25).seconds(8) == 2.5
 
 
 def test_powers_of_two_fold_nothing():

@@ -13,7 +13,7 @@ from papers.findings import instead
 from papers.mg_wfbp import cluster, figures, paper
 from papers.mg_wfbp import simulated as report
 from papers.mg_wfbp.claims import claims
-from papers.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
+from papers.mg_wfbp.paper import GOOGLENET, RESNET, PaperModel, PaperStep
 from tests import charts
 from tests.papers import verb
 from tests.papers.test_methods_run import record
@@ -29,7 +29,7 @@ def efficiencies(label: str) -> paper.Efficiencies:
     return report.efficiencies(next(model for model in paper.MODELS if model.label == label))
 
 
-def ratio(model: Model, rival: str, nodes: int = 64) -> float:
+def ratio(model: PaperModel, rival: str, nodes: int = 64) -> float:
     at = efficiencies(model.label)[nodes]
     return at["mg_wfbp"] / at[rival]
 
@@ -78,7 +78,7 @@ def test_resnet_from_the_trace_that_papers_md_describes():
 
 
 @pytest.mark.parametrize("model", paper.MODELS, ids=lambda model: model.label)
-def test_one_message_overtakes_one_per_layer_between_16_and_64_nodes(model: Model):
+def test_one_message_overtakes_one_per_layer_between_16_and_64_nodes(model: PaperModel):
     assert paper.crossing(efficiencies(model.label)) == (32, 64)
 
 
@@ -92,7 +92,7 @@ def test_crossings():
 
 
 def test_figures_name_the_commit_that_first_gave_their_numbers(tmp_path, monkeypatch):
-    steps = [Step(2, name, 0.4, 0.41) for name in paper.SCHEDULES]
+    steps = [PaperStep(2, name, 0.4, 0.41) for name in paper.SCHEDULES]
     nodewise = {4: dict.fromkeys(figures.SHOWN, 0.9), 64: dict.fromkeys(figures.SHOWN, 0.5)}
 
     def known(predicted):
@@ -121,7 +121,7 @@ def test_verdicts():
     at_64 = {"wfbp": 0.5, "sync_easgd": 0.6, "mg_wfbp": 0.87, "optimal": 0.9}
     simulated = {16: {"wfbp": 0.6, "sync_easgd": 0.5}, 64: at_64}
     steps = [(nodes, name) for name in paper.SCHEDULES for nodes in (2, 4, 8)]
-    predicted = [Step(nodes, name, 0.4, 0.5 if name == "wfbp" else 0.4) for nodes, name in steps]
+    predicted = [PaperStep(nodes, name, 0.4, 0.5 if name == "wfbp" else 0.4) for nodes, name in steps]
     found = {claim.text: claim for claim in claims(GOOGLENET, simulated, predicted)}
     wfbp = found["simulated, 64 nodes: MG-WFBP over WFBP"]
     assert (wfbp.claimed, wfbp.here, wfbp.verdict.words) == ("1.78x", "1.74x", "reproduced")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from papers.mg_wfbp import cluster, cluster_figures, figures, paper, simulated
-from papers.mg_wfbp.figures import Measured, Times
-from papers.mg_wfbp.paper import GOOGLENET, LABELS, RESNET, STAR, Step
+from papers.mg_wfbp.figures import MeasuredBars, Times
+from papers.mg_wfbp.paper import GOOGLENET, LABELS, RESNET, STAR, PaperStep
 from tests import charts
 from tests.papers import verb
 from tests.papers.test_mg_wfbp import put
@@ -37,7 +37,7 @@ def test_the_sizes_of_layers_are_those_of_the_traces() -> None:
 
 def test_times_of_all_reduces_are_the_rings_and_what_the_paper_prints() -> None:
     known = {8: {1000: Times(0.002, (0.001, 0.004)), 1_000_000: Times(0.02, (0.02, 0.03))}}
-    drawn = figures.all_reduces(simulated.all_reduce, "somewhere", [Measured("there", "a note", known)])
+    drawn = figures.all_reduces(simulated.all_reduce, "somewhere", [MeasuredBars("there", "a note", known)])
     charts.check(drawn)
     lines = charts.lines(drawn)
     for nodes, printed in ((2, 0.09052), (4, 0.27156), (8, 0.63364)):
@@ -77,7 +77,7 @@ def test_times_are_those_of_rings_alone() -> None:
 
 
 STEPS = [
-    Step(nodes, name, measured, 0.5 + nodes / 100)
+    PaperStep(nodes, name, measured, 0.5 + nodes / 100)
     for name, measured in (("wfbp", 0.6), ("sync_easgd", 0.7), ("mg_wfbp", 0.55))
     for nodes in (2, 4, 8)
 ]

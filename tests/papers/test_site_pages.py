@@ -13,7 +13,7 @@ from papers.findings import Finding, with_unrun
 from papers.page import Page
 from papers.published import Excluded, Published
 from papers.site import overview, pages, readme
-from papers.site.content import Judged, Section, counted
+from papers.site.content import JudgedClaim, Section, counted
 from tests.charts import note
 from tests.cli.test_show import RECORD
 from tests.record.gpus import RANK_0, all_ranks
@@ -72,9 +72,9 @@ def test_a_verdict_is_not_charged_with_the_records_of_settings_that_it_does_not_
     [whole] = section(tmp_path, claim()).findings
     missed = replace(whole, about="a", verdict=Verdict("not reproduced", 1.0))
     open_ = replace(whole, about="b", verdict=Verdict("not decidable", 1.0), rules=("seeds (1)",))
-    both = Judged(whole.claim, [missed, open_])
+    both = JudgedClaim(whole.claim, [missed, open_])
     assert (both.state, both.rules) == ("not reproduced", ())
-    assert Judged(whole.claim, [open_]).rules == ("seeds (1)",)
+    assert JudgedClaim(whole.claim, [open_]).rules == ("seeds (1)",)
 
 
 def test_records_that_are_excepted_flagged_or_of_gpus_are_listed(

@@ -13,10 +13,10 @@ from tests.cli.test_advise import answer
 from tests.cli.verbs import verb
 from wirebench.exchange.pipeline import Step
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended
-from wirebench.planner.advice import Advice, speedup
 from wirebench.planner.answer import AT_EQUAL_TIME, NO_LOWER, NOTHING, Judge, best_of
+from wirebench.planner.candidate import Candidate, speedup
 from wirebench.planner.dense import DenseForms, Reached
-from wirebench.planner.progress import Progress
+from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import Adviser
 from wirebench.simulation.simulator import Factors
 from wirebench.simulation.trace import SHIPPED
@@ -70,20 +70,20 @@ def test_nothing_that_loses_more_than_is_tolerated_is_first_or_in_the_first_two_
     assert found["answer"]["free"].get("compressor") in (None, "none", "fp16", "bf16")
 
 
-def of(name: str, seconds: float, scheduler: str = "wfbp") -> Advice:
+def of(name: str, seconds: float, scheduler: str = "wfbp") -> Candidate:
     """A composition whose step takes so long, however long its messages do."""
     step = Step(seconds, 0.0, 0.0, ())
     found: Any = SimpleNamespace(step=step, alone=0.5, compress=0.0, communicate=seconds)
     local = scheduler if scheduler.startswith("outer") else ""
     factors = Factors(1.0, 1.0), Factors(1.0, 1.0)
-    return Advice(name, scheduler, "ring", found, 8, lambda factors: step, factors, local=local)
+    return Candidate(name, scheduler, "ring", found, 8, lambda factors: step, factors, local=local)
 
 
 def test_independent_errors_of_two_steps_add_up_as_squares() -> None:
-    def ranged(name: str, low: float, high: float) -> Advice:
+    def ranged(name: str, low: float, high: float) -> Candidate:
         ends = {0.5: Step(low, 0.0, 0.0, ()), 2.0: Step(high, 0.0, 0.0, ())}
         factors = Factors(0.5, 1.0), Factors(2.0, 1.0)
-        return Advice(name, "wfbp", "ring", of(name, 1.0).found, 8, lambda given: ends[given.messages], factors)
+        return Candidate(name, "wfbp", "ring", of(name, 1.0).found, 8, lambda given: ends[given.messages], factors)
 
     sure, rough = of("fp16", 0.5), ranged("none", 0.5, 1.5)
     assert rough.expected_seconds == 1 and speedup(sure, rough) == pytest.approx((2.0, 1.0, 3.0))
@@ -93,7 +93,7 @@ def test_independent_errors_of_two_steps_add_up_as_squares() -> None:
     assert speedup(rough, rough) == (1, 1, 1), "the same step"
 
 
-def judge(accuracies: Accuracies, dense: Advice, *on_noise: str) -> Judge:
+def judge(accuracies: Accuracies, dense: Candidate, *on_noise: str) -> Judge:
     return Judge(accuracies, dense, dense, lambda name: None, on_noise, 0.5)
 
 
@@ -175,7 +175,7 @@ def test_how_far_it_is_is_told_after_a_while() -> None:
 
     times = iter([0.0, 1.9, 2.0, 2.0, 2.05, 2.2, 2.2])
     shown = Terminal()
-    progress = Progress(shown, lambda: next(times))
+    progress = RankingProgress(shown, lambda: next(times))
     for done in range(4):
         progress.tell(f"simulating: {done} of 4 compressors")
     progress.close()
@@ -183,7 +183,7 @@ def test_how_far_it_is_is_told_after_a_while() -> None:
     line = "\r\x1b[K"
     assert shown.getvalue() == f"{line}simulating: 1 of 4 compressors{line}simulating: 3 of 4 compressors{line}"
     plain, seconds = io.StringIO(), iter([0.0, 1.0, 3.0, 3.0, 7.0, 8.5, 8.5])
-    progress = Progress(plain, lambda: next(seconds))
+    progress = RankingProgress(plain, lambda: next(seconds))
     for done in range(4):
         progress.tell(f"{done} of 4")
     progress.close()

@@ -11,14 +11,14 @@ from papers.runner import RESULTS, ROOT
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.record import edition, recorded, rules, schema
-from wirebench.record.edition import Task
+from wirebench.record.edition import EditionTask
 from wirebench.record.writer import RunRecord
 
 TASKS = edition.tasks()
 ACCURACY = next(task for task in TASKS if task.claim == "accuracy")
 
 
-def runs_of(task: Task) -> list[Any]:
+def runs_of(task: EditionTask) -> list[Any]:
     return recorded.directly_below((ROOT / task.table).parent)
 
 

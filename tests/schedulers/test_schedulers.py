@@ -12,7 +12,7 @@ from wirebench.exchange.overlapped import AfterBackward
 from wirebench.gradient.schedule import LayerCost
 from wirebench.planner.schedules import built
 from wirebench.schedulers.fused import Fused
-from wirebench.schedulers.native import Native
+from wirebench.schedulers.native import NativeSchedule
 
 MIB = 2**20
 NAMES = own.names("scheduler", schedulers.available())
@@ -94,7 +94,7 @@ def test_fused_caps_are_more_than_nothing(options):
 
 def test_native_leaves_everything_to_the_engine():
     scheduler = schedulers.build("native", bucket_cap_mb=10.0)
-    assert isinstance(scheduler, Native)
+    assert isinstance(scheduler, NativeSchedule)
     assert scheduler.driver is EnginesOwn
     assert scheduler.bucket_cap_mb == 10.0
     # As DDP: its first bucket is smaller only where nobody has named a cap.

@@ -12,7 +12,7 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.exchange.pipeline import Passes
 from wirebench.gradient.schedule import Duration
-from wirebench.planner.advice import Advice
+from wirebench.planner.candidate import Candidate
 from wirebench.simulation.shared_cores import beside_computing, handled, share
 from wirebench.simulation.simulator import Factors, Simulator
 from wirebench.simulation.stages import Work
@@ -127,7 +127,7 @@ def test_a_step_that_handles_gradients_is_not_said_to_be_faster_when_nothing_ove
     simulator, naive = made(Processor(cores=2.0, gradient_seconds_per_byte=5e-9), 8), schedulers.build("naive")
     found = simulator.step(naive)
     stretched = functools.partial(simulator.stretched, found, naive)
-    advice = Advice("topk", "naive", "ring", found, 8.0, stretched, (Factors(1.0, 1.0), Factors(1.0, 1.0)))
+    advice = Candidate("topk", "naive", "ring", found, 8.0, stretched, (Factors(1.0, 1.0), Factors(1.0, 1.0)))
     assert found.alone + found.compress + found.communicate < found.step.seconds
     assert advice.serial == pytest.approx(advice.images_per_second)
     assert advice.serial_between.high == pytest.approx(advice.images_between.high)

@@ -20,7 +20,7 @@ from wirebench.figures.files import save
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Axis, Figure, around, finished
 from wirebench.record import collective_results
-from wirebench.record.collective_results import AllReduceResult, Measurement
+from wirebench.record.collective_results import AllReduceResult, CollectiveMeasurement
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import parser_of
@@ -55,7 +55,7 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     return written
 
 
-def figures(stem: str, measured: Measurement, bits_per_second: float | None = None) -> dict[str, Figure]:
+def figures(stem: str, measured: CollectiveMeasurement, bits_per_second: float | None = None) -> dict[str, Figure]:
     """The figures of one measured file, by the names of their image files; `stem`: the measured file's name."""
     where = provenance([measured.header["environment"]] if "environment" in measured.header else [])
     return {
@@ -169,7 +169,7 @@ def by_collective(results: Iterable[AllReduceResult]) -> dict[str, list[AllReduc
     return {name: lines[name] for name in (*colours.COLLECTIVES, *lines) if name in lines}
 
 
-def _load(files: Sequence[Path]) -> dict[str, Measurement]:
+def _load(files: Sequence[Path]) -> dict[str, CollectiveMeasurement]:
     """What was measured by the name of its file; UserError for one without cells, of mixed clusters, or named twice."""
     measured = {file.stem: collective_results.load(file) for file in files}
     if len(measured) < len(files):

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from wirebench.chaos import trial as trials
 from wirebench.chaos.calls import Call, Load, begun, with_loads
 from wirebench.chaos.faults import FAULTS
-from wirebench.chaos.job import Job, Setting, running
+from wirebench.chaos.job import Job, JobSetting, running
 from wirebench.chaos.trial import SETTLED_STEPS, START_SECONDS, Trial, until, whole
 from wirebench.chaos.trials_file import KIND, VERB, load
 from wirebench.errors import UserError
@@ -33,7 +33,7 @@ class Campaign(NamedTuple):
     mtbf_seconds  mean time between faults; a fault waits until the job is whole again after the one before
     """
 
-    setting: Setting
+    setting: JobSetting
     kinds: tuple[str, ...]
     mtbf_seconds: float
     seed: int
@@ -66,7 +66,7 @@ class Campaign(NamedTuple):
 
 def of(header: Mapping[str, Any]) -> Campaign:
     """The campaign that a file's header tells."""
-    setting = Setting(**{name: header[name] for name in Setting._fields})
+    setting = JobSetting(**{name: header[name] for name in JobSetting._fields})
     return Campaign(setting, tuple(header["kinds"]), header["mtbf_seconds"], header["seed"])
 
 

@@ -49,7 +49,7 @@ ELASTIC = ("train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}")
 PLAIN = ("train.resume=auto", f"train.checkpoint_every_steps={COMMIT_STEPS}")
 
 
-class Setting(NamedTuple):
+class JobSetting(NamedTuple):
     """What a job is.
 
     elastic  with commits in memory, and going on with a host less; else with checkpoints, and waiting for the host
@@ -69,7 +69,7 @@ class Setting(NamedTuple):
         return [*TRAINING, *own, f"engine.timeout_seconds={self.timeout_seconds:g}"]
 
 
-class Line(NamedTuple):
+class JobLine(NamedTuple):
     """What a launcher or its rank has said, and when."""
 
     at: float
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Step(NamedTuple):
+class JobStep(NamedTuple):
     """A step that has ended: when, how many images the job has trained on, and how many workers there were."""
 
     at: float
@@ -92,11 +92,11 @@ class Job:
     lines    what was said so far; steps: those noted by rank 0 of the toy model, as `look` has read them
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, setting: Setting, program: Sequence[str] = ()) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, setting: JobSetting, program: Sequence[str] = ()) -> None:
         self.cluster, self.folder, self.setting = cluster, folder, setting
         self.holders = cluster.find_hosts()
-        self.lines: list[Line] = []
-        self.steps: list[Step] = []
+        self.lines: list[JobLine] = []
+        self.steps: list[JobStep] = []
         self._launchers: dict[str, subprocess.Popen[bytes]] = {}
         self._ended: dict[str, float] = {}
         self._away: set[str] = set()
@@ -144,7 +144,7 @@ class Job:
         self._read += len(whole)
         for line in whole.splitlines():
             at, images, workers = line.split()
-            self.steps.append(Step(float(at), int(images), int(workers)))
+            self.steps.append(JobStep(float(at), int(images), int(workers)))
         for host, process in self._launchers.items():
             if process.poll() not in (None, 0) and host not in self._away:
                 ended = self._ended.setdefault(host, time.monotonic())
@@ -233,7 +233,7 @@ class Job:
     def _listen(self, host: str, source: IO[bytes]) -> None:
         with (self.folder / f"{host}.log").open("a") as log:
             for raw in source:
-                line = Line(time.monotonic(), host, raw.decode(errors="replace").rstrip("\n"))
+                line = JobLine(time.monotonic(), host, raw.decode(errors="replace").rstrip("\n"))
                 self.lines.append(line)
                 log.write(f"{line.at:.2f} {line.text}\n")
                 log.flush()
@@ -263,7 +263,7 @@ def commits_below(memory: Path, host: str, size: int) -> list[int]:
 
 
 @contextmanager
-def running(folder: Path, setting: Setting, program: Sequence[str] = ()) -> Iterator[Job]:
+def running(folder: Path, setting: JobSetting, program: Sequence[str] = ()) -> Iterator[Job]:
     """A job that has begun; at the end of the block nothing of it lives. `folder` gets its logs."""
     folder.mkdir(parents=True, exist_ok=True)
     with launcher.attached(make_plan("+".join(["1"] * setting.hosts), setting.link)) as cluster:

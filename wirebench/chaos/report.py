@@ -11,17 +11,17 @@ from wirebench.chaos.trials_file import Line
 from wirebench.utils.markdown import table
 
 
-class Report(NamedTuple):
+class CampaignReport(NamedTuple):
     """The report in Markdown, and whether all bounds are held."""
 
     lines: list[str]
     held: bool
 
 
-def report_of(trials: Sequence[Line], header: Line) -> Report:
+def report_of(trials: Sequence[Line], header: Line) -> CampaignReport:
     """A row for each kind, then one for all faults, then in words goodput, who names nothing, and the bounds."""
     if not trials:
-        return Report(["no trials yet"], True)
+        return CampaignReport(["no trials yet"], True)
     faults = [line for line in trials if line["kind"] != UNDISTURBED]
     rate = calm_rate(trials)
     groups = {kind: [line for line in faults if line["kind"] == kind] for kind in FAULTS if kind != UNDISTURBED}
@@ -31,7 +31,9 @@ def report_of(trials: Sequence[Line], header: Line) -> Report:
     rows = [[kind, *_cells(group, rate)] for kind, group in groups.items() if group]
     bounds = bounds_of(trials, header, rate)
     told = [*_in_words(trials, faults, header, rate), *_silent(faults), "", "Bounds:", ""]
-    return Report([*table(head, rows), *told, *(bound.line() for bound in bounds)], all(bound.held for bound in bounds))
+    return CampaignReport(
+        [*table(head, rows), *told, *(bound.line() for bound in bounds)], all(bound.held for bound in bounds)
+    )
 
 
 def _in_words(trials: Sequence[Line], faults: Sequence[Line], header: Line, rate: float) -> list[str]:

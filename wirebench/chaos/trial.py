@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from wirebench.chaos.faults import FAULTS, due_to_name
-from wirebench.chaos.job import BATCH_SIZE, COMMIT_STEPS, Job, Line, Step
+from wirebench.chaos.job import BATCH_SIZE, COMMIT_STEPS, Job, JobLine, JobStep
 from wirebench.telemetry.machines import LoadMeter
 
 POLL_SECONDS = 0.05
@@ -88,7 +88,7 @@ def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any] | None:
 
 
 def _measured(
-    job: Job, before: Sequence[Step], lines: Sequence[Line], injected: float, recovered: bool
+    job: Job, before: Sequence[JobStep], lines: Sequence[JobLine], injected: float, recovered: bool
 ) -> dict[str, Any]:
     """How long the job paused, and what it did again or lost.
 
@@ -106,7 +106,7 @@ def _measured(
     }
 
 
-def _naming(job: Job, trial: Trial, lines: Sequence[Line], injected: float) -> dict[str, Any]:
+def _naming(job: Job, trial: Trial, lines: Sequence[JobLine], injected: float) -> dict[str, Any]:
     """How many hosts had to name the cause, how many did, and the seconds until the last of them had."""
     fault, times = FAULTS[trial.kind], sorted(_named(lines, trial).values())
     due = due_to_name(fault, job.setting.hosts)
@@ -114,7 +114,7 @@ def _naming(job: Job, trial: Trial, lines: Sequence[Line], injected: float) -> d
     return {"due_to_name": due, "named_by": min(len(times), due), "name_seconds": seconds}
 
 
-def _named(lines: Sequence[Line], trial: Trial) -> dict[str, float]:
+def _named(lines: Sequence[JobLine], trial: Trial) -> dict[str, float]:
     """When each host first named the cause, of those that have to."""
     fault, first = FAULTS[trial.kind], dict[str, float]()
     for line in lines:
@@ -123,7 +123,7 @@ def _named(lines: Sequence[Line], trial: Trial) -> dict[str, float]:
     return first
 
 
-def _pauses(before: Sequence[Step], after: Sequence[Step]) -> list[float]:
+def _pauses(before: Sequence[JobStep], after: Sequence[JobStep]) -> list[float]:
     """Seconds between steps that brought the job further than it had been, the last one before the fault included.
 
     A job that has not come further by the end pauses until then.
@@ -136,7 +136,7 @@ def _pauses(before: Sequence[Step], after: Sequence[Step]) -> list[float]:
     return [*pauses, *(after[-1].at - last for _ in after[:1])]
 
 
-def _whole_again(after: Sequence[Step], injected: float, hosts: int) -> float:
+def _whole_again(after: Sequence[JobStep], injected: float, hosts: int) -> float:
     """Seconds until the step after which there was no long break any more and all workers were there."""
     began = after[0].at if after else injected
     for one, two in itertools.pairwise(after):
@@ -145,7 +145,7 @@ def _whole_again(after: Sequence[Step], injected: float, hosts: int) -> float:
     return began - injected
 
 
-def _redone(before: Sequence[Step], after: Sequence[Step]) -> int:
+def _redone(before: Sequence[JobStep], after: Sequence[JobStep]) -> int:
     """Images that were trained on again after the fault."""
     redone, best = 0, before[-1].images
     for step in after:
@@ -162,7 +162,7 @@ def _lost(line: str) -> float:
     return 1.0 if found[1] is None else float(found[1]) / 100
 
 
-def _rate(steps: Sequence[Step]) -> float | None:
+def _rate(steps: Sequence[JobStep]) -> float | None:
     """Images per second; None with fewer than two steps, or if the job went back to a commit meanwhile."""
     if len(steps) < 2 or any(two.images < one.images for one, two in itertools.pairwise(steps)):
         return None

@@ -4,7 +4,7 @@ from wirebench.collectives.rounds import ClusterShape
 from wirebench.topology.tree import Topology
 
 
-class Native:
+class NativeCollective:
     """No plan: requests become the engine's all-reduce and all-gather calls."""
 
     def plan(self, topology: Topology, items: int) -> None:

@@ -186,7 +186,7 @@ def _start_local(section: EngineConfig) -> Engine:
 def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
     address = meeting_point(launch)
     assert address is not None, "engine_of() takes torch only with a meeting point"
-    place = meeting.Place(*address, meeting.word_of_job(launch.launcher))
+    place = meeting.StorePlace(*address, meeting.word_of_job(launch.launcher))
     wait, one_host = section.timeout_seconds, launch.local_size == launch.size
     if has_agent():
         store = meeting.join(place, wait)

@@ -37,7 +37,7 @@ PROBE_SECONDS = 1.0
 """How long a second connection may take, which finds out why the first one failed."""
 
 
-class Place(NamedTuple):
+class StorePlace(NamedTuple):
     """The address of a store, and the word that its keys begin with."""
 
     host: str
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def listen(host: str, port: int = 0) -> tuple[Place, socket.socket]:
+def listen(host: str, port: int = 0) -> tuple[StorePlace, socket.socket]:
     """A place of rank 0's with a new word, and the socket that listens there; port 0: any free one.
 
     The socket listens from now on, so that no other process can take the port. OSError where `host` is no address of
@@ -58,10 +58,10 @@ def listen(host: str, port: int = 0) -> tuple[Place, socket.socket]:
     """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     server = socket.create_server(address, family=family, backlog=socket.SOMAXCONN)
-    return Place(host, int(server.getsockname()[1]), secrets.token_hex(16)), server
+    return StorePlace(host, int(server.getsockname()[1]), secrets.token_hex(16)), server
 
 
-def listen_for(place: Place, one_host: bool) -> socket.socket:
+def listen_for(place: StorePlace, one_host: bool) -> socket.socket:
     """The socket of a place that the launcher names to all ranks, rank 0's among them.
 
     one_host  all ranks are on this host. Else its name may lead to the loopback interface here, and elsewhere to an
@@ -88,7 +88,7 @@ def listen_for(place: Place, one_host: bool) -> socket.socket:
         raise UserError(f"MASTER_PORT: rank 0 cannot listen at {place.address}: {reason}") from error
 
 
-def _is_ipv6(place: Place) -> bool:
+def _is_ipv6(place: StorePlace) -> bool:
     return socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0] == socket.AF_INET6
 
 
@@ -106,7 +106,7 @@ def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> s
     return environment.get(_NAMES.get(launcher, ""), "")
 
 
-def keep(place: Place, server: socket.socket, seconds: float) -> dist.Store:
+def keep(place: StorePlace, server: socket.socket, seconds: float) -> dist.Store:
     """Rank 0's store, which takes the socket over; `seconds`: how long its operations wait."""
     store = dist.TCPStore(
         place.host, place.port, is_master=True, timeout=timedelta(seconds=seconds), wait_for_workers=False,
@@ -115,7 +115,7 @@ def keep(place: Place, server: socket.socket, seconds: float) -> dist.Store:
     return dist.PrefixStore(_prefix(place), store)
 
 
-def join(place: Place, seconds: float) -> dist.Store:
+def join(place: StorePlace, seconds: float) -> dist.Store:
     """A store that another process keeps; PeerLost, with address and cause, where none answers within `seconds`."""
     store = _connected(place, seconds)
     # Its own timeout does not count while it waits for an answer: a key it waits for itself, without reading.
@@ -125,7 +125,7 @@ def join(place: Place, seconds: float) -> dist.Store:
     return dist.PrefixStore(_prefix(place), store)
 
 
-def _connected(place: Place, seconds: float) -> dist.TCPStore:
+def _connected(place: StorePlace, seconds: float) -> dist.TCPStore:
     """Connect in a thread: if a server accepts and never answers, PyTorch waits for ever, deaf to signals."""
     answers: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
 
@@ -154,7 +154,7 @@ def _connected(place: Place, seconds: float) -> dist.TCPStore:
     raise PeerLost(f"no store of rank 0 answers at {place.address} within {seconds:g} s: {_cause(place)}")
 
 
-def _cause(place: Place) -> str:
+def _cause(place: StorePlace) -> str:
     """The most likely reason why this process cannot reach the store, found by one more connection."""
     try:
         socket.create_connection((place.host, place.port), timeout=PROBE_SECONDS).close()
@@ -173,14 +173,14 @@ def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, secon
     Every rank calls it.
     """
     if rank == 0:
-        server = listen_for(Place(address, 0, ""), one_host)
-        place = Place(address, int(server.getsockname()[1]), secrets.token_hex(16))
+        server = listen_for(StorePlace(address, 0, ""), one_host)
+        place = StorePlace(address, int(server.getsockname()[1]), secrets.token_hex(16))
         agents.set(WHERE, json.dumps(place))
         return keep(place, server, seconds)
-    return join(Place(*json.loads(agents.get(WHERE))), seconds)
+    return join(StorePlace(*json.loads(agents.get(WHERE))), seconds)
 
 
-def _prefix(place: Place) -> str:
+def _prefix(place: StorePlace) -> str:
     return f"wirebench-{place.word}" if place.word else "wirebench"
 
 

@@ -12,7 +12,7 @@ Source: MG-WFBP (Shi and Chu, INFOCOM 2019), Table II. tests/costmodel/closed_fo
 from typing import NamedTuple
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """T(n) = a + b n: `a` in seconds, `b` in seconds per byte (MG-WFBP, Eq. 9)."""
 
     a: float
@@ -23,6 +23,6 @@ class Line(NamedTuple):
         return self.a + self.b * n
 
 
-def ring(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
+def ring(size: int, alpha: float, beta: float, gamma: float = 0.0) -> CostLine:
     """Ring, any N: a = 2(N-1) alpha, b = (N-1)/N (2 beta + gamma). MG-WFBP, Table II."""
-    return Line(2 * (size - 1) * alpha, (size - 1) / size * (2 * beta + gamma))
+    return CostLine(2 * (size - 1) * alpha, (size - 1) / size * (2 * beta + gamma))

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 
 from wirebench.collectives.execution.segments import IN_FLIGHT
 from wirebench.collectives.plan import Message, Plan, messages
-from wirebench.costmodel.routes import DirectedLink, Network, network_of
+from wirebench.costmodel.routes import DirectedLink, RoutedNetwork, network_of
 from wirebench.topology.tree import Link, Topology, link_for
 
 SAME_REQUESTS = 2  # of which the last is priced
@@ -240,7 +240,7 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
 
 def _on_lanes(
     parcels: Sequence[_Parcel],
-    network: Network,
+    network: RoutedNetwork,
     item_bytes: float,
     carried: Mapping[DirectedLink, float],
     speeds: Mapping[DirectedLink, Link],

@@ -41,7 +41,7 @@ class Passes(NamedTuple):
         return Passes(forward, ready, factor * self.backward, factor * self.other)
 
 
-class Span(NamedTuple):
+class TimedSpan(NamedTuple):
     """A bucket's exchange, in seconds from the step's start.
 
     half   "all" of it; under a `split` schedule "reduce" or "copy": the plan's reduce-scatter or its all-gather
@@ -67,7 +67,7 @@ class Step(NamedTuple):
     seconds: float
     exposed: float
     backward: float
-    spans: tuple[Span, ...]
+    spans: tuple[TimedSpan, ...]
 
 
 def in_turn(passes: Passes, groups: Sequence[range], durations: Sequence[Duration], starts: Starts) -> Step:
@@ -86,6 +86,6 @@ def in_turn(passes: Passes, groups: Sequence[range], durations: Sequence[Duratio
         }[starts]  # fmt: skip
         start = max(free, ready)
         free = start + duration.seconds
-        spans.append(Span(number, "all", ready, start, free))
+        spans.append(TimedSpan(number, "all", ready, start, free))
     exposed = max(0.0, free - forward - passes.backward)
     return Step(passes.seconds + exposed, exposed, forward, tuple(spans))

@@ -28,7 +28,7 @@ from wirebench.exchange.driver import Driver, Parts, Workers
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.lockstep import Lockstep
 from wirebench.exchange.overlapped import Overlapped, Timed
-from wirebench.exchange.pipeline import Passes, Span, Step
+from wirebench.exchange.pipeline import Passes, Step, TimedSpan
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.clock import Clock
@@ -102,7 +102,7 @@ class ReduceScatterDriver(Overlapped):
         """
         needed = [(number, passes.forward[layer]) for number, group in enumerate(groups) for layer in group][::-1]
         gathered, free, begin = [0.0] * len(groups), 0.0, 0.0  # free: when the network has sent all so far
-        spans: list[Span] = []
+        spans: list[TimedSpan] = []
         for _ in range(2):
             spans, now = [], begin
             # The forward pass: a layer waits for the all-gather of its bucket.
@@ -115,14 +115,14 @@ class ReduceScatterDriver(Overlapped):
                 ready = now + passes.ready[group.stop - 1]
                 start = max(free, ready)
                 free = start + duration.seconds
-                spans.append(Span(number, "reduce", ready - begin, start - begin, free - begin))
+                spans.append(TimedSpan(number, "reduce", ready - begin, start - begin, free - begin))
             # The driver waits for all reduce-scatters. Then all-gathers go in the order in which the forward pass needs
             # them: the first layers' bucket, which is the last in backward order, first.
             end = max(now + passes.backward, free)
             for number in reversed(range(len(groups))):
                 start = max(free, end)
                 free = gathered[number] = start + durations[number].copy_seconds
-                spans.append(Span(number, "copy", end - begin, start - begin, free - begin))
+                spans.append(TimedSpan(number, "copy", end - begin, start - begin, free - begin))
             period, backward, begin = end + passes.other - begin, now - begin, end + passes.other
         return Step(period, max(0.0, period - passes.seconds), backward, tuple(spans))
 

@@ -187,7 +187,7 @@ def _line(across: Axis, look: Look) -> list[alt.Chart]:
 
 
 @dataclass(frozen=True)
-class Group:
+class BarGroup:
     """Bars side by side: by series, the values of each, whose median is the bar."""
 
     name: str
@@ -195,7 +195,7 @@ class Group:
 
 
 def grouped(
-    groups: Sequence[Group], series: Mapping[str, str], up: Axis, across: str, title: str, note: str = ""
+    groups: Sequence[BarGroup], series: Mapping[str, str], up: Axis, across: str, title: str, note: str = ""
 ) -> Panel:
     """A panel with a bar for every group and series, and a dot for every value; as broad as it needs.
 

@@ -10,7 +10,7 @@ from wirebench.figures.late import alt
 from wirebench.figures.style import LETTER, WIDTH, Axis, Panel, layered, rows, titled
 
 
-class Point(NamedTuple):
+class ScatterPoint(NamedTuple):
     """One of them; words: what else the pointer shows; between: the spread of what is measured across."""
 
     name: str
@@ -22,7 +22,13 @@ class Point(NamedTuple):
 
 
 def scatter(
-    points: Sequence[Point], series: Mapping[str, str], near: float, across: Axis, up: Axis, title: str, note: str
+    points: Sequence[ScatterPoint],
+    series: Mapping[str, str],
+    near: float,
+    across: Axis,
+    up: Axis,
+    title: str,
+    note: str,
 ) -> Panel:
     """A square panel; `series`: colours by name, told below; `near`: share by which a point may miss the line."""
     low, high = across.ends
@@ -49,7 +55,7 @@ def scatter(
     return titled(layered(layers, WIDTH, WIDTH), title, note, WIDTH + 12 * LETTER)
 
 
-def _spreads(points: Sequence[Point], across: Axis, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+def _spreads(points: Sequence[ScatterPoint], across: Axis, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
     values = [
         {"name": p.name, "series": p.series, "low": p.between[0], "high": p.between[1], "y": p.up,
          "spread": f"{p.between[0]:.4g} to {p.between[1]:.4g}"}

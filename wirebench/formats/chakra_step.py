@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from wirebench import collectives
 from wirebench.collectives.plan import has_root
-from wirebench.exchange.pipeline import Span
+from wirebench.exchange.pipeline import TimedSpan
 from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.simulator import Simulated, Stage
@@ -84,7 +84,7 @@ class _StepBuilder:
             now = ready
         return nodes
 
-    def _exchange(self, span: Span, backward: Sequence[int]) -> None:
+    def _exchange(self, span: TimedSpan, backward: Sequence[int]) -> None:
         waits = {
             "step": [],
             "gradient": [backward[self._simulated.groups[span.bucket].stop - 1]],
@@ -92,13 +92,13 @@ class _StepBuilder:
         }[self._simulated.starts]
         self._stages(span, [*waits, *self._sent], span.start, copy=False)
 
-    def _all_gather(self, span: Span) -> None:
+    def _all_gather(self, span: TimedSpan) -> None:
         # The simulated step leaves its all-gathers to the next one; this one begins with those of the step before.
         self._stages(span, self._sent, max(0.0, span.start - self._simulated.step.seconds), copy=True)
         if self._sent:
             self._gathered[span.bucket] = self._sent[0], max(0.0, span.end - self._simulated.step.seconds)
 
-    def _stages(self, span: Span, after: list[int], begin: float, copy: bool) -> None:
+    def _stages(self, span: TimedSpan, after: list[int], begin: float, copy: bool) -> None:
         stages = [
             each
             for each in self._simulated.stages[span.bucket]

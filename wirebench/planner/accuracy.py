@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wirebench.planner.advice import Advice
+from wirebench.planner.candidate import Candidate
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.dense import DenseForms
 
@@ -143,7 +143,7 @@ class Accuracies:
     too_much: float = 5.0
     dense: DenseForms | None = None
 
-    def of(self, each: Advice) -> Ended | None:
+    def of(self, each: Candidate) -> Ended | None:
         """How a composition's compressor ended; None: it was not trained so.
 
         With local steps: how it ended with the same schedule, or else with the most similar one of the same scheduler.
@@ -155,7 +155,7 @@ class Accuracies:
         those = [(one, {*options} ^ {*theirs[1:]}) for one, theirs in split if theirs[0] == name]
         return min(those, key=lambda pair: len(pair[1]), default=(None, set()))[0]
 
-    def otherwise(self, each: Advice, density: float | None) -> str:
+    def otherwise(self, each: Candidate, density: float | None) -> str:
         """How the measured runs differ from the composition at this density, in words; "" if they do not."""
         ended = self.of(each)
         if ended is None or ended.points is None:
@@ -165,7 +165,7 @@ class Accuracies:
             found.append(f"with {ended.schedule}, not {each.local}")
         return " and ".join(found + [f"with {ended.options}"] * bool(ended.options))
 
-    def standing(self, each: Advice, density: float | None, tolerance: float = TOLERANCE) -> Standing:
+    def standing(self, each: Candidate, density: float | None, tolerance: float = TOLERANCE) -> Standing:
         """The standing of a composition whose compressor works at this density."""
         if is_exact(each):
             return Standing.WITHIN
@@ -176,7 +176,7 @@ class Accuracies:
             return Standing.TOO_MUCH
         return Standing.WITHIN if ended.lost <= tolerance and not ended.options else Standing.COSTS
 
-    def untrained(self, each: Advice, density: float | None) -> str:
+    def untrained(self, each: Candidate, density: float | None) -> str:
         """Why the composition was never trained so, in words; "" where it was, or with more left out."""
         ended = self.of(each)
         if is_exact(each):
@@ -191,6 +191,6 @@ class Accuracies:
         return ""
 
 
-def is_exact(each: Advice) -> bool:
+def is_exact(each: Candidate) -> bool:
     """Whether a composition averages whole gradients in every step, and so loses nothing."""
     return each.compressor == DENSE and not each.local

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wirebench.planner.accuracy import Accuracies, Ended, Standing, is_exact, ratio
-from wirebench.planner.advice import WORTHWHILE, Advice, Speedup, place, speedup
+from wirebench.planner.candidate import WORTHWHILE, Candidate, Speedup, place, speedup
 from wirebench.planner.compositions import DENSE
 
 CASTS = ("fp16", "bf16")
@@ -30,7 +30,7 @@ class Line:
 
     key: str
     name: str
-    advice: Advice | None
+    advice: Candidate | None
     nothing: str = ""
 
 
@@ -46,19 +46,19 @@ class Judge:
     """
 
     accuracies: Accuracies
-    plain: Advice
-    dense: Advice
+    plain: Candidate
+    dense: Candidate
     density_of: Callable[[str], float | None]
     on_noise: Sequence[str]
     tolerance: float
 
-    def standing(self, each: Advice) -> Standing:
+    def standing(self, each: Candidate) -> Standing:
         """The standing of a composition, from its trainings."""
         if each.compressor in self.on_noise:
             return Standing.UNKNOWN
         return self.accuracies.standing(each, self.density_of(each.compressor), self.tolerance)
 
-    def reason(self, each: Advice) -> str | None:
+    def reason(self, each: Candidate) -> str | None:
         """Why a composition is not recommended; None where it may be."""
         standing, ended = self.standing(each), self.accuracies.of(each)
         if standing < Standing.TOO_MUCH:
@@ -71,11 +71,11 @@ class Judge:
     def _limit(self, ended: Ended) -> str:
         return ended._replace(points=-self.accuracies.too_much).mean
 
-    def gain(self, each: Advice) -> Speedup:
+    def gain(self, each: Candidate) -> Speedup:
         """Speed-up over dense training with DistributedDataParallel's schedule."""
         return speedup(each, self.plain)
 
-    def in_time(self, each: Advice) -> tuple[float, bool] | None:
+    def in_time(self, each: Candidate) -> tuple[float, bool] | None:
         """Its loss over the loss of the best dense training that took no longer; False: an upper bound of this ratio.
 
         None if its loss, or dense training's, is not known.
@@ -87,7 +87,7 @@ class Judge:
         reached = dense.reached(each.expected_seconds, self.dense.expected_seconds, self.dense.found.alone)
         return ratio(points) / reached.ratio, reached.within
 
-    def key(self, each: Advice) -> tuple[float, ...]:
+    def key(self, each: Candidate) -> tuple[float, ...]:
         """Sort key: within the tolerance by speed, beyond it by loss at equal time.
 
         Compositions beyond the tolerance without such a loss are ordered by speed, too.
@@ -96,7 +96,7 @@ class Judge:
         by_loss = standing in (Standing.COSTS, Standing.TOO_MUCH) and in_time is not None
         return standing, in_time[0] if by_loss and in_time else 0.0, place(each)
 
-    def lines(self, every: Sequence[Advice]) -> list[Line]:
+    def lines(self, every: Sequence[Candidate]) -> list[Line]:
         """The three answers, of all compositions."""
         by = sorted(every, key=self.key)
         within = [each for each in by if self.standing(each) is Standing.WITHIN]
@@ -119,22 +119,22 @@ class Judge:
                 lines.append(Line(key, name, None, nothing))
         return lines
 
-    def _beats(self, each: Advice, above: Sequence[Advice]) -> bool:
+    def _beats(self, each: Candidate, above: Sequence[Candidate]) -> bool:
         """Whether it is faster than these by what is worth while; what costs more: has a lower loss at equal time."""
         if self.standing(each) is Standing.COSTS and (mine := self.in_time(each)) is not None:
             return mine[0] < min(math.inf if (one := self.in_time(other)) is None else one[0] for other in above)
         return all(each.expected_seconds < WORTHWHILE * other.expected_seconds for other in above)
 
 
-def best_of(every: Sequence[Advice], judge: Judge) -> list[Advice]:
+def best_of(every: Sequence[Candidate], judge: Judge) -> list[Candidate]:
     """Each compressor's best composition, without local steps and with them, in order."""
-    found: dict[tuple[str, bool], Advice] = {}
+    found: dict[tuple[str, bool], Candidate] = {}
     for each in sorted(every, key=judge.key):
         found.setdefault((each.compressor, bool(each.local)), each)
     return list(found.values())
 
 
-def dense_of(every: Sequence[Advice], plain: Advice) -> Advice:
+def dense_of(every: Sequence[Candidate], plain: Candidate) -> Candidate:
     """The fastest composition of dense training in every step; DistributedDataParallel's where none was tried."""
     exact = [each for each in every if is_exact(each)]
     assert plain.compressor == DENSE

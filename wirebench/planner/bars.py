@@ -13,21 +13,23 @@ from wirebench.figures.files import save
 from wirebench.figures.provenance import computed
 from wirebench.figures.style import Figure, around, finished
 from wirebench.planner.accuracy import ELSEWHERE, OTHERWISE
-from wirebench.planner.advice import Advice
+from wirebench.planner.candidate import Candidate
 from wirebench.planner.compositions import DENSE
-from wirebench.planner.render import Ranking, Setting, images_range
+from wirebench.planner.render import Ranking, ShownSetting, images_range
 from wirebench.telemetry import environment
 
 COMPUTING, EXCHANGE, REFUSED = "computing", "exchange that is not hidden", "the same, of a method not recommended"
 PARTS = {COMPUTING: colours.PALE, EXCHANGE: colours.BLUE, REFUSED: colours.SKY}
 
 
-def draw(setting: Setting, ranking: Ranking, shown: Sequence[Advice], path: Path) -> None:
+def draw(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate], path: Path) -> None:
     """Write the figure; UserError where it cannot be written."""
     save(figure(setting, ranking, shown, environment.git()), path)
 
 
-def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Mapping[str, Any] | None) -> Figure:
+def figure(
+    setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate], git: Mapping[str, Any] | None
+) -> Figure:
     """A bar for every composition: what computes, and what the exchange adds; pale for what is not recommended.
 
     git  the commit that simulates, as an environment has it
@@ -54,7 +56,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     return finished(stacked(bars, across, look, "Compositions by time per step", note))
 
 
-def _sources(setting: Setting) -> list[str]:
+def _sources(setting: ShownSetting) -> list[str]:
     """What the numbers of a figure rest on."""
     kind = "estimated" if setting.trace.estimate else "measured"
     return [
@@ -64,6 +66,6 @@ def _sources(setting: Setting) -> list[str]:
     ]
 
 
-def _label(each: Advice, ranking: Ranking) -> str:
+def _label(each: Candidate, ranking: Ranking) -> str:
     ended = ranking.cell(each) if each.compressor != DENSE or each.local else ""
     return ", ".join(filter(None, (each.compressor, each.scheduler, each.collective, ended)))

@@ -8,7 +8,7 @@ from typing import IO
 QUIET_SECONDS, SECONDS_BETWEEN_LINES = 2.0, 5.0
 
 
-class Progress:
+class RankingProgress:
     """Shows a text in one place on a terminal; elsewhere a line of it every few seconds.
 
     stream  standard error
@@ -18,7 +18,7 @@ class Progress:
         self._stream, self._now = stream or sys.stderr, now
         self._due, self._shown = now() + QUIET_SECONDS, False
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "RankingProgress":
         return self
 
     def __exit__(self, *_: object) -> None:

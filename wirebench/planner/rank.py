@@ -9,7 +9,7 @@ from wirebench import collectives, compressors, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.planner.advice import EXPECTED, POSSIBLY, SURELY, Advice, Margin, place
+from wirebench.planner.candidate import EXPECTED, POSSIBLY, SURELY, Candidate, Margin, place
 from wirebench.planner.compositions import (
     DENSE,
     clash,
@@ -84,15 +84,15 @@ class Adviser:
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
         self._known: dict[str, tuple[Compressing, Compressing]] = {}
-        self._fastest: dict[tuple[str, float, Composed | None], Advice] = {}
+        self._fastest: dict[tuple[str, float, Composed | None], Candidate] = {}
 
-    def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
+    def all(self, names: Sequence[str], named: bool) -> tuple[list[Candidate], dict[str, str]]:
         """Every composition of these compressors, in the order of `place`; and those left out, with the reason.
 
         named  the user named them: include compressors for which noise shows little
         Raises UserError where no schedule goes with dense gradients: nothing could be compared.
         """
-        advices: list[Advice] = []
+        advices: list[Candidate] = []
         left_out: dict[str, str] = {}
         for done, name in enumerate(names):
             self._tell(done, len(names))
@@ -115,7 +115,7 @@ class Adviser:
                 left_out[name] = reason
         return sorted(advices, key=place), left_out
 
-    def plain(self) -> Advice:
+    def plain(self) -> Candidate:
         """Dense training with DistributedDataParallel's schedule."""
         name, scheduler, collective = PLAIN
         return self._advices(name, [scheduler], collective, None)[0]
@@ -186,7 +186,7 @@ class Adviser:
         gains = gained(low), gained(high)
         return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
 
-    def best(self, name: str, gbit: float, composed: Composed | None = None) -> Advice:
+    def best(self, name: str, gbit: float, composed: Composed | None = None) -> Candidate:
         """A compressor's composition with the shortest expected step at this rate between machines.
 
         composed  the only one that counts; None: the compositions of QUICK, preferably without local steps
@@ -206,7 +206,7 @@ class Adviser:
         whole = [each for each in self.tried if not self._schedulers[each].driver.own_weights]
         return whole or (QUICK if name == DENSE or not self.tried else self.tried)
 
-    def _of(self, name: str, gbit: float | None, tried: Sequence[str] = ()) -> list[Advice]:
+    def _of(self, name: str, gbit: float | None, tried: Sequence[str] = ()) -> list[Candidate]:
         """All compositions with these schedules; none: with those that go into the ranking."""
         usual = tried or self.tried or (*SCHEDULERS, *self._local.get(name, ()))
         chosen = (WHOLE,) if needs_whole(name, self._given(name)) else usual
@@ -220,7 +220,7 @@ class Adviser:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices
 
-    def _advices(self, name: str, chosen: Sequence[str], collective: str, gbit: float | None) -> list[Advice]:
+    def _advices(self, name: str, chosen: Sequence[str], collective: str, gbit: float | None) -> list[Candidate]:
         """A compressor's compositions with these schedules and this collective."""
         (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
         simulator = Simulator(self.trace, self._sizes_of(name), seconds, self._pricer(collective, gbit), decoded)
@@ -230,7 +230,7 @@ class Adviser:
             step = simulator.step(scheduler)
             stretched = functools.partial(simulator.stretched, step, scheduler)
             unit, local = self.trace.unit, words_of(text) if scheduler.driver.own_weights else ""
-            advices.append(Advice(name, text, collective, step, samples, stretched, factors, unit, local))
+            advices.append(Candidate(name, text, collective, step, samples, stretched, factors, unit, local))
         return advices
 
     def _pricer(self, collective: str, gbit: float | None) -> Pricer:

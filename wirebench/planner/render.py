@@ -17,12 +17,12 @@ from wirebench.planner.accuracy import (
     is_exact,
     ratio,
 )
-from wirebench.planner.advice import Advice, Speedup
 from wirebench.planner.answer import Judge, Line
+from wirebench.planner.candidate import Candidate, Speedup
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.networks import WIDTH, rate
 from wirebench.planner.ranges import Errors
-from wirebench.planner.timing import NOTHING, Timed
+from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console, with_room
 
@@ -34,7 +34,7 @@ AT_EQUAL_TIME = "equal time"
 """The column of losses beside dense training that takes as long."""
 
 
-class Setting(NamedTuple):
+class ShownSetting(NamedTuple):
     """What was simulated, where.
 
     network, memory   words for where the numbers come from
@@ -95,8 +95,8 @@ class Ranking(NamedTuple):
     timed        compressors whose rates were measured for this ranking
     """
 
-    found: Sequence[Advice]
-    best: Sequence[Advice]
+    found: Sequence[Candidate]
+    best: Sequence[Candidate]
     lines: Sequence[Line]
     judge: Judge
     breaks: dict[Key, float | None]
@@ -105,14 +105,14 @@ class Ranking(NamedTuple):
     densities: dict[str, float | None]
     errors: Errors
     numel: int
-    timed: Timed = NOTHING
+    timed: TimedExchange = NOTHING
 
     @property
     def accuracies(self) -> Accuracies:
         """Accuracy or loss of the compressors' trainings."""
         return self.judge.accuracies
 
-    def cell(self, each: Advice) -> str:
+    def cell(self, each: Candidate) -> str:
         """The table's, of what the compressor did in training; no range where the model is of another size."""
         ended = self.accuracies.of(each)
         if is_exact(each):
@@ -129,7 +129,7 @@ class Ranking(NamedTuple):
         return 1 / SAME_SIZE <= ended.model.parameters / self.numel <= SAME_SIZE
 
 
-def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict[str, Any]:
+def content(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> dict[str, Any]:
     """The setting, the ranking and the shown rows as JSON values."""
     trace = setting.trace
     return {
@@ -162,7 +162,7 @@ def _answer(line: Line, ranking: Ranking) -> dict[str, Any]:
     return {"nothing": line.nothing} if line.advice is None else _entry(line.advice, ranking)
 
 
-def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
+def _entry(each: Candidate, ranking: Ranking) -> dict[str, Any]:
     name, below, judge = each.compressor, ranking.breaks.get(key_of(each)), ranking.judge
     return _ranges(each, ranking) | {
         "compressor": name, "scheduler": each.scheduler, "collective": each.collective,
@@ -181,7 +181,7 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _accuracy(each: Advice, ranking: Ranking) -> dict[str, Any] | None:
+def _accuracy(each: Candidate, ranking: Ranking) -> dict[str, Any] | None:
     """Points of top-1, or a loss over dense training's, with the range of the seeds."""
     ended = ranking.accuracies.of(each)
     if ended is None:
@@ -202,7 +202,7 @@ def _accuracy(each: Advice, ranking: Ranking) -> dict[str, Any] | None:
     return found | {"density": ended.density, "diverged": number is None, "worst_seed_lost": lost, "of": model, **how}
 
 
-def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
+def _ranges(each: Candidate, ranking: Ranking) -> dict[str, Any]:
     """The range of each number that is predicted. Of a break-even null is no rate, and "always" any."""
     alone, ends, gain = each.found.alone, ranking.ends.get(key_of(each)), ranking.judge.gain(each)
     compress, communicate, exposed = _seconds(each)
@@ -222,12 +222,14 @@ def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def key_of(each: Advice) -> Key:
+def key_of(each: Candidate) -> Key:
     """The key of its break-even rate."""
     return each.compressor, each.scheduler, each.collective
 
 
-def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: Sequence[Any], wide: bool) -> None:
+def show(
+    setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate], written: Sequence[Any], wide: bool
+) -> None:
     """Print what was assumed, the three answers, the table, and what is to be said of it."""
     rows = table(ranking, shown, wide)
     shown_on = with_room(console(WIDTH), rows)
@@ -248,7 +250,7 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
-def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[str]:
+def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> list[str]:
     """The assumptions, in four lines."""
     trace, judge = setting.trace, ranking.judge
     kind, seconds = "estimated" if trace.estimate else "measured", trace.forward_seconds + trace.backward_seconds
@@ -276,7 +278,7 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     ]
 
 
-def _more(setting: Setting, ranking: Ranking) -> list[str]:
+def _more(setting: ShownSetting, ranking: Ranking) -> list[str]:
     """Where the numbers come from."""
     memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
     measured = ranking.accuracies.setting or f"nothing in {ranking.accuracies.measure.folder}"
@@ -290,7 +292,7 @@ def _more(setting: Setting, ranking: Ranking) -> list[str]:
     ]
 
 
-def words_of(line: Line, ranking: Ranking, setting: Setting) -> str:
+def words_of(line: Line, ranking: Ranking, setting: ShownSetting) -> str:
     """The composition, its speed-up, what it loses, its bytes; and whether one worker alone is faster."""
     each = line.advice
     if each is None:
@@ -306,7 +308,7 @@ def words_of(line: Line, ranking: Ranking, setting: Setting) -> str:
     )
 
 
-def _gain(each: Advice, ranking: Ranking) -> str:
+def _gain(each: Candidate, ranking: Ranking) -> str:
     gain = ranking.judge.gain(each)
     return f"{gain.expected:.2f}x [{gain.low:.2f} - {gain.high:.2f}]"
 
@@ -317,7 +319,7 @@ def _short(gain: Speedup) -> str:
     return f"{expected}x [{low} - {high}]"
 
 
-def _loss(each: Advice, ranking: Ranking) -> str:
+def _loss(each: Candidate, ranking: Ranking) -> str:
     """Its loss of accuracy in words, with the model on which it was measured."""
     ended = ranking.accuracies.of(each)
     if is_exact(each) or ended is None:
@@ -329,13 +331,13 @@ def _loss(each: Advice, ranking: Ranking) -> str:
     return found if ended.model is None else f"{found}, of {ended.model.words}"
 
 
-def images(each: Advice) -> str:
+def images(each: Candidate) -> str:
     """Images per second, with their range."""
     low, high = each.images_between
     return f"{each.images_per_second:.0f} [{low:.0f} - {high:.0f}]"
 
 
-def table(ranking: Ranking, shown: Sequence[Advice], wide: bool) -> Table:
+def table(ranking: Ranking, shown: Sequence[Candidate], wide: bool) -> Table:
     """The ranking; wide: with rates, bytes, and the milliseconds of compressing and of messages."""
     made = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     accuracies = ranking.accuracies
@@ -367,7 +369,7 @@ def table(ranking: Ranking, shown: Sequence[Advice], wide: bool) -> Table:
     return made
 
 
-def _group(each: Advice, ranking: Ranking) -> str:
+def _group(each: Candidate, ranking: Ranking) -> str:
     """What stands above the rows of its kind."""
     standing = ranking.judge.standing(each)
     if standing is Standing.WITHIN:
@@ -375,7 +377,7 @@ def _group(each: Advice, ranking: Ranking) -> str:
     return "at a cost" if standing is Standing.COSTS else "not recommended"
 
 
-def _in_time(each: Advice, ranking: Ranking) -> str:
+def _in_time(each: Candidate, ranking: Ranking) -> str:
     found = ranking.judge.in_time(each)
     return "" if found is None else f"{'' if found[1] else '<'}{found[0]:.3f}"
 
@@ -391,13 +393,13 @@ def _folded(scheduler: str) -> str:
     return "\n".join(lines)
 
 
-def images_range(each: Advice) -> str:
+def images_range(each: Candidate) -> str:
     """Images per second, at least and at most."""
     low, high = each.images_between
     return f"{low:.0f}-{high:.0f}"
 
 
-def _seconds(each: Advice) -> tuple[list[float], list[float], list[float]]:
+def _seconds(each: Candidate) -> tuple[list[float], list[float], list[float]]:
     """Seconds of compressing, of all messages, and of the exposed part of both: each at least and at most."""
     return (
         [each.found.compress * factors.compress for factors in each.factors],

@@ -44,7 +44,7 @@ from wirebench.planner.networks import WIDTH, error_of, gbit_of, source_of, topo
 from wirebench.planner.ranges import Between
 from wirebench.planner.schedules import built
 from wirebench.planner.speedups import Point, figure
-from wirebench.planner.timing import NOTHING, Timed, time_unknown
+from wirebench.planner.timing import NOTHING, TimedExchange, time_unknown
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
 from wirebench.simulation.simulator import Simulated, Simulator, draw, free
@@ -64,7 +64,7 @@ USUAL = ("wfbp", "single", "mg_wfbp", "optimal", "fused", "dear")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class SimulatedRow:
     """One schedule at one point of the sweep.
 
     between    its step's range
@@ -136,7 +136,7 @@ def disturbance_of(options: argparse.Namespace) -> Disturbance:
     return Disturbance(options.compute_jitter, options.message_jitter, options.stragglers, options.slowdown)
 
 
-def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
+def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> TimedExchange:
     """What had to be measured of the compressor to simulate it on a GPU; `rates` has it then. UserError if it fails."""
     if not options.gpu:
         return NOTHING
@@ -150,7 +150,7 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
     return timed
 
 
-def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
+def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[SimulatedRow]:
     """All schedules at all points; UserError for what does not go together."""
     name = options.compressor
     own = {f"compressor.{key}": f"--compressor {name}: {key}" for key in compressors.PLUGINS.parameters(name)}
@@ -158,7 +158,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
         return _rows(options, model, rates)
 
 
-def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
+def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[SimulatedRow]:
     rows = []
     tried = _schedulers(options)
     sizes: dict[int, Sizes] = {}
@@ -183,7 +183,7 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
             layers = simulator.costs()
             seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
             drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
-            rows.append(Row(workers, carried, batch, speed, name, simulated, layers, seconds, drawn))
+            rows.append(SimulatedRow(workers, carried, batch, speed, name, simulated, layers, seconds, drawn))
     return rows
 
 
@@ -210,7 +210,7 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
 
 
-def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed: Timed) -> None:
+def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow], timed: TimedExchange) -> None:
     """Write the files that were asked for, and print the table."""
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
@@ -244,7 +244,7 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed:
         shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
 
 
-def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Figure:
+def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow]) -> Figure:
     points = []
     for row in rows:
         efficiency = row.found.efficiency, (row.found.alone / row.between.high, row.found.alone / row.between.low)
@@ -256,7 +256,7 @@ def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> F
     return figure(points, ", ".join(alike), model.unit, f"{bars} {computed(environment.git(), *sources)}.")
 
 
-def write_chakra(options: argparse.Namespace, row: Row) -> None:
+def write_chakra(options: argparse.Namespace, row: SimulatedRow) -> None:
     """The row's step as Chakra traces, FOLDER/step.RANK.et."""
     collective = options.collective or collective_of(options.compressor)
     trace = step_trace(row.found, row.layers, row.workers, collective)
@@ -265,14 +265,14 @@ def write_chakra(options: argparse.Namespace, row: Row) -> None:
     chakra.save(options.chakra, STEP, [trace] * row.workers, about)
 
 
-def _alike(rows: Sequence[Row]) -> list[str]:
+def _alike(rows: Sequence[SimulatedRow]) -> list[str]:
     """What all rows have in common of the network, in words."""
     workers, rates = {row.workers for row in rows}, {row.gbit for row in rows}
     shared = [f"{workers.pop()} workers"] if len(workers) == 1 else []
     return shared + [f"{rate:.4g} Gbit/s" for rate in rates if rate is not None and len(rates) == 1]
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[SimulatedRow]) -> Table:
     """A line for every schedule at every point."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     drawn = ("p50", "p99") if any(row.quantiles for row in rows) else ()

@@ -25,7 +25,7 @@ WARMUP, REPEATS = 3, 9
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedExchange:
     """What was timed here: its compressors, on which hardware, at which sizes; and why others could not be.
 
     but  a caveat on these times
@@ -52,10 +52,10 @@ class Timed:
         ]
 
 
-NOTHING = Timed()
+NOTHING = TimedExchange()
 
 
-def time_unknown(names: Sequence[str], rates: Rates, density: float | None, numel: int) -> Timed:
+def time_unknown(names: Sequence[str], rates: Rates, density: float | None, numel: int) -> TimedExchange:
     """Time the compressors that the rates lack, and add them to the rates.
 
     density  of compressors that have one; None: each one's own
@@ -88,7 +88,7 @@ def time_unknown(names: Sequence[str], rates: Rates, density: float | None, nume
     errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in bench.cells if cell.error}
     rates.add([cell for cell in bench.cells if cell.method not in errors])
     but = "; a GPU also spends time on starting kernels, so they are too low beside its own" if rates.device else ""
-    return Timed(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)
+    return TimedExchange(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)
 
 
 def _silent(text: str) -> None:

@@ -88,7 +88,7 @@ class AllReduceResult:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class CollectiveMeasurement:
     """A file of cells: `header` says where and how they were measured (environment, command, cluster)."""
 
     header: dict[str, Any]
@@ -100,14 +100,14 @@ def save(path: Path, header: dict[str, Any], cells: Iterable[AllReduceResult]) -
     json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
 
 
-def load(path: Path) -> Measurement:
+def load(path: Path) -> CollectiveMeasurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
     header, lines = json_lines.load(path, KIND, "wirebench bench collectives")
     try:
         check_environment(header.get("environment", {}))
     except ValueError as error:
         raise UserError(f"{path}: line 1: {error}") from error
-    return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
+    return CollectiveMeasurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 
 def _cell(path: Path, number: int, line: Any) -> AllReduceResult:

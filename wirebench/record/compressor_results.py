@@ -110,7 +110,7 @@ class CompressorResult:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class CompressorMeasurement:
     """A file of cells: `header` says where and how they were measured."""
 
     header: dict[str, Any]
@@ -122,14 +122,14 @@ def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) 
     json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
 
 
-def load(path: Path) -> Measurement:
+def load(path: Path) -> CompressorMeasurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
     header, lines = json_lines.load(path, KIND, "wirebench bench compressors")
     try:
         _check(header)
     except ValueError as error:
         raise UserError(f"{path}: line 1: {error}") from error
-    return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
+    return CompressorMeasurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 
 def _check(header: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from wirebench.utils.parsing import toml_of
 FOLDER = CONFIGS / "editions"
 
 
-class Task(NamedTuple):
+class EditionTask(NamedTuple):
     """What can be compared: a table of results, and what a run has to have to belong into it.
 
     claim   accuracy or speed
@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
 
 @functools.cache
-def tasks() -> tuple[Task, ...]:
+def tasks() -> tuple[EditionTask, ...]:
     """All editions' tasks, the newest edition's first."""
     files = sorted(FOLDER.glob("*.toml"), reverse=True)
     return tuple(_task(file.stem, given) for file in files for given in toml_of(file.read_text())["tasks"])
@@ -60,7 +60,7 @@ def kept(record: Mapping[str, Any]) -> dict[str, str] | None:
     return None if found is None else {"name": found.edition, "task": found.name}
 
 
-def named(record: Mapping[str, Any]) -> Task | None:
+def named(record: Mapping[str, Any]) -> EditionTask | None:
     """The task that a record names; None where it names none. KeyError where there is no such one."""
     told = record.get("edition")
     if told is None:
@@ -68,9 +68,9 @@ def named(record: Mapping[str, Any]) -> Task | None:
     return {(task.edition, task.name): task for task in tasks()}[told["name"], told["task"]]
 
 
-def _task(edition: str, given: Mapping[str, Any]) -> Task:
+def _task(edition: str, given: Mapping[str, Any]) -> EditionTask:
     frozen = dict(_flat(given["frozen"]))
-    return Task(edition, **{**given, "frozen": frozen, "seeds": tuple(given.get("seeds", ()))})
+    return EditionTask(edition, **{**given, "frozen": frozen, "seeds": tuple(given.get("seeds", ()))})
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

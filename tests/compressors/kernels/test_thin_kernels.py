@@ -7,7 +7,7 @@ from torch import Tensor
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
-from wirebench.compressors.lowrank.factors import Plan, basis_by_cholesky
+from wirebench.compressors.lowrank.factors import FactorPlan, basis_by_cholesky
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
@@ -38,7 +38,7 @@ def test_products_equal_the_twins(rank, device, monkeypatch):
     for usable in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda x, usable=usable: usable)
         bucket, more = bucket_of(device, 1), bucket_of(device, 2).grad
-        plan = Plan(bucket.layers, rank, 1.0)
+        plan = FactorPlan(bucket.layers, rank, 1.0)
         chance = torch.Generator().manual_seed(3)
         right = plan.right.of(torch.randn(plan.right.numel, generator=chance).to(device))
         left = plan.left.of(torch.zeros(plan.left.numel, device=device))
@@ -57,7 +57,7 @@ def test_products_equal_the_twins(rank, device, monkeypatch):
 @pytest.mark.parametrize("kind", ["random", "tiny", "huge", "graded", "dependent"])
 def test_bases_are_choleskys(kind, device, monkeypatch):
     """Of every factor; rows that are lost come from the other vector."""
-    plan = Plan(bucket_of(device, 0).layers, 3, 1.0)
+    plan = FactorPlan(bucket_of(device, 0).layers, 3, 1.0)
     chance = torch.Generator().manual_seed(1)
     packed, instead = (torch.randn(plan.right.numel, generator=chance).to(device) for _ in range(2))
     packed *= {"tiny": 1e-30, "huge": 1e30}.get(kind, 1.0)

@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.helpers import answer_all, cut, lay_out
 from wirebench import compressors
-from wirebench.compressors.lowrank.factors import RUN_NUMEL, Plan, basis_by_cholesky, basis_by_householder
+from wirebench.compressors.lowrank.factors import RUN_NUMEL, FactorPlan, basis_by_cholesky, basis_by_householder
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import FlatGradient
@@ -18,7 +18,7 @@ NUMEL = LAYERS[-1].stop
 
 
 def plan(rank=1, rate=1.0, layers=LAYERS):
-    return Plan(layers, rank, rate)
+    return FactorPlan(layers, rank, rate)
 
 
 def named(some):

@@ -18,13 +18,13 @@ from tests.papers.records import KNOWN, put, sound
 from wirebench.chaos import bounds
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS, due_to_name
-from wirebench.chaos.job import Setting
+from wirebench.chaos.job import JobSetting
 from wirebench.errors import UserError
 from wirebench.record.overhead_results import stalls, summary
 
 pytestmark = pytest.mark.sampled(4)
 
-CAMPAIGN = Campaign(Setting(), tuple(FAULTS), 10.0, 0)
+CAMPAIGN = Campaign(JobSetting(), tuple(FAULTS), 10.0, 0)
 Doctor = Callable[[dict[str, Any], list[dict[str, Any]]], None]
 
 
@@ -49,7 +49,7 @@ def trial(number: int) -> dict[str, Any]:
 
 def trials(folder: Path, count: int, doctor: Doctor = lambda header, lines: None, name: str = faults.ELASTIC) -> Path:
     """A file of so many, each of which takes 5 s from an undisturbed job that makes 300 images/s."""
-    header = CAMPAIGN._replace(setting=Setting(elastic=name == faults.ELASTIC)).header() | {"calls": [call()]}
+    header = CAMPAIGN._replace(setting=JobSetting(elastic=name == faults.ELASTIC)).header() | {"calls": [call()]}
     lines = [trial(number) for number in range(count)]
     doctor(header, lines)
     path = folder / "failures" / name

@@ -9,7 +9,7 @@ from papers.flexreduce.measured import COLLECTIVES, LAYOUTS
 from papers.flexreduce.report import load
 from papers.flexreduce.run import CONFIG, TIMED, TRAINED
 from papers.runner import RESULTS, ROOT, shown
-from papers.trainings import Cluster, Training
+from papers.trainings import OwnCluster, Training
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
 from tests.papers.verb import run as runs_of
 from wirebench.compose.resolve import resolve
@@ -87,7 +87,7 @@ def test_the_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
 
 def test_files_of_the_repository_are_named_from_its_root() -> None:
     turn = Training(
-        "end_to_end/2+3/ring-0", "ring", Cluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",)
+        "end_to_end/2+3/ring-0", "ring", OwnCluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",)
     )
     assert "output.dir=results/flexreduce/end_to_end/2+3/ring-0" in turn.command(RESULTS / "flexreduce")
 

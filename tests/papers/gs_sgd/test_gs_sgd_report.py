@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.accuracy.rows import Method
+from papers.accuracy.rows import MethodRuns
 from papers.claim import State
 from papers.findings import Finding
 from papers.gs_sgd.claims import findings, model_of, of_epochs, of_runs, of_sweeps
@@ -114,10 +114,10 @@ def curve(
     return made
 
 
-def trained(folder: Path, label: str, *made: dict) -> Method:
+def trained(folder: Path, label: str, *made: dict) -> MethodRuns:
     for seed, each in enumerate(made):
         each["config"]["train"]["seed"] = seed
-    return Method(label, tuple(NotedRun(folder / f"{label}-{seed}", {}, each) for seed, each in enumerate(made)))
+    return MethodRuns(label, tuple(NotedRun(folder / f"{label}-{seed}", {}, each) for seed, each in enumerate(made)))
 
 
 def test_how_soon_a_method_converges_is_told_by_runs_as_long_as_the_papers(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from papers.accuracy.rows import Method
+from papers.accuracy.rows import MethodRuns
 from papers.iwp import papers_figures, steps
 from papers.iwp.papers_figures import of_imagenet, of_trainings
 from papers.rows import Row
@@ -131,7 +131,8 @@ def test_other_trainings_stand_in_for_imagenet(tmp_path: Path) -> None:
     """Methods that are not IWP's are left out, and tasks without IWP; the interface of emulated hosts has its rate."""
     labels = ("dense", "iwp", "iwp masking=true", "topk")
     methods = [
-        Method(label, (run(tmp_path / label, "iwp", (0.1 * (place + 1), 0.9)),)) for place, label in enumerate(labels)
+        MethodRuns(label, (run(tmp_path / label, "iwp", (0.1 * (place + 1), 0.9)),))
+        for place, label in enumerate(labels)
     ]
     slow = run(tmp_path / "slow", "none", (0.1,), [step(0, 0, 6.0, 6_000_000)])
     row = Row("network, dense", (slow._replace(note={"link": "10mbit"}),))

@@ -10,7 +10,7 @@ import pytest
 
 from papers.iwp import claims, report
 from papers.iwp.claims import CLAIMED, united
-from papers.iwp.measured import Counted
+from papers.iwp.measured import CountedValues
 from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
@@ -72,7 +72,7 @@ def test_ratios_are_of_the_steps_that_count() -> None:
     """Three readings of thirty steps had half of the density: they are not what a worker sent."""
     made = counted(0.5, 1.9)
     made["health"]["compressor/density"] = {"mean": 0.25, "last": 0.25}
-    row = Counted(NotedRun(Path(), {"label": "alexnet, fixed 0.1"}, made))
+    row = CountedValues(NotedRun(Path(), {"label": "alexnet, fixed 0.1"}, made))
     assert (row.values, row.density) == (2.0, 0.25) and row.as_sent == pytest.approx(1.9)
     # A rank that votes on few layers sends few masks itself; the ratio is with those of all voters.
     made["compression_ratio"]["with_indices"] = 1.99

@@ -10,7 +10,7 @@ import pytest
 from papers.planner import experiments, forecast
 from papers.planner.experiments import CONSTANTS, EXPERIMENTS, FORTY, HOSTS, METHODS, listed
 from papers.planner.forecast import FILE, ORDER
-from papers.trainings import Cluster
+from papers.trainings import OwnCluster
 from tests.papers import verb
 from tests.papers.planner.foretold import record
 from wirebench import compressors
@@ -20,7 +20,7 @@ from wirebench.config import loader
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.gradient.flat import Layer
 from wirebench.planner import known, ranges
-from wirebench.planner.advice import WORTHWHILE
+from wirebench.planner.candidate import WORTHWHILE
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.resimulated import RATES
 from wirebench.record import recorded
@@ -208,7 +208,7 @@ def settings(part: str, label: str) -> dict[str, Any]:
 def test_everything_is_slowed_down_alike_and_counted_in_whole_rounds(part: str, gbit: float) -> None:
     for label in METHODS:
         config, place = settings(part, label), EXPERIMENTS[part].training(label, "", 0).place
-        assert isinstance(place, Cluster)
+        assert isinstance(place, OwnCluster)
         assert parse_rate(place.link) / 1e9 * config["network"]["dilation"] == pytest.approx(gbit)
         every, train = config["scheduler"].get("every", 1), config["train"]
         assert not config["compressor"]["warmup"], "counted steps have the density of all others"

@@ -18,7 +18,7 @@ from typing import Any
 from wirebench.chaos import campaign, report, trials_file
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
-from wirebench.chaos.job import Setting
+from wirebench.chaos.job import JobSetting
 from wirebench.cluster.signals import Relay
 from wirebench.utils.cli import parser_of
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     path = options.out.resolve() / ("plain.jsonl" if options.plain else "elastic.jsonl")
     if options.report:
         return _show(*trials_file.load(path))
-    setting = Setting(options.hosts, options.link, not options.plain, bool(options.mirror), options.timeout)
+    setting = JobSetting(options.hosts, options.link, not options.plain, bool(options.mirror), options.timeout)
     planned = Campaign(setting, campaign.parse_kinds(options.kinds), options.mtbf, options.seed)
     planned.done(path)
     with Relay():
@@ -47,7 +47,7 @@ def _show(header: dict[str, Any], lines: list[dict[str, Any]]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser, usual = parser_of("chaos", __doc__), Setting()
+    parser, usual = parser_of("chaos", __doc__), JobSetting()
     parser.add_argument("--trials", type=int, default=len(FAULTS), metavar="N", help="faults in all (%(default)s)")
     parser.add_argument("--kinds", nargs="+", default=list(FAULTS), metavar="KIND", help="of: " + ", ".join(FAULTS))
     parser.add_argument("--mtbf", type=float, default=60.0, metavar="S", help="mean seconds between faults (60)")

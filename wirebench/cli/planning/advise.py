@@ -32,10 +32,10 @@ from pathlib import Path
 from wirebench.errors import UserError
 from wirebench.planner import known
 from wirebench.planner.accuracy import TOLERANCE
-from wirebench.planner.advise import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from wirebench.planner.compositions import check_positive
+from wirebench.planner.given import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from wirebench.planner.networks import add_network
-from wirebench.planner.progress import Progress
+from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import SCHEDULERS
 from wirebench.planner.schedules import built
 from wirebench.planner.timing import time_unknown
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
     measured = known.load(setting.trace.unit == "images", setting.trace.numel)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
-    with Progress() as progress:
+    with RankingProgress() as progress:
         ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
     write(options, setting, ranking)
     return 0

@@ -27,7 +27,7 @@ from wirebench.figures.curves import Curve, curves
 from wirebench.figures.files import save
 from wirebench.figures.style import Figure, around, finished
 from wirebench.planner import ranges
-from wirebench.planner.advice import Speedup, speedup
+from wirebench.planner.candidate import Speedup, speedup
 from wirebench.planner.networks import WIDTH
 from wirebench.planner.probe import probe
 from wirebench.planner.rank import Adviser

@@ -32,7 +32,7 @@ from wirebench.utils.background import Background
 from wirebench.utils.tensor_tree import pack, snapshot
 
 
-class Plan(NamedTuple):
+class CommitPlan(NamedTuple):
     """The commit to restore, and for each of its files a rank whose host holds it."""
 
     commit: Commit
@@ -167,7 +167,7 @@ class Commits:
         noted = gather_bytes(self.engine.communicators[0], json.dumps(self.memory.take_trouble()).encode())
         return [json.loads(each) for each in noted]
 
-    def _chosen(self, plan: Plan, about: bytes | None, trouble: Sequence[Trouble]) -> dict[str, Any]:
+    def _chosen(self, plan: CommitPlan, about: bytes | None, trouble: Sequence[Trouble]) -> dict[str, Any]:
         assert about is not None, "choose() takes no commit without it"
         told = json.loads(about)
         change = changes.from_memory(plan.commit, plan.lost, self.engine.size, told, trouble)
@@ -227,7 +227,7 @@ class Commits:
         return {"size": self.engine.size, "steps_per_epoch": self.state.steps_per_epoch}
 
 
-def choose(held: Sequence[Sequence[dict[str, Any]]]) -> Plan | None:
+def choose(held: Sequence[Sequence[dict[str, Any]]]) -> CommitPlan | None:
     """The commit to resume from: the newest of the commits with the fewest missing parts; None if none has its model.
 
     Steps alone do not show which is newer: a larger world counts fewer of them for the same images.
@@ -243,7 +243,7 @@ def choose(held: Sequence[Sequence[dict[str, Any]]]) -> Plan | None:
             known = sources.setdefault(commit, {})
             for name in each["files"]:
                 known.setdefault(name, rank)
-    plans = [Plan(commit, files) for commit, files in sources.items() if {MODEL, STATE} <= files.keys()]
+    plans = [CommitPlan(commit, files) for commit, files in sources.items() if {MODEL, STATE} <= files.keys()]
     whole = [plan for plan in plans if len(plan.lost) < plan.commit.size]
     return min(whole, key=lambda plan: (len(plan.lost), -worlds[plan.commit], -plan.commit.step), default=None)
 

@@ -18,7 +18,7 @@ HIDDEN = 0.02
 
 
 @dataclass(frozen=True)
-class Advice:
+class Candidate:
     """One composition.
 
     samples    of all workers in a step
@@ -95,19 +95,19 @@ class Advice:
 class Margin(NamedTuple):
     """Seconds by which a compressor's step is below what would pay, by what is counted of both steps."""
 
-    dense: Callable[[Advice], float]
-    lossy: Callable[[Advice], float]
+    dense: Callable[[Candidate], float]
+    lossy: Callable[[Candidate], float]
 
-    def of(self, dense: Advice, lossy: Advice) -> float:
+    def of(self, dense: Candidate, lossy: Candidate) -> float:
         """The margin of these two compositions."""
         return WORTHWHILE * self.dense(dense) - self.lossy(lossy)
 
-    def most(self, dense: Advice) -> float:
+    def most(self, dense: Candidate) -> float:
         """The margin of a compressor whose exchange takes no time: no step is shorter than its computation."""
         return WORTHWHILE * self.dense(dense) - dense.found.alone
 
 
-def _seconds(advice: Advice) -> float:
+def _seconds(advice: Candidate) -> float:
     return advice.expected_seconds
 
 
@@ -131,7 +131,7 @@ class Speedup(NamedTuple):
         return self.low <= 1 <= self.high
 
 
-def speedup(each: Advice, other: Advice) -> Speedup:
+def speedup(each: Candidate, other: Candidate) -> Speedup:
     """Over the other composition; the errors of both are taken as independent: on logarithms their squares add up."""
     if (each.compressor, each.scheduler, each.collective) == (other.compressor, other.scheduler, other.collective):
         return Speedup(1.0, 1.0, 1.0)
@@ -140,12 +140,12 @@ def speedup(each: Advice, other: Advice) -> Speedup:
     return Speedup(gain, gain * math.exp(-math.hypot(longer, less)), gain * math.exp(math.hypot(shorter, more)))
 
 
-def _errors(each: Advice) -> tuple[float, float]:
+def _errors(each: Candidate) -> tuple[float, float]:
     """How much shorter and longer than expected its step may be, as natural logarithms of ratios."""
     low, high = each.between
     return math.log(each.expected_seconds / low), math.log(high / each.expected_seconds)
 
 
-def place(advice: Advice) -> float:
+def place(advice: Candidate) -> float:
     """Sort key: expected seconds of a step, with dense before all that is not worth its loss."""
     return advice.expected_seconds * (WORTHWHILE if advice.compressor == DENSE else 1)

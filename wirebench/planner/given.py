@@ -23,10 +23,10 @@ from wirebench.planner.compositions import (
 )
 from wirebench.planner.networks import error_of, gbit_of, source_of, topology_of
 from wirebench.planner.probe import probe
-from wirebench.planner.progress import Progress
+from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import Adviser
-from wirebench.planner.render import Ranking, Setting, content, key_of, show
-from wirebench.planner.timing import NOTHING, Timed
+from wirebench.planner.render import Ranking, ShownSetting, content, key_of, show
+from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
@@ -48,7 +48,7 @@ GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon
 class Given(NamedTuple):
     """What is simulated, and the link between the workers of a machine."""
 
-    setting: Setting
+    setting: ShownSetting
     inside: Link
 
 
@@ -68,7 +68,7 @@ def given_by(options: argparse.Namespace) -> Given:
         network = f"--gbit in place of the rate of {network}"
     memory, bytes_per_second = _memory(gpu)
     check_time(model)
-    setting = Setting(
+    setting = ShownSetting(
         model.faster(options.speed),
         options.speed,
         options.workers,
@@ -100,8 +100,8 @@ def ranking_of(
     names: list[str],
     rates: Rates,
     accuracies: Accuracies,
-    progress: Progress,
-    timed: Timed = NOTHING,
+    progress: RankingProgress,
+    timed: TimedExchange = NOTHING,
 ) -> Ranking:
     """All compositions, ranked. timed: what the rates have of this machine."""
     setting = given.setting
@@ -219,7 +219,7 @@ def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     return wanted
 
 
-def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:
+def write(options: argparse.Namespace, setting: ShownSetting, ranking: Ranking) -> None:
     """Write the files that were asked for, and print the rest."""
     shown = ranking.found if options.all else ranking.best
     # Files first: whoever reads the table may stop after its first line.
