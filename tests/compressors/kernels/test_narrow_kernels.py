@@ -9,6 +9,7 @@ from wirebench.compressors.bits.narrow import added, message_bytes, quantised, r
 pytest.importorskip("triton")
 from wirebench.compressors.kernels import narrow as narrow_module
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is not finite
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
