@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import SQUARES, Groups, block_numel, by_layer, largest, reduce, widths
 from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES, width_for
 from wirebench.compressors.bits.levels import Levels
@@ -75,7 +76,8 @@ class TernGrad(Method):
             return largest(grad, groups)
         (total,) = reduce(grad, groups, SQUARES)
         limits = self.clip_factor * (total / widths(groups, grad.device)).sqrt_()
-        peaks = _peaks(grad, groups, limits) if grad.device.type == "cpu" else largest(grad, groups)
+        on_cpu = grad.device.type == "cpu" and not kernels.usable(grad)
+        peaks = _peaks(grad, groups, limits) if on_cpu else largest(grad, groups)
         # Squares of very small gradients are 0, and no limit.
         return torch.where(limits > 0, torch.minimum(peaks, limits), peaks)
 
