@@ -59,7 +59,11 @@ RUN mkdir /wheel \
     && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl MPI=1 bash scripts/build_horovod.sh /opt/venv/bin/python | grep nccl)" /wheel
 
 # The NCCL build carries CPU tensors over Gloo, so this image runs without a GPU too.
+# Triton builds the launcher of its kernels where it starts them, with a C compiler and Python's headers.
 FROM application AS gpu
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc libc6-dev python3-dev \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=wheel-gpu /wheel /wheel
 RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl && rm -r /wheel
 # What changes most comes last: after an edit only this is done again.

@@ -20,8 +20,13 @@ def available() -> list[str]:
 def build(name: str, **options: Any) -> Scheduler:
     """The scheduler `name` with its options."""
     made: Scheduler = PLUGINS.build(name, **options)
-    if not hasattr(made, "driver"):
+    check(made, name)
+    return made
+
+
+def check(scheduler: object, name: str) -> None:
+    """UserError for an object that names no driver, as schedulers of version 0.1."""
+    if not hasattr(scheduler, "driver"):
         raise UserError(
             f"scheduler.name: {name!r} has no driver: its base is Scheduler (wirebench/exchange/scheduler.py)"
         )
-    return made

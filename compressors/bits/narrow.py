@@ -12,6 +12,8 @@ from wirebench.compressors import kernels
 
 Form = Literal["int4", "int8", "fp8"]
 SCALE_BYTES = 4
+WIDEST = 4096
+"""The longest chunk that kernels take: they hold one at once."""
 LARGEST = {"int4": 7.0, "int8": 127.0, "fp8": 448.0}
 """The number that a chunk's largest magnitude is scaled to; 448 is float8_e4m3fn's largest."""
 
@@ -27,7 +29,7 @@ def quantised(values: Tensor, chunk: int, form: Form, numel: int) -> Tensor:
     What that cuts off stays in `values`, but for what is not finite. `numel`, at least n, is a multiple of `chunk`: the
     message is of as many elements, of zeros at the end.
     """
-    if kernels.usable(values):
+    if kernels.usable(values) and chunk <= WIDEST:
         from wirebench.compressors.kernels.narrow import quantise
 
         message = torch.empty(message_bytes(numel, chunk, form), dtype=torch.uint8, device=values.device)
@@ -57,7 +59,7 @@ def quantised(values: Tensor, chunk: int, form: Form, numel: int) -> Tensor:
 
 def restored(messages: Sequence[Tensor], chunk: int, form: Form, out: Tensor, size: int = 1) -> Tensor:
     """Write the numbers that arrive of `messages`, one after the other, over `size` to `out`, (n,); returns it."""
-    if kernels.usable(out):
+    if kernels.usable(out) and chunk <= WIDEST:
         from wirebench.compressors.kernels.narrow import restore
 
         restore(kernels.stacked(messages), chunk, form, out, 1, size)
@@ -73,7 +75,7 @@ def restored(messages: Sequence[Tensor], chunk: int, form: Form, out: Tensor, si
 
 def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
     """The sum of the numbers that arrive of `messages`, in their order, fp32 (n,)."""
-    if kernels.usable(messages[0]):
+    if kernels.usable(messages[0]) and chunk <= WIDEST:
         from wirebench.compressors.kernels.narrow import restore
 
         numel = messages[0].numel() // message_bytes(chunk, chunk, form) * chunk

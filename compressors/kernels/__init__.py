@@ -4,12 +4,19 @@ Each stands beside a function of PyTorch, its twin, which is what a CPU runs and
 imported when a kernel is first wanted. Kernels repeat their bits on every run: no sum depends on the order of threads.
 """
 
-from collections.abc import Sequence
-from functools import cache
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
 from importlib.util import find_spec
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+APART = {"enable_fp_fusion": False}
+"""The option of every launch: a product is rounded before it is added, so that what stays and what arrives add up."""
 
 INTERPRETED = False
 """Whether vectors on the CPU go to the kernels, too, which Triton then interprets; tests set it."""
@@ -22,7 +29,31 @@ def usable(x: Tensor) -> bool:
 
 @cache
 def _installed() -> bool:
-    return find_spec("triton") is not None
+    """Whether Triton can start a kernel: it builds its launcher with a C compiler, which a machine may lack."""
+    if find_spec("triton") is None:
+        return False
+    if INTERPRETED or not torch.cuda.is_available():
+        return True
+    from wirebench.compressors.bits.blocks import Run
+    from wirebench.compressors.kernels.segments import PIECE, reduced
+
+    try:
+        reduced(torch.zeros(PIECE, device="cuda"), (Run(PIECE, 1),), "largest")
+    except Exception as error:  # of several kinds: no compiler, no headers of Python, a GPU that is too old
+        warnings.warn(f"compressors run without Triton's kernels, and slower: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def launching(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function launch kernels on the device of its first argument, a tensor, as PyTorch's own do."""
+
+    @wraps(function)
+    def on_its_device(*args: P.args, **kwargs: P.kwargs) -> R:
+        with torch.cuda.device_of(args[0]):
+            return function(*args, **kwargs)
+
+    return on_its_device
 
 
 def stacked(vectors: Sequence[Tensor]) -> Tensor:

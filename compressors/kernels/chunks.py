@@ -4,10 +4,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wirebench.compressors.kernels import APART, launching
+
 SIDE = 64
 """The longest side of a block."""
 
 
+@launching
 def choose(values: Tensor, starts: Tensor, lengths: Tensor, firsts: Tensor, size: int, total: int) -> Tensor:
     """Places within their chunks of the largest by magnitude, NaN first, int64 (total,): ascending within a chunk.
 
@@ -17,7 +20,7 @@ def choose(values: Tensor, starts: Tensor, lengths: Tensor, firsts: Tensor, size
     Equal magnitudes are taken from the front. Twins: `Chunks.choose`, `Frequencies.choose`.
     """
     chosen = starts.new_empty(total)
-    _choose[(starts.numel(),)](values, starts, lengths, firsts, chosen, SIZE=triton.next_power_of_2(size))
+    _choose[(starts.numel(),)](values, starts, lengths, firsts, chosen, SIZE=triton.next_power_of_2(size), **APART)
     return chosen
 
 
@@ -42,6 +45,7 @@ def _choose(values, starts, lengths, firsts, chosen, SIZE: tl.constexpr):
     tl.store(chosen + first + tl.cumsum(picked, 0) - picked, lane.to(tl.int64), mask=picked > 0)
 
 
+@launching
 def transform(values: Tensor, out: Tensor, table: Tensor, cosines: Tensor, mode: str) -> None:
     """The cosine transform of every block; products are in fp32.
 
@@ -52,7 +56,7 @@ def transform(values: Tensor, out: Tensor, table: Tensor, cosines: Tensor, mode:
              NaN where they are not finite
     """
     blocks = table.shape[1]
-    _transform[(blocks,)](values, out, table, blocks, cosines, MODE=mode, SIDE=SIDE)
+    _transform[(blocks,)](values, out, table, blocks, cosines, MODE=mode, SIDE=SIDE, **APART)
 
 
 @triton.jit

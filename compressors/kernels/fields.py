@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wirebench.compressors.bits.blocks import Groups
+from wirebench.compressors.kernels import APART, launching
 from wirebench.compressors.kernels.segments import of_places, tiles_of
 
 TILE = 8192
@@ -22,6 +23,7 @@ def words_of_tile(per_word: int) -> int:
     return max(LEAST_WORDS, 1 << (TILE // per_word).bit_length() - 1)
 
 
+@launching
 def encode_levels(
     x: Tensor,
     groups: Groups,
@@ -49,10 +51,11 @@ def encode_levels(
         x, words, scales, scales if limits is None else limits, table.starts, table.first, table.last, row, draws,
         x.numel(), levels, least_scale, base, inside, row.numel(), draws.shape[1] if noise else 0,
         WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
-        NOISY=noise is not None, FEEDBACK=feedback, LIMITED=limits is not None,
+        NOISY=noise is not None, FEEDBACK=feedback, LIMITED=limits is not None, **APART,
     )  # fmt: skip
 
 
+@launching
 def decode_levels(
     words: Tensor, groups: Groups, scales: Tensor, out: Tensor, *, levels: int, width: int, each: bool
 ) -> None:
@@ -67,10 +70,11 @@ def decode_levels(
     _decode_levels[(len(table.first),)](
         words, scales, out, table.starts, table.first, table.last, out.numel(), levels,
         len(words), words.stride(0), scales.stride(0),
-        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk, EACH=each,
+        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk, EACH=each, **APART,
     )  # fmt: skip
 
 
+@launching
 def encode_signs(
     x: Tensor, groups: Groups, words: Tensor, *, pair: tuple[Tensor, Tensor] | None, zeros_are_negative: bool,
     width: int, base: int,
@@ -83,10 +87,11 @@ def encode_signs(
     _encode_signs[(len(table.first),)](
         x, words, high, low, table.starts, table.first, table.last, x.numel(), base,
         WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
-        FEEDBACK=pair is not None, BELOW=int(zeros_are_negative),
+        FEEDBACK=pair is not None, BELOW=int(zeros_are_negative), **APART,
     )  # fmt: skip
 
 
+@launching
 def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor, out: Tensor) -> None:
     """Write the average of what the ranks' signs, (ranks, words), stand for; high and low are (ranks, groups), each.
 
@@ -97,10 +102,11 @@ def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor, out: 
     _decode_signs[(len(table.first),)](
         words, high, low, out, table.starts, table.first, table.last, out.numel(),
         len(words), words.stride(0), high.stride(0), low.stride(0),
-        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk,
+        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk, **APART,
     )  # fmt: skip
 
 
+@launching
 def decode_vote(words: Tensor, groups: Groups, scales: Tensor, out: Tensor, *, plus: float, width: int) -> None:
     """Write the sign of (the sum of the ranks' numbers, plus `plus`) times the group's scale to `out`.
 
@@ -111,7 +117,7 @@ def decode_vote(words: Tensor, groups: Groups, scales: Tensor, out: Tensor, *, p
     table = tiles_of(groups, tile * per_word, out.device)
     _decode_vote[(len(table.first),)](
         words, scales, out, table.starts, table.first, table.last, out.numel(), plus, len(words), words.stride(0),
-        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
+        WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk, **APART,
     )  # fmt: skip
 
 

@@ -5,20 +5,24 @@ import triton.language as tl
 from torch import Tensor
 
 from wirebench.compressors.bits.narrow import LARGEST, Form, message_bytes
+from wirebench.compressors.kernels import APART, launching
 
 TILE = 4096
 """Elements that a program reads, about."""
 
 
+@launching
 def quantise(values: Tensor, chunk: int, form: Form, message: Tensor) -> None:
     """Write the message of `values`, and leave in them what it cuts off; one launch. Twin: `narrow.quantised`."""
     rows, half = _rows(chunk, form)
     chunks = message.numel() // message_bytes(chunk, chunk, form)
     _quantise[(triton.cdiv(chunks, rows),)](
-        values, message, values.numel(), chunks, LARGEST[form], CHUNK=chunk, HALF=half, ROWS=rows, FORM=form
-    )
+        values, message, values.numel(), chunks, LARGEST[form], CHUNK=chunk, HALF=half, ROWS=rows, FORM=form,
+        **APART,
+    )  # fmt: skip
 
 
+@launching
 def restore(messages: Tensor, chunk: int, form: Form, out: Tensor, added: int, size: int) -> None:
     """Write what arrives of `messages`, (count, bytes), over `size`, to `out`; one launch. Twin: `narrow.restored`.
 
@@ -29,6 +33,7 @@ def restore(messages: Tensor, chunk: int, form: Form, out: Tensor, added: int, s
     _restore[(triton.cdiv(triton.cdiv(out.numel(), chunk), rows),)](
         messages, out, out.numel(), chunks, messages.stride(0), added, size,
         CHUNK=chunk, HALF=half, ROWS=rows, FORM=form, BYTES=message_bytes(chunk, chunk, form),
+        **APART,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wirebench.compressors.bits.blocks import Groups
+from wirebench.compressors.kernels import APART, launching
 
 PIECE = 4096
 """Elements of a piece."""
@@ -61,7 +62,8 @@ def tiles_of(groups: Groups, numel: int, device: torch.device) -> Tiles:
     ends = np.minimum(begins + numel, starts[-1]) - 1
     first, last = (np.searchsorted(starts, each, side="right") - 1 for each in (begins, ends))
     alike = len(groups) == 1 or (len(groups) == 2 and groups[1].groups == 1 and groups[1].width <= groups[0].width)
-    chunk = groups[0].width if alike else 0
+    # A number that each size of a layer would compile anew is none of a kernel's constants.
+    chunk = groups[0].width if alike and groups[0].groups > 1 else 0
     return Tiles(_on(starts, device), _on(first, device).int(), _on(last, device).int(), chunk)
 
 
@@ -74,6 +76,7 @@ def _on(numbers: "np.ndarray[Any, np.dtype[np.int64]]", device: torch.device) ->
     return torch.from_numpy(numbers).to(device)
 
 
+@launching
 def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
     """Numbers of each group, (numbers, groups); two launches. The twin is `blocks.reduce`.
 
@@ -84,11 +87,11 @@ def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
     count, many = pieces.edges.numel() - 1, pieces.of_group.numel() - 1
     parts = x.new_empty((rows, count))
     if count:
-        _read_pieces[(count,)](x, pieces.edges, parts, count, KIND=kind, LANES=PIECE)
+        _read_pieces[(count,)](x, pieces.edges, parts, count, KIND=kind, LANES=PIECE, **APART)
     if pieces.most <= 1:
         return parts
     numbers = x.new_empty((rows, many))
-    _collect[(many, rows)](parts, pieces.of_group, numbers, count, many, KIND=kind, LANES=LANES)
+    _collect[(many, rows)](parts, pieces.of_group, numbers, count, many, KIND=kind, LANES=LANES, **APART)
     return numbers
 
 

@@ -10,12 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wirebench.compressors.kernels import APART, launching
+
 TILE, PROGRAMS = 4096, 512
 """Elements that a program reads at once, and programs, each of which reads neighbouring tiles."""
 BINS = 2048
 """Values of eleven bits."""
 
 
+@launching
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Places of the `k` elements of `x`, fp32, that are largest by magnitude, int64 (k,), ascending; and how many were
     found, int32 (1,): fewer than `k` where fewer are not zero. Twin: `selection.top_k`.
@@ -24,10 +27,12 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     places, found = x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
     tiles = triton.cdiv(triton.cdiv(x.numel(), TILE), PROGRAMS)
     for level in range(3):
-        _tally[(PROGRAMS,)](x, counts, x.numel(), k, tiles, LEVEL=level, TILE=TILE, BINS=BINS)
+        _tally[(PROGRAMS,)](x, counts, x.numel(), k, tiles, LEVEL=level, TILE=TILE, BINS=BINS, **APART)
     tallies = counts[3 * BINS :]
-    _sides[(PROGRAMS,)](x, counts, tallies, x.numel(), k, tiles, TILE=TILE, BINS=BINS, PROGRAMS=PROGRAMS)
-    _write[(PROGRAMS,)](x, counts, tallies, places, found, x.numel(), k, tiles, TILE=TILE, BINS=BINS, PROGRAMS=PROGRAMS)
+    _sides[(PROGRAMS,)](x, counts, tallies, x.numel(), k, tiles, TILE=TILE, BINS=BINS, PROGRAMS=PROGRAMS, **APART)
+    _write[(PROGRAMS,)](
+        x, counts, tallies, places, found, x.numel(), k, tiles, TILE=TILE, BINS=BINS, PROGRAMS=PROGRAMS, **APART
+    )
     return places, found
 
 
@@ -86,7 +91,7 @@ def _kth(counts, k, BINS: tl.constexpr):
 @triton.jit
 def _sides(x, counts, tallies, numel, k, tiles, TILE: tl.constexpr, BINS: tl.constexpr, PROGRAMS: tl.constexpr):
     """How many of a program's elements are above the k-th magnitude, and how many equal it."""
-    kth, _ = _kth(counts, k, BINS)
+    kth, _wanted = _kth(counts, k, BINS)
     above, equal = tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.int32)
     for number in range(tiles):
         _, keys = _keys(x, tl.program_id(0) * tiles + number, numel, TILE)

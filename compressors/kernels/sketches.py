@@ -4,10 +4,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wirebench.compressors.kernels import APART, launching
+
 BLOCK = 1024
 """Cells, or elements, of a program."""
 
 
+@launching
 def add(x: Tensor, table: Tensor, shift: Tensor, sign: Tensor, place_sign: Tensor) -> None:
     """Add the sketch of `x` to `table`, (rows, columns); each cell's additions are in the order of the blocks.
 
@@ -15,9 +18,10 @@ def add(x: Tensor, table: Tensor, shift: Tensor, sign: Tensor, place_sign: Tenso
     """
     rows, columns = table.shape
     grid = (triton.cdiv(columns, BLOCK), rows)
-    _add[grid](x, table, shift, sign, place_sign, x.numel(), columns, shift.shape[1], BLOCK=BLOCK)
+    _add[grid](x, table, shift, sign, place_sign, x.numel(), columns, shift.shape[1], BLOCK=BLOCK, **APART)
 
 
+@launching
 def estimates(table: Tensor, shift: Tensor, sign: Tensor, place_sign: Tensor, numel: int, agree: bool) -> Tensor:
     """Every element's estimate, (numel,), 0 where a row's is NaN: the median of its rows'; or, with `agree`, the
     smallest magnitude where all have the same sign, else 0. Twin: `CountSketch.estimate` of all places.
@@ -26,7 +30,7 @@ def estimates(table: Tensor, shift: Tensor, sign: Tensor, place_sign: Tensor, nu
     out = table.new_empty(numel)
     _estimate[(triton.cdiv(numel, BLOCK // 4),)](
         table, shift, sign, place_sign, out, numel, columns, shift.shape[1],
-        ROWS=rows, POWER=triton.next_power_of_2(rows), AGREE=agree, BLOCK=BLOCK // 4,
+        ROWS=rows, POWER=triton.next_power_of_2(rows), AGREE=agree, BLOCK=BLOCK // 4, **APART,
     )  # fmt: skip
     return out
 

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wirebench.compressors.kernels import APART, launching
+
 MOST = 16
 """The highest rank that these kernels take: they hold a block of a factor at once."""
 BLOCK = 64
@@ -30,34 +32,48 @@ class Table(NamedTuple):
     both: Tensor
 
 
+@launching
 def to_left(flat: Tensor, right: Tensor, left: Tensor, table: Table, added: Tensor | None) -> None:
     """Left = right M^T of every matrix M of `flat`, to which `added` is added first, where given."""
     source = flat if added is None else added
     count, programs = table.matrices.shape[1], table.rows.shape[1]
     _to_left[(programs,)](
         flat, source, right, left, table.matrices, count, table.rows, programs,
-        ADD=added is not None, RANKS=MOST, BLOCK=BLOCK,
+        ADD=added is not None, RANKS=MOST, BLOCK=BLOCK, **APART,
     )  # fmt: skip
 
 
+@launching
 def to_right(flat: Tensor, left: Tensor, right: Tensor, table: Table, added: Tensor | None) -> None:
     """Right = left M of every matrix M of `flat`, to which `added` is added first, where given."""
     source = flat if added is None else added
     count, programs = table.matrices.shape[1], table.columns.shape[1]
     _to_right[(programs,)](
         flat, source, left, right, table.matrices, count, table.columns, programs,
-        ADD=added is not None, RANKS=MOST, BLOCK=BLOCK,
+        ADD=added is not None, RANKS=MOST, BLOCK=BLOCK, **APART,
     )  # fmt: skip
 
 
+@launching
 def product(flat: Tensor, left: Tensor, right: Tensor, table: Table, subtract: bool) -> None:
     """Write left^T right to every matrix of `flat`, or subtract it from each."""
     count, programs = table.matrices.shape[1], table.both.shape[1]
     _product[(programs,)](
-        flat, left, right, table.matrices, count, table.both, programs, SUBTRACT=subtract, RANKS=MOST, BLOCK=BLOCK
+        flat,
+        left,
+        right,
+        table.matrices,
+        count,
+        table.both,
+        programs,
+        SUBTRACT=subtract,
+        RANKS=MOST,
+        BLOCK=BLOCK,
+        **APART,
     )
 
 
+@launching
 def orthonormal(packed: Tensor, instead: Tensor | None, sizes: Tensor, out: Tensor) -> None:
     """Write orthonormal rows that span what each factor's rows span; one that depends on others is shorter.
 
@@ -69,7 +85,7 @@ def orthonormal(packed: Tensor, instead: Tensor | None, sizes: Tensor, out: Tens
     factors = sizes.shape[1]
     _orthonormal[(factors,)](
         packed, packed if instead is None else instead, sizes, factors, out,
-        MEND=instead is not None, RANKS=MOST, BLOCK=BLOCK // 2,
+        MEND=instead is not None, RANKS=MOST, BLOCK=BLOCK // 2, **APART,
     )  # fmt: skip
 
 

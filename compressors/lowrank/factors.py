@@ -247,16 +247,16 @@ class FactorPlan:
         to_left: bool,
         added: Tensor | None = None,
         arriving: Callable[[Tensor], Tensor] | None = None,
-        share: float = 1.0,
+        share: float | None = None,
         energies: list[tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         """The factors of `flat`'s matrices M on the other side of a basis, to `out`: right M^T, or left M.
 
         added     a vector of the bucket's elements, which is added to M first; None: nothing is
-        arriving  what is made of a factor on its way: `share` of left^T right is taken out of M; None: nothing is
+        arriving  what is made of a factor on its way: left^T right, or `share` of it, leaves M; None: nothing does
         energies  gets the squares of M before and after that
         """
-        if self._thin(flat) and share == 1:
+        if self._thin(flat) and share is None:
             from wirebench.compressors.kernels import thin
 
             table = self._table(flat.device).programs
@@ -277,10 +277,10 @@ class FactorPlan:
             if arriving is not None:
                 before = _energy(each) if energies is not None else None
                 left, right = (arriving(factor), base) if to_left else (base, arriving(factor))
-                if left.shape[1] == 1 and share == 1:
+                if left.shape[1] == 1 and share is None:
                     each.addcmul_(left.mT, right, value=-1)
                 else:
-                    each.baddbmm_(left.mT, right, alpha=-share)
+                    each.baddbmm_(left.mT, right, alpha=-1 if share is None else -share)
                 if energies is not None and before is not None:
                     energies.append((before, _energy(each)))
 

@@ -62,7 +62,8 @@ def test_nothing_that_loses_more_than_is_tolerated_is_first_or_in_the_first_two_
         )
         close = ", too close to call" if low <= 1 <= high else ""
         close += ", slower than one worker alone" * (line["images_per_second"] < found["one_alone_per_second"])
-        assert shown.startswith(f"{composed}: {line['speedup']:.2f}x [{low:.2f} - {high:.2f}]{close}; ")
+        assert shown.startswith(composed.split(" with ")[0])
+        assert f" with {composed.split(' with ')[1]}: {line['speedup']:.2f}x [{low:.2f} - {high:.2f}]{close}; " in shown
         assert shown.endswith(f"; {line['bytes_per_step']['wire'] / 1e6:.4g} MB a step")
         if line["compressor"] != "none" or line["accuracy"]["schedule"]:
             assert f" {line['accuracy']['top1_points']:+.1f}".replace("-0.0", "+0.0") in shown

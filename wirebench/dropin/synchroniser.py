@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wirebench import collectives
+from wirebench import collectives, schedulers
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, attach
 from wirebench.dropin import optimizer_watch, usage
@@ -77,6 +77,7 @@ def synchronise(
     """
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
     refuse_kinds(scaler, collective)
+    schedulers.check(scheduler, type(scheduler).__name__)
     method, driver = conformance.method_of(compressor), scheduler.driver
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or driver.collective)

@@ -31,7 +31,7 @@ def check_parameters(
 ) -> None:
     """UserError where the ranks' models differ after `step`; `parameters` belong to `communicators`, in order.
 
-    Every rank calls it, where the models are meant to be alike (see Synchroniser.evaluation_view).
+    Every rank calls it, where the models are meant to be alike (see Driver.evaluation_view).
     """
     rank = first_to_differ(communicators, parameters)
     if rank:

@@ -35,7 +35,7 @@ class Background:
 
     def submit(self, job: Job, done: Job = nothing, wake: bool = True) -> None:
         """Queue `job`; `done` is called after it, whatever became of it. Without `wake` it waits for `work_off`."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             # A daemon, so that a disk or a network that does not answer keeps no process alive.
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -55,9 +55,9 @@ class Background:
         Signals are heard meanwhile.
         """
         if self._thread is not None:
+            thread, self._thread = self._thread, None
             self._calls.put(False)
-            self._thread.join()
-            self._thread = None
+            thread.join()
         error, self.error = self.error, None
         if error is not None:
             raise error

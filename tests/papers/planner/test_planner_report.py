@@ -347,7 +347,7 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     held = table(text, "errors of")["the same, not fitted to"]
     assert (held["steps"], held["within 10 %"]) == ("4", "4")
     rows = table(text, "run").values()
-    assert [row["fitted"] for row in rows] == ["yes", ""] * 4 + ["yes"]
+    assert [row["fitted"] for row in rows] == ["yes", "-"] * 4 + ["yes"]
     assert all(abs(float(row["simulated error"].removesuffix(" %"))) < 5 for row in rows)
     errors = ranges.load(tmp_path / "outside.json")
     assert 0.3 < errors.low <= 1 <= errors.high < 3 and 1 <= errors.runs <= 4, "of the runs that were held out"

@@ -14,7 +14,7 @@ def from_memory(
 ) -> dict[str, Any]:
     """The change of a run whose `size` ranks resume from a commit that lacks the parts of the ranks `lost`.
 
-    about  the commit's about.json
+    about  the commit's state.json
     """
     # A host that was away for a while remembers the trouble after which it left.
     noted = [each for each in trouble if each and each["at"] >= about["at"]]

@@ -1,0 +1,78 @@
+"""Compile every kernel for a GPU, on a machine without one: python -m tests.compressors.kernels.compiled
+
+Triton's interpreter runs what its compiler refuses. Launches are of vectors on the CPU, and nothing runs.
+"""
+
+import os
+from typing import Any, get_args
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from triton.runtime.jit import JITFunction
+
+from wirebench.compressors.bits.blocks import Run
+from wirebench.compressors.bits.narrow import Form
+from wirebench.compressors.kernels import chunks, fields, narrow, segments, selection, sketches, thin
+
+TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
+compiled: list[str] = []
+
+
+def compile_only(kernel: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    """Compile in place of a launch; numbers are what a launch makes of them, but 1 is no constant."""
+    options = {name: kwargs.pop(name) for name in list(kwargs) if name not in kernel.arg_names}
+    signature = {}
+    for name, value in zip(kernel.arg_names, args, strict=False):
+        kind = TYPES[value.dtype] if isinstance(value, torch.Tensor) else "fp32" if isinstance(value, float) else "i32"
+        signature[name] = kind
+    signature |= dict.fromkeys(kwargs, "constexpr")
+    compile(ASTSource(kernel, signature, constexprs=kwargs), target=GPUTarget("cuda", 90, 32), options=options)
+    compiled.append(kernel.__name__)
+
+
+def main() -> None:
+    """Every launch once; prints the kernels' names."""
+    JITFunction.run = compile_only
+    x, groups = torch.zeros(10_000), (Run(9_000, 1), Run(100, 10))
+    for kind in ("largest", "squares", "magnitudes", "sides"):
+        segments.reduced(x, groups, kind)
+    scales, words = torch.zeros(2, 11), torch.zeros(2, 5_000, dtype=torch.int32)
+    row = torch.zeros(4096, dtype=torch.int32), torch.zeros(9, 2, dtype=torch.int32)
+    for noise, limits, wide in ((row, None, (Run(512, 20),)), (None, scales[0], groups)):
+        fields.encode_levels(
+            x, wide, scales[0], words[0], levels=7, least_scale=1e-36, base=8, width=4, noise=noise,
+            feedback=limits is None, limits=limits, inside=0.9,
+        )  # fmt: skip
+    for each in (False, True):
+        fields.decode_levels(words, groups, scales, x, levels=7, width=4, each=each)
+    pair = scales[0], scales[1]
+    fields.encode_signs(x, groups, words[0], pair=pair, zeros_are_negative=True, width=1, base=0)
+    fields.decode_signs(words, groups, scales, scales, x)
+    fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
+    for form in get_args(Form):
+        message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
+        narrow.quantise(x, 100, form, message[0])
+        narrow.restore(message, 100, form, x, 2, 3)
+    selection.largest(x, 100)
+    places = torch.zeros(11, dtype=torch.int64)
+    chunks.choose(x, places[1:], places[1:], places, 4096, 64)
+    for mode in ("forward", "write", "subtract", "signs"):
+        chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
+    table = thin.Table(*(torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)))
+    for added in (None, x):
+        thin.to_left(x, x, x, table, added)
+        thin.to_right(x, x, x, table, added)
+        thin.orthonormal(x, added, torch.zeros(3, 4, dtype=torch.int64), x)
+        thin.product(x, x, x, table, subtract=added is None)
+    shift = torch.zeros(5, 10, dtype=torch.int64)
+    for agree in (False, True):
+        sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
+        sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
+    print(*sorted(set(compiled)))
+
+
+if __name__ == "__main__":
+    main()
