@@ -1,5 +1,6 @@
 """wirebench submit: what it names runs, what it refuses, and that a file of runs comes into results as they were."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,49 @@ def test_a_sent_file_comes_into_results_as_the_records_were(seeds, tmp_path):
         assert run.record.keys() == made.keys()
         assert all(run.record[key] == made[key] for key in ("config", "environment", "history", "final", "load"))
     assert breaches(results, KNOWN) == []
-    with pytest.raises(UserError, match="is there already; --series"):
-        submit.main([str(file), "--into", str(results / "contributed")])
+
+
+def test_an_interrupted_addition_is_resumed_and_no_run_is_replaced(seeds, tmp_path, capsys):
+    file, results = packed(tmp_path, *seeds), tmp_path / "results"
+    submit.main([str(file), "--into", str(results)])
+    lines = results / recorded.RUNS
+    whole = lines.read_text()
+    lines.write_text("".join(whole.splitlines(keepends=True)[:1]))
+    submit.main([str(file), "--into", str(results)])
+    assert capsys.readouterr().out.endswith(": 2 more, 1 were there already\n")
+    assert lines.read_text() == whole
+    doctor(seeds[0] / "record.json", lambda r: r.update(parameters=1))
+    with pytest.raises(UserError, match="is there already, another run; --series"):
+        submit.main([*map(str, seeds), "--into", str(results), "--series", "mine"])
+    assert lines.read_text() == whole
+    submit.main([str(file), "--into", str(results), "--series", "yours"])
+    assert len(recorded.below(results / "yours")) == 3
+
+
+def test_runs_of_one_name_and_copies_are_refused(seeds, tmp_path):
+    file = packed(tmp_path, seeds[0], "--claim", "counts")
+    other = packed(tmp_path / "b", seeds[1], "--claim", "counts", "--series", "mine")
+    third = tmp_path / "third.jsonl"
+    third.write_text(file.read_text().replace('"mine/', '"yours/'))
+    for words, said in (((file, file), "have this name"), ((file, other), "have this name"), ((file, third), "a copy"),
+                        ((file, "--claim", "speed"), "--claim"), ((file, "--series", "../x"), "--series")):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            submit.main([*map(str, words), "--into", str(tmp_path / "results")])
+
+
+def test_a_damaged_file_is_one_line(seeds, tmp_path, capfd):
+    file = packed(tmp_path, seeds[0], "--claim", "counts")
+    *shared, line = file.read_text().splitlines()
+    run = json.loads(line)
+    changes = [{"run": name} for name in (3, "", ".", "/x/a-0", "../a-0", "a/b", "-0", "a-x")]
+    changes += [{"note": note} for note in (3, [1], None, {"claim": [1]})]
+    changes += [{"files": 3}, {"record": run["record"] | {"environment": {"git": {"commit": None, "dirty": False}}}}]
+    changes += [{"record": run["record"] | {"environment": run["record"]["environment"] | {"cpu": 3}}}]
+    for change in changes:
+        file.write_text("\n".join([*shared, json.dumps(run | change), ""]))
+        with pytest.raises(UserError) as refused:
+            submit.main([str(file), "--out", str(tmp_path / "out.jsonl")])
+        assert "\n" not in str(refused.value)
 
 
 def test_a_claim_that_came_with_runs_is_held_to_its_rules(seeds, tmp_path):

@@ -19,9 +19,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import notes, schema
 from wirebench.record.notes import NotedRun
@@ -121,7 +122,10 @@ def add(folder: Path, run: NotedRun) -> None:
     path = folder.resolve() / run.folder
     parent = next((file.parent for file in _above(folder.resolve() / RUNS)), folder.resolve())
     parent.mkdir(parents=True, exist_ok=True)
-    with (parent / RUNS).open("a+", encoding="utf-8") as lines, (parent / SHARED).open("a+", encoding="utf-8") as others:
+    with (
+        (parent / RUNS).open("a+", encoding="utf-8") as lines,
+        (parent / SHARED).open("a+", encoding="utf-8") as others,
+    ):
         fcntl.flock(lines, fcntl.LOCK_EX)
         _cut(parent / RUNS)
         _cut(parent / SHARED)
@@ -143,8 +147,9 @@ def packed(runs: Iterable[NotedRun]) -> str:
 
 
 def unpacked(file: Path) -> list[NotedRun]:
-    """The runs of such a file, whose paths are seen from the file's folder; UserError for another file, and for one that
-    has lost a run: its last line has no end, or a run's name is there twice.
+    """The runs of such a file, whose paths are seen from the file's folder; UserError for another file.
+
+    And for one that would lose a run: its last line has no end, or a run's name is there twice.
     """
     whole = file.resolve()
     lines = _lines(whole)
@@ -155,6 +160,24 @@ def unpacked(file: Path) -> list[NotedRun]:
     if sum("run" in line for _, line in _whole_lines(whole)) > len(lines):
         raise UserError(f"{file}: two of its runs have one name")
     return [run._replace(folder=path.relative_to(whole.parent)) for path, run in lines.items()]
+
+
+def check_below(where: str, name: str) -> None:
+    """UserError, naming `where`, unless `name` is a path that leads below the folder from which it is seen."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+        raise UserError(f"{where}: needs a path below a folder of results, got {name!r}")
+
+
+def same(one: NotedRun, other: NotedRun) -> bool:
+    """Whether two runs say the same, as lines keep it, whatever their paths."""
+    return _kept(one) == _kept(other)
+
+
+def _kept(run: NotedRun) -> Any:
+    shared: Values = {}
+    line = encode(_whole(run, Path()), shared)
+    return decode(line, shared)
 
 
 def _whole(run: NotedRun, name: Path) -> Values:
@@ -314,6 +337,9 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
             name, note, record, files = run["run"], run["note"], run["record"], run.get("files", {})
         except (AttributeError, KeyError, TypeError, IndexError) as error:
             raise UserError(f"{file}:{number}: no line of a run: {error!r}") from error
+        for key, value, expected in (("run", name, str), ("note", note, dict), ("files", files, dict)):
+            check_type(f"{file}:{number}: {key}", value, expected)
+        check_below(f"{file}:{number}: run", name)
         try:
             schema.validate(record)
         except UserError as error:
