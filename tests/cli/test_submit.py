@@ -117,6 +117,27 @@ def test_a_claim_that_came_with_runs_is_held_to_its_rules(seeds, tmp_path):
     assert {breach.rule for breach in breaches(results, KNOWN)} == {"seeds"}
 
 
+def test_each_run_of_a_folder_is_held_to_its_own_claim(seeds, turns, tmp_path):
+    results = tmp_path / "results"
+    submit.main([*map(str, turns), "--into", str(results), "--series", "mine"])
+    for file in turns[:1]:
+        doctor(file / "record.json", lambda r: r["config"]["compressor"].update(density=0.5))
+        doctor(file / "record.json", lambda r: r.update(seconds_total=1.0))
+        doctor(file / "record.json", lambda r: r["step_seconds"].update(p10=0.0))
+        doctor(file / "record.json", lambda r: r["load"][0].update(others_cores=1.9))
+    sent = tmp_path / "sent.jsonl"
+    submit.main([str(turns[0]), "--claim", "counts", "--series", "mine", "--out", str(sent)])
+    name = str(recorded.unpacked(sent)[0].folder)
+    sent.write_text(sent.read_text().replace(f'"{name}"', '"mine/counted-0"'))
+    submit.main([str(sent), "--into", str(results)])
+    assert breaches(results, KNOWN) == []
+    run = recorded.at(results / "mine" / "counted-0")
+    assert run is not None
+    busy = run._replace(folder=Path("mine/busy-0"), note={"label": "busy", "claim": "speed"})
+    recorded.add(results, busy)
+    assert {breach.rule for breach in breaches(results, KNOWN)} == {"load", "turns"}
+
+
 @pytest.mark.parametrize(
     ("said", "change"),
     [
