@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,16 @@ from wirebench.errors import UserError
 from wirebench.record import recorded
 
 
+def whole(root: Path, name: str) -> Path:
+    file = put(root, name)
+    doctor(file, lambda r: r["config"]["train"].pop("max_steps"))
+    return file.parent
+
+
 @pytest.fixture
 def seeds(tmp_path: Path) -> list[Path]:
-    """The folders of three seeds of one composition."""
-    return [put(tmp_path / "made", f"a-{seed}").parent for seed in (3, 1, 2)]
+    """The folders of three seeds of one composition, trained for all epochs."""
+    return [whole(tmp_path / "made", f"a-{seed}") for seed in (3, 1, 2)]
 
 
 @pytest.fixture
@@ -46,10 +53,10 @@ def test_seeds_are_an_accuracy_and_turns_a_speed(seeds, turns, tmp_path, capsys)
 
 
 def test_two_compositions_have_two_names(seeds, tmp_path):
-    other = [put(tmp_path / "made", f"b-{seed}") for seed in (0, 1, 2)]
-    for file in other:
-        doctor(file, lambda r: r["config"]["compressor"].update(density=0.5))
-    file = packed(tmp_path, *seeds, *(each.parent for each in other))
+    other = [whole(tmp_path / "made", f"b-{seed}") for seed in (0, 1, 2)]
+    for folder in other:
+        doctor(folder / "record.json", lambda r: r["config"]["compressor"].update(density=0.5))
+    file = packed(tmp_path, *seeds, *other)
     assert len({run.composition for run in recorded.unpacked(file)}) == 2
 
 
@@ -98,10 +105,11 @@ def test_a_damaged_file_is_one_line(seeds, tmp_path, capfd):
     file = packed(tmp_path, seeds[0], "--claim", "counts")
     *shared, line = file.read_text().splitlines()
     run = json.loads(line)
-    changes = [{"run": name} for name in (3, "", ".", "/x/a-0", "../a-0", "a/b", "-0", "a-x")]
+    changes: list[dict[str, Any]] = [{"run": name} for name in (3, "", ".", "/x/a-0", "../a-0", "a/b", "-0", "a-x")]
     changes += [{"note": note} for note in (3, [1], None, {"claim": [1]})]
-    changes += [{"files": 3}, {"record": run["record"] | {"environment": {"git": {"commit": None, "dirty": False}}}}]
-    changes += [{"record": run["record"] | {"environment": run["record"]["environment"] | {"cpu": 3}}}]
+    damages: list[dict[str, Any]] = [{"git": {"commit": None, "dirty": False}}, {"cpu": 3}]
+    environments = [run["record"]["environment"] | damage for damage in damages]
+    changes += [{"files": 3}, *({"record": run["record"] | {"environment": each}} for each in environments)]
     for change in changes:
         file.write_text("\n".join([*shared, json.dumps(run | change), ""]))
         with pytest.raises(UserError) as refused:
@@ -158,11 +166,25 @@ def test_what_breaks_a_rule_is_refused_in_a_line(said: str, change: Doctor, seed
     assert not (tmp_path / "sent" / "some.jsonl").exists()
 
 
+def test_an_accuracy_of_runs_cut_short_is_refused(seeds, tmp_path):
+    for folder in seeds:
+        doctor(folder / "record.json", lambda r: r["config"]["train"].update(max_steps=9))
+    with pytest.raises(UserError, match="seeds: gtopk_sync_easgd_tree-3 has train.max_steps"):
+        packed(tmp_path, *seeds)
+
+
 def test_turns_that_are_too_few_copied_or_beside_other_work_are_refused(turns, tmp_path):
     with pytest.raises(UserError, match="turns: 4, and a claim about speed needs 5"):
         packed(tmp_path, *turns[:4])
     with pytest.raises(UserError, match="turns: is a copy of"):
         packed(tmp_path, *turns[:4], turns[0])
+    doctor(turns[4] / "record.json", lambda r: r["environment"]["git"].update(commit="d" * 40))
+    with pytest.raises(UserError, match="commit: a claim about speed needs one"):
+        packed(tmp_path, *turns)
+    doctor(turns[4] / "record.json", lambda r: r["environment"]["git"].update(commit="c" * 40))
+    doctor(turns[4] / "record.json", lambda r: r["environment"]["cpu"].update(model="other"))
+    with pytest.raises(UserError, match="machines: a claim about speed needs one"):
+        packed(tmp_path, *turns)
     doctor(turns[0] / "record.json", lambda r: r["load"][0].update(others_cores=1.9))
     with pytest.raises(UserError, match=r"load: 1\.90 of"):
         packed(tmp_path, *turns)

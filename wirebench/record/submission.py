@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,8 +86,20 @@ def broken_together(runs: Sequence[NotedRun]) -> list[tuple[Path, Broken]]:
     return [
         (folder / composition, mistake)
         for (folder, composition, claim), repeats in rows.items()
-        for mistake in ENOUGH[CLAIMS[claim]](repeats)
+        for mistake in (*ENOUGH[CLAIMS[claim]](repeats), *_unlike(claim, repeats))
     ]
+
+
+def _unlike(claim: str, runs: Sequence[NotedRun]) -> Iterator[Broken]:
+    """What runs of a composition may not differ in for a speed, and may not have for an accuracy."""
+    if claim == "speed":
+        for rule, found in (("machines", {run.machine for run in runs}), ("commit", {run.commit for run in runs})):
+            if len(found) > 1:
+                yield Broken(rule, f"a claim about speed needs one, and these are of {' and '.join(sorted(found))}")
+    if claim == "accuracy":
+        for run in runs:
+            if not run.is_whole:
+                yield Broken("seeds", f"{run.folder.name} has train.max_steps, and its accuracy says nothing")
 
 
 def _run(path: Path) -> NotedRun:
