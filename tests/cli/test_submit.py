@@ -169,7 +169,7 @@ def test_what_breaks_a_rule_is_refused_in_a_line(said: str, change: Doctor, seed
 def test_an_accuracy_of_runs_cut_short_is_refused(seeds, tmp_path):
     for folder in seeds:
         doctor(folder / "record.json", lambda r: r["config"]["train"].update(max_steps=9))
-    with pytest.raises(UserError, match="seeds: gtopk_sync_easgd_tree-3 has train.max_steps"):
+    with pytest.raises(UserError, match=r"seeds: gtopk_sync_easgd_tree-3 has train\.max_steps"):
         packed(tmp_path, *seeds)
 
 

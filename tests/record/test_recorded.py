@@ -155,7 +155,7 @@ def test_a_sent_file_that_has_lost_a_run_is_refused(tmp_path: Path) -> None:
     recorded.append(tmp_path, "dense-0", {}, made(tmp_path / "made"))
     text = recorded.packed(run._replace(folder=Path("a/dense-0")) for run in recorded.below(tmp_path)[:1])
     file = tmp_path / "sent.jsonl"
-    for content, said in ((text[:-1], "no end"), ("", "no end"), ("\n", "not valid"), (text + text, "one name")):
+    for content, said in ((text[:-1], "no end"), ("", "has no run"), ("\n", "not valid"), (text + text, "one name")):
         file.write_text(content)
         with pytest.raises(UserError, match=said):
             recorded.unpacked(file)

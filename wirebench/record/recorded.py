@@ -153,7 +153,8 @@ def unpacked(file: Path) -> list[NotedRun]:
     """
     whole = file.resolve()
     lines = _lines(whole)
-    if not whole.read_bytes().endswith(b"\n"):
+    content = whole.read_bytes()
+    if content and not content.endswith(b"\n"):
         raise UserError(f"{file}: its last line has no end; was the file sent whole?")
     if not lines:
         raise UserError(f"{file}: has no run")
