@@ -22,7 +22,7 @@ from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.record.recorded import NOTE, RUNS, SHARED
 from wirebench.record.rules import DAMAGED, ENOUGH, UNTIMED, Broken, broken, copies, moment
-from wirebench.record.submission import CLAIMS
+from wirebench.record.submission import broken_by, broken_together, claim_of
 from wirebench.simulation.compress_rates import Rates
 from wirebench.utils.parsing import toml_of
 
@@ -83,14 +83,16 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
     listed = excuses(root / EXCEPTIONS)
     try:
         runs = runs_of(root)
-        judged = [*_judged(root), *_claimed(runs)]
+        judged = _judged(root)
     except UserError as error:
         return [Breach(root, "schema", str(error))]
     untimed = [folder for folder, what in judged if what in UNTIMED]
     single = [
         *_of_runs(runs, repository, untimed), *_of_benchmarks(root, repository), *_of_forecasts(root, repository),
     ]  # fmt: skip
+    claimed = [run for run in runs if claim_of(run)]
     repeated = [breach for each in judged for breach in _of_rows(*each)]
+    repeated += [Breach(path, *each) for path, each in broken_together(claimed)]
     # Every excuse is asked, also after one that covers: it is not in vain.
     found = [breach for breach in (*single, *repeated) if not any([each.covers(breach, root) for each in listed])]
     # Where a file cannot be read, not all rules were asked.
@@ -106,6 +108,9 @@ def runs_of(root: Path) -> list[NotedRun]:
 
 def _of_runs(runs: Sequence[NotedRun], repository: Repository, untimed: Sequence[Path]) -> Iterator[Breach]:
     for run in runs:
+        if claim_of(run):
+            yield from (Breach(run.folder, *each) for each in broken_by(run, repository.knows))
+            continue
         mistakes = broken(run.record, repository.knows)
         is_untimed = any(folder in run.folder.parents for folder in untimed)
         counted = [each for each in mistakes if not (is_untimed and each.rule.startswith("load"))]
@@ -162,12 +167,6 @@ def _judged(root: Path) -> list[tuple[Path, str]]:
     folders = recorded.series(root)
     found = [(folder, what) for pattern, what in patterns for folder in folders if folder.match(str(root / pattern))]
     return list(dict.fromkeys(found))
-
-
-def _claimed(runs: Sequence[NotedRun]) -> list[tuple[Path, str]]:
-    """The folders of runs that came with a claim of their own (wirebench submit)."""
-    noted = ((run.folder.parent, run.note["claim"]) for run in runs if run.note.get("claim") in CLAIMS)
-    return list(dict.fromkeys((folder, CLAIMS[claim]) for folder, claim in noted))
 
 
 def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:

@@ -140,3 +140,22 @@ def test_several_may_append_at_once(tmp_path: Path) -> None:
         thread.join()
     assert sorted(run.turn for run in recorded.below(tmp_path)) == [str(number) for number in range(8)]
     assert all(schema.problems(run.record) == [] for run in recorded.below(tmp_path))
+
+
+def test_a_torn_line_of_what_is_shared_is_none(tmp_path: Path) -> None:
+    recorded.append(tmp_path, "dense-0", {}, made(tmp_path / "made-0"))
+    file = tmp_path / recorded.SHARED
+    file.write_text(file.read_text()[:-9])
+    recorded.append(tmp_path, "dense-1", {}, made(tmp_path / "made-1"))
+    (tmp_path / recorded.RUNS).write_text((tmp_path / recorded.RUNS).read_text().splitlines(keepends=True)[1])
+    assert recorded.at(tmp_path / "dense-1") is not None
+
+
+def test_a_sent_file_that_has_lost_a_run_is_refused(tmp_path: Path) -> None:
+    recorded.append(tmp_path, "dense-0", {}, made(tmp_path / "made"))
+    text = recorded.packed(run._replace(folder=Path("a/dense-0")) for run in recorded.below(tmp_path)[:1])
+    file = tmp_path / "sent.jsonl"
+    for content, said in ((text[:-1], "no end"), ("", "has no run"), ("\n", "not valid"), (text + text, "one name")):
+        file.write_text(content)
+        with pytest.raises(UserError, match=said):
+            recorded.unpacked(file)

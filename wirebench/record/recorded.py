@@ -19,12 +19,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
+from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import notes, schema
 from wirebench.record.notes import NotedRun
+from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
 RUNS, SHARED = "runs.jsonl", "environments.jsonl"
@@ -120,17 +122,21 @@ def add(folder: Path, run: NotedRun) -> None:
     path = folder.resolve() / run.folder
     parent = next((file.parent for file in _above(folder.resolve() / RUNS)), folder.resolve())
     parent.mkdir(parents=True, exist_ok=True)
-    with (parent / RUNS).open("a+", encoding="utf-8") as lines:
+    with (
+        (parent / RUNS).open("a+", encoding="utf-8") as lines,
+        (parent / SHARED).open("a+", encoding="utf-8") as others,
+    ):
         fcntl.flock(lines, fcntl.LOCK_EX)
         _cut(parent / RUNS)
+        _cut(parent / SHARED)
         known = _shared(parent)
         shared: Values = {}
         line = encode(_whole(run, path.relative_to(parent)), shared)
-        with (parent / SHARED).open("a", encoding="utf-8") as others:
-            others.writelines(_shared_lines({key: value for key, value in shared.items() if key not in known}))
+        # What the line refers to is on disk before the line.
+        others.writelines(_shared_lines({key: value for key, value in shared.items() if key not in known}))
+        _sync(others)
         lines.write(f"{_text(line)}\n")
-        lines.flush()
-        os.fsync(lines.fileno())
+        _sync(lines)
 
 
 def packed(runs: Iterable[NotedRun]) -> str:
@@ -141,10 +147,38 @@ def packed(runs: Iterable[NotedRun]) -> str:
 
 
 def unpacked(file: Path) -> list[NotedRun]:
-    """The runs of such a file, whose paths are seen from the file's folder; UserError for another file."""
-    return [
-        run._replace(folder=path.relative_to(file.resolve().parent)) for path, run in _lines(file.resolve()).items()
-    ]
+    """The runs of such a file, whose paths are seen from the file's folder; UserError for another file.
+
+    And for one that would lose a run: its last line has no end, or a run's name is there twice.
+    """
+    whole = file.resolve()
+    lines = _lines(whole)
+    content = whole.read_bytes()
+    if content and not content.endswith(b"\n"):
+        raise UserError(f"{file}: its last line has no end; was the file sent whole?")
+    if not lines:
+        raise UserError(f"{file}: has no run")
+    if sum("run" in line for _, line in _whole_lines(whole)) > len(lines):
+        raise UserError(f"{file}: two of its runs have one name")
+    return [run._replace(folder=path.relative_to(whole.parent)) for path, run in lines.items()]
+
+
+def check_below(where: str, name: str) -> None:
+    """UserError, naming `where`, unless `name` is a path that leads below the folder from which it is seen."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+        raise UserError(f"{where}: needs a path below a folder of results, got {name!r}")
+
+
+def same(one: NotedRun, other: NotedRun) -> bool:
+    """Whether two runs say the same, as lines keep it, whatever their paths."""
+    return _kept(one) == _kept(other)
+
+
+def _kept(run: NotedRun) -> Any:
+    shared: Values = {}
+    line = encode(_whole(run, Path()), shared)
+    return decode(line, shared)
 
 
 def _whole(run: NotedRun, name: Path) -> Values:
@@ -283,7 +317,10 @@ def _lines(file: Path) -> Mapping[Path, NotedRun]:
 
 
 def _state(file: Path) -> tuple[int, int]:
-    told = file.stat()
+    try:
+        told = readable(file).stat()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from error
     return told.st_mtime_ns, told.st_size
 
 
@@ -301,6 +338,9 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
             name, note, record, files = run["run"], run["note"], run["record"], run.get("files", {})
         except (AttributeError, KeyError, TypeError, IndexError) as error:
             raise UserError(f"{file}:{number}: no line of a run: {error!r}") from error
+        for key, value, expected in (("run", name, str), ("note", note, dict), ("files", files, dict)):
+            check_type(f"{file}:{number}: {key}", value, expected)
+        check_below(f"{file}:{number}: run", name)
         try:
             schema.validate(record)
         except UserError as error:
@@ -320,11 +360,18 @@ def _whole_lines(file: Path) -> Iterator[tuple[int, Any]]:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: is no text: {error}") from error
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             yield number, json_of(line)
         except ValueError as error:
             raise UserError(f"{file}:{number}: not valid JSON: {error}") from error
+
+
+def _sync(file: IO[str]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _cut(file: Path) -> None:

@@ -64,6 +64,8 @@ def _commit(record: Mapping[str, Any], knows: Knows | None) -> Iterator[Broken]:
     git = record["environment"].get("git")
     if git is None:
         yield Broken("commit", "none: it was not made in a checkout")
+    elif not isinstance(git["commit"], str):
+        yield Broken("commit", f"{git['commit']!r} is none")
     elif git["dirty"]:
         yield Broken("commit", f"{git['commit'][:10]} with changes")
     elif knows is not None and not knows(git["commit"]):
@@ -218,10 +220,10 @@ UNTIMED = ("seeds", "counts")
 
 def copies(records: Iterable[tuple[Path, Mapping[str, Any]]]) -> Iterator[tuple[Path, Broken]]:
     """Runs that are another run's copy: no two take the same time, to the last digit, whatever else they say."""
-    first: dict[Any, Path] = {}
-    for path, record in records:
-        found = {first.setdefault(mark, path) for mark in times(record)} - {path}
-        yield from ((path, Broken("turns", f"is a copy of {other}")) for other in sorted(found))
+    first: dict[Any, tuple[int, Path]] = {}
+    for place, (path, record) in enumerate(records):
+        found = {first.setdefault(mark, (place, path)) for mark in times(record)}
+        yield from ((path, Broken("turns", f"is a copy of {other}")) for at, other in sorted(found) if at != place)
 
 
 def times(record: Mapping[str, Any]) -> list[Any]:
