@@ -466,6 +466,7 @@ def test_too_few_runs_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     fails(main([str(tmp_path / "none")]), f"{REPORT}: {tmp_path / 'none'}: is no folder")
     put(tmp_path, "a", predicted(0.2, 0.21))
     fails(main([str(tmp_path), "--fit"]), "--fit: " + f"{tmp_path}: needs 4 replayed runs of emulated clusters, has 1")
+    fails(main(["--fit"]), "--fit: which folders?")
     cells = ROOT / "results" / "break_even" / "2x1gbit.jsonl"
     fails(verbs.verb("fit")([str(cells), "--runs", str(tmp_path)]), f"--runs: {tmp_path}: needs 4 replayed runs of")
     assert report.committed() == [[]]
