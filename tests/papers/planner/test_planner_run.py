@@ -109,6 +109,9 @@ def test_a_list_is_forecast_before_it_is_run(tmp_path: Path, machine: Path, fake
     assert run(words, fake) == 0
     assert len(fake.commands) == 2 and forecast.load(tmp_path / "out") == before, "they are there already"
     fails(run([*words, "--machine", str(CONSTANTS)], fake), f"{FILE} rests on {machine / ranges.NAME}, not results/")
+    for more in (["--predict-only"], ["--first", "1"], ["--turns", "1"]):
+        fails(run([*words, "--again", *more], fake), f"{more[0]}: not with --again: ")
+    assert forecast.load(tmp_path / "out") == before
     fails(run(write(tmp_path, "2x1gbit-wfbp-none-native"), fake), "does not forecast 2x1gbit-wfbp-none-native; --out")
     (tmp_path / "out" / FILE).unlink()
     fails(run(words, fake), "has runs, and nothing was forecast before them; --out names another folder")
@@ -175,7 +178,9 @@ def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path, fake: Fake) 
     assert places == sorted(places)
 
 
-def test_both_compositions_run_on_both_sides(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_compositions_run_on_both_sides(
+    tmp_path: Path, fake: Fake, fails: Fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, name = tmp_path / "hosts.toml", "break_even/vgg16_epyc"
     topology_file.save(presets.cluster(presets.Network(1e-4, 0.9e9 / 8, "made up"), 3), path, "made up", fit={})
     monkeypatch.setitem(EXPERIMENTS, name, experiments.Sides(experiments.VGG_SLOW, (), ("topk",)))
@@ -194,6 +199,11 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, fake: Fake, monkeyp
     assert len(fake.commands) == 4 and "compressor.name=none" in fake.commands[0]
     assert "compressor.name=topk" in fake.commands[1] and "density" not in fake.commands[1], "its own density"
     assert f"collective.name={before.rows[1].composed.collective}" in fake.commands[1]
+    fails(
+        run([*words[:-2], "--topology", str(CONSTANTS)], fake),
+        f"--topology: {tmp_path / name / FILE} rests on {path}, ",
+    )
+    fails(run([*words, "--measured-at", "2gbit"], fake), "rests on 1gbit, not 2gbit; --again")
     assert verb.report("planner")([str(tmp_path / name)]) == 2, "the stand-in's runs are of other links"
 
 
