@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from papers.planner.forecast import (
     BEST,
@@ -85,6 +86,11 @@ class KnownMachine:
         self.constants, self.rates = folder.resolve() / ranges.NAME, rates_of(folder)
         self.fitted = ranges.machine(self.constants)
 
+    def signed(self, kind: str, rows: Sequence[Expected], **given: Any) -> Forecast:
+        """The forecast, signed, with what it rests on: the constants, the file of rates, and when that was measured."""
+        given = {"rates": within(self.rates.path.resolve()), "rates_utc": self.rates.utc, **given}
+        return signed(kind, rows, self.constants, **given)
+
     def row(self, training: Training, whole: bool = False) -> Expected:
         """The forecast of a run's step, from the trace, the links' rate, and the copies that its compressor takes.
 
@@ -149,7 +155,7 @@ class Listed(Experiment):
         if not self.before:
             return None
         rows = [machine.row(self.training(name, name, 0), whole=True) for name in self.named]
-        return signed(LISTED, rows, machine.constants)
+        return machine.signed(LISTED, rows)
 
     def training(self, name: str, composed: str, turn: int) -> Training:
         """See Experiment; it has no turn."""
@@ -187,7 +193,7 @@ class TenBest(Experiment):
         for each in sorted(advices, key=untrained)[:COUNT]:
             composed = ClusterComposition(self.hosts, self.link, each.scheduler, each.compressor, each.collective)
             rows.append(_row(composed.name, each.found.step.seconds, each.between))
-        return signed(BEST, rows, machine.constants)
+        return machine.signed(BEST, rows)
 
 
 @dataclass(frozen=True)
@@ -231,7 +237,7 @@ class Sides(Experiment):
                     row = _row(f"{name}-{factor:g}-{which}", best.expected_seconds, best.between)
                     rows.append(replace(row, composition=composed.name))
         given = {"topology": links(options), "links_measured_at": measured_at(options), "break_even_gbit": limits}
-        return signed(SIDES, rows, machine.constants, **given)
+        return machine.signed(SIDES, rows, **given)
 
 
 def _row(name: str, seconds: float, between: Between) -> Expected:
@@ -310,7 +316,7 @@ class MethodsOrder(Experiment):
             except UserError as error:
                 print(f"{label}: is not forecast: {error}", file=sys.stderr)
         rows.sort(key=lambda row: Between(row.low or 0.0, row.high or 0.0).expected(row.seconds))
-        return signed(ORDER, rows, machine.constants)
+        return machine.signed(ORDER, rows)
 
 
 def listed(path: Path, before: bool = True) -> Listed:

@@ -24,6 +24,7 @@ from wirebench.planner.candidate import WORTHWHILE
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.resimulated import RATES
 from wirebench.record import recorded
+from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry import environment
 from wirebench.topology import presets, topology_file
 from wirebench.topology.rates import parse_rate
@@ -248,6 +249,8 @@ def test_methods_are_forecast_before_the_first_run(
     assert run(words, fake) == 0
     before = forecast.load(tmp_path / PART)
     assert before is not None and before.kind == ORDER and set(before.names) == METHODS.keys()
+    timed = {"rates": f"results/prediction/{RATES}", "rates_utc": Rates(CONSTANTS / RATES).utc}
+    assert before.given == timed and timed["rates_utc"]
     expected = [(row.low or 0) + 4 * row.seconds + (row.high or 0) for row in before.rows]
     assert expected == sorted(expected) and before.names[0] == "streaming_diloco"
     assert len(fake.commands) == 2 and "--hosts 4 --link 1gbit" in fake.commands[0]
