@@ -5,7 +5,7 @@ wirebench study flexreduce run --layouts 2+3         make its runs that are not 
 wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
 wirebench study flexreduce report                    its table and figures from what was measured
 wirebench study flexreduce check                     whether the committed tables match their records
-wirebench study run flexreduce break_even            all parts of these studies' runs that are not there yet
+wirebench study run flexreduce planner               all parts of these studies' runs that are not there yet
 wirebench study run --quick                          a short version of all studies' runs, in half an hour
 wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
 wirebench study check                                all tables against their records, which are checked against
@@ -94,7 +94,7 @@ def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
     _ = study.published  # a mistake in it is told now rather than by the report
     parts: Parts = getattr(study.runs, "ON_CLUSTER", {})
     away = bool(parts) and any(word.partition("=")[0] == LAUNCH for word in arguments)
-    parser = _parser(study, "run", launched.__doc__ if away else study.runs.__doc__)
+    parser = _parser(f"{study.name} run", launched.__doc__ if away else study.runs.__doc__)
     if away:
         launched.flags(parser, parts)
     else:
@@ -104,8 +104,8 @@ def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
             parser.add_argument(LAUNCH, metavar="WORDS", help=more)
     parser.add_argument("--again", action="store_true", help="also the runs that are there already")
     if QUICK not in parser.format_help():  # a study may have one of its own
-        if QUICK in arguments:
-            return make_all([study.name, *arguments], launch)
+        if QUICK in arguments and not any(word in HELP for word in arguments):
+            return _make_short(study, arguments, launch)
         parser.add_argument(
             QUICK, action="store_true", help="a short version instead, into the folder WIREBENCH_RESULTS"
         )
@@ -118,7 +118,7 @@ def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
 
 def report(study: Study, arguments: Sequence[str]) -> int:
     """Write the tables and figures, or print the tables."""
-    parser = _parser(study, "report", study.report.__doc__)
+    parser = _parser(f"{study.name} report", study.report.__doc__)
     study.report.flags(parser)
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")
     options = parser.parse_args(arguments)
@@ -136,7 +136,7 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 
     arguments  a report's flags, for its tables instead of those under version control
     """
-    parser = _parser(study, "check", study.report.__doc__)
+    parser = _parser(f"{study.name} check", study.report.__doc__)
     study.report.flags(parser)
     options = [parser.parse_args(arguments)] if arguments else study.committed()
     pages = [page for each in options for page in study.pages(each)]
@@ -154,7 +154,7 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 
 def check_all(arguments: Sequence[str]) -> int:
     """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
-    parser = parser_of("study check", check_all.__doc__)
+    parser = _parser("check", check_all.__doc__)
     parser.add_argument("--since", metavar="COMMIT", help="also that no line of a file of runs went since this commit")
     options = parser.parse_args(arguments)
     gone = [] if options.since is None else deleted_lines(ROOT, options.since, RESULTS)
@@ -186,7 +186,7 @@ def publish(arguments: Sequence[str]) -> int:
     """Write what the package ships of the records, where it is not what they give."""
     from papers import shipped  # what only this needs takes a second to import
 
-    parser_of("study publish", publish.__doc__).parse_args(arguments)
+    _parser("publish", publish.__doc__).parse_args(arguments)
     for line in [str(path) for path in shipped.publish()] or ["all files are those of their records"]:
         print(line)
     return 0
@@ -194,18 +194,37 @@ def publish(arguments: Sequence[str]) -> int:
 
 def make_all(arguments: Sequence[str], launch: Launch) -> int:
     """Make all studies' runs that are not there yet; 1 where one failed. WIREBENCH_RESULTS names another folder."""
-    parser = parser_of("study run", make_all.__doc__)
+    parser = _parser("run", make_all.__doc__)
     parser.add_argument("names", nargs="*", metavar="STUDY", help="only these")
-    parser.add_argument(QUICK, action="store_true", help="a short version of every study, half an hour in all")
-    for name, about in INPUTS.items():
-        parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=about)
+    _whole_flags(parser)
     options = parser.parse_args(arguments)
     for name in options.names:
         _check_name(name)
+    return _make(options.names, options, launch)
+
+
+def _make_short(study: Study, arguments: Sequence[str], launch: Launch) -> int:
+    """Make the short version of a study's runs; UserError for an option that would change it."""
+    parser = _parser(f"{study.name} run", make_all.__doc__)
+    _whole_flags(parser)
+    for option in (word.partition("=")[0] for word in arguments):
+        if option.startswith("--") and option.removeprefix("--") not in (*INPUTS, QUICK.removeprefix("--")):
+            raise UserError(f"{option}: not with {QUICK}, whose short runs are always the same")
+    return _make([study.name], parser.parse_args(arguments), launch)
+
+
+def _whole_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(QUICK, action="store_true", help="a short version of every study, half an hour in all")
+    for name, about in INPUTS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=about)
+
+
+def _make(names: Sequence[str], options: argparse.Namespace, launch: Launch) -> int:
+    """Make the runs of these studies, without names of all, by `_whole_flags`; 1 where one failed."""
     if options.quick and RESULTS == ROOT / "results":
         raise UserError(f"{QUICK}: short runs are no results: WIREBENCH_RESULTS=FOLDER names a place for them")
     inputs = {name: getattr(options, name) for name in INPUTS}
-    failed = run_all(options.quick, inputs, launch, options.names)
+    failed = run_all(options.quick, inputs, launch, names)
     if failed:
         print(f"wirebench study run: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -217,7 +236,7 @@ def report_all(arguments: Sequence[str]) -> int:
     from papers.site import content, overview, readme, reproduce  # what only these need takes a second
     from wirebench.figures.files import save
 
-    parser = parser_of("study report", report_all.__doc__)
+    parser = _parser("report", report_all.__doc__)
     about = f"also {readme.FILE}'s verdicts and {reproduce.FILE}, of this checkout"
     parser.add_argument("--docs", type=Path, metavar="FOLDER", help=about)
     options = parser.parse_args(arguments)
@@ -240,5 +259,8 @@ def report_all(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser(study: Study, action: str, doc: str | None) -> argparse.ArgumentParser:
-    return parser_of(f"study {study.name} {action}", doc)
+def _parser(action: str, doc: str | None) -> argparse.ArgumentParser:
+    """Options are not shortened here: `--quic` for another option would make runs of hours."""
+    parser = parser_of(f"study {action}", doc)
+    parser.allow_abbrev = False
+    return parser

@@ -130,8 +130,8 @@ def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
 
 
 def _of_forecasts(root: Path, repository: Repository) -> Iterator[Breach]:
-    """What was forecast before its runs: by a known commit, before the first of them, and after the compressors of the
-    folder were timed.
+    """What was forecast before its runs: by a known commit, before the first of them, and after the compressors were
+    timed that it rests on.
     """
     for path in _below(root, forecast.FILE):
         try:
@@ -145,7 +145,9 @@ def _forecast(folder: Path, repository: Repository) -> list[Broken]:
     before, found = forecast.load(folder), []
     assert before is not None
     began = [at for run in recorded.directly_below(folder) if (at := moment(run.has("environment", "utc")))]
-    timed = moment(Rates(rates).utc) if (rates := folder / RATES).is_file() and "rates" in before.given else None
+    timed = moment(before.given.get("rates_utc"))
+    if "rates_utc" not in before.given and "rates" in before.given and (rates := folder / RATES).is_file():
+        timed = moment(Rates(rates).utc)  # older files do not say it
     if before.changed:
         found.append(Broken("commit", f"{before.commit[:10]} with changes"))
     elif not repository.knows(before.commit):

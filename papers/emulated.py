@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from papers.launched import Trained
+from papers.launched import Trained, refuse_set, rows_keys
 from papers.runner import RESULTS, Launch, Part, measure
 from papers.trainings import Training
 from wirebench.errors import UserError
@@ -33,7 +33,7 @@ class Turns:
         add("--config", type=Path, metavar="FILE", help="what is trained (the part's own)")
         add("--hosts", type=int, help="hosts of one worker each (the part's own)")
         add("--link", metavar="RATE", help="rate of every host's link (the part's own)")
-        add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all runs")
+        add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="further settings, of all runs")
         add("--out", type=Path, metavar="FOLDER", help="where the results go, by part (results)")
 
     def run(self, options: argparse.Namespace, launch: Launch) -> list[str]:
@@ -45,6 +45,7 @@ class Turns:
         for label in options.rows or ():
             if label not in labels:
                 raise UserError(f"--rows: no {label!r}; {suggest(label, labels)}")
+        refuse_set(options.set, {"output.dir", *rows_keys(chosen, options.rows)}, ", ".join(options.parts))
         runs: dict[Path, list[Training]] = {}
         for part in chosen:
             folder = options.out / Path(part.folder).name if options.out else RESULTS / part.folder

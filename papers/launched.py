@@ -18,7 +18,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -267,18 +267,24 @@ def _refuse_unusable(parts: Parts, options: argparse.Namespace) -> None:
             raise UserError(f"--machines: {host!r}: names alone; their ranks are the layout's")
     if len(set(options.machines)) < len(options.machines):
         raise UserError(f"--machines: one is named twice: {' '.join(options.machines)}")
-    given = [word.partition("=")[0] for word in options.set]
+    refuse_set(options.set, {*RESERVED, *rows_keys(parts.values())}, ", ".join(parts))
+
+
+def refuse_set(words: Sequence[str], own: Collection[str], names: str) -> None:
+    """UserError where --set gives a key twice, or one of `own`, which the runs of `names` set themselves."""
+    given = [word.partition("=")[0] for word in words]
     for key in given:
         if given.count(key) > 1:
             raise UserError(f"--set: {key}: is given twice")
-        if key in RESERVED or key in _rows_keys(parts):
-            raise UserError(f"--set: {key}: is what the runs of {', '.join(parts)} differ in, or where they lie")
+        if key in own:
+            raise UserError(f"--set: {key}: is what the runs of {names} differ in, or where they lie")
 
 
-def _rows_keys(parts: Parts) -> set[str]:
-    """Keys that a row has of its own."""
-    trained = [part for part in parts.values() if isinstance(part, Trained)]
-    return {word.partition("=")[0] for part in trained for _, words in part.rows.values() for word in words}
+def rows_keys(parts: Iterable[Trained | Timed], labels: Collection[str] | None = None) -> set[str]:
+    """Keys that a row has of its own; labels: of these rows alone."""
+    trained = [part for part in parts if isinstance(part, Trained)]
+    rows = [row for part in trained for label, row in part.rows.items() if labels is None or label in labels]
+    return {word.partition("=")[0] for _, words in rows for word in words}
 
 
 def matches(run: NotedRun, composition: Composition) -> bool:

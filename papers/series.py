@@ -24,7 +24,7 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, name
             raise UserError(f"--{key}: {folder}: is no folder; expected {INPUTS[key]}")
     failed: list[str] = []
     names = names or available()
-    parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}
+    parts = {name: list(_given(name, _parts(name, quick), inputs)) for name in names}
     left = sum(part.minutes for those in parts.values() for part in those)
     for number, name in enumerate(names, 1):
         for part in parts[name]:
@@ -38,6 +38,14 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch, name
                 failed.append(name)
             left -= part.minutes
     return failed
+
+
+def _parts(name: str, quick: bool) -> Sequence[Part]:
+    """The study's series; UserError for a study of the user's own that has none."""
+    runs = Study(name).runs
+    if not hasattr(runs, "series"):
+        raise UserError(f"{name}: its run.py has no series(quick); `wirebench study {name} run` makes its runs")
+    return runs.series(quick)
 
 
 def _given(name: str, parts: Iterable[Part], inputs: Mapping[str, Path | None]) -> Iterator[Part]:

@@ -138,6 +138,12 @@ def test_the_study_runs_and_judges(mine: Path, capsys: pytest.CaptureFixture) ->
 
 
 @pytest.mark.usefixtures("mine")
+def test_all_studies_runs_need_a_series(capsys: pytest.CaptureFixture[str]) -> None:
+    assert study.main(["run", "mine.fewer_bytes"], lambda command: 1) == 2
+    assert "mine.fewer_bytes: its run.py has no series(quick)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("mine")
 def test_the_compressor_keeps_the_contract() -> None:
     variant = ("mine.cyclic", {"density": 0.1})
     contract.test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, "ring", range(1, 10))

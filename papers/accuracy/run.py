@@ -26,6 +26,7 @@ from papers.accuracy import classics, modern, report, rows
 from papers.accuracy.curve import curve_of
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import GPT, TASKS, USUAL
+from papers.launched import refuse_set
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from papers.trainings import Training
 from wirebench.config import loader
@@ -46,7 +47,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (the task's: 0, 1, ...)")
     add("--density", type=float, default=0.01, help="of sparse methods on CIFAR-10 (%(default)s)")
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
-    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, default=RESULTS, metavar="FOLDER", help="for example FOLDER/today/gpt (results)")
 
 
@@ -125,6 +126,8 @@ def planned(options: argparse.Namespace, task: Task) -> list[Training]:
     more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
     data = (f"data.root={options.data}",) if task.data else ()
     methods = task.known(options.methods, options.density)
+    own = {word.partition("=")[0] for method in methods for word in method.overrides}
+    refuse_set(options.set, {"train.seed", "data.root", "output.dir", *own}, task.name)
     return [
         Training(
             f"{method.label.replace(' ', '-')}-{seed}", method.label, None, Path(task.config),

@@ -103,8 +103,8 @@ class Worlds:
         """Make what is missing."""
         again = ["--again"] if self.is_there(out) else []
         command: Command = [sys.executable, "-m", "papers.failures.hosts", "--engine", self.engine, *again]
-        launch([*command, "--seed", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)])
-        return self.is_there(out)
+        words = ["--seed", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)]
+        return launch([*command, *words]) == 0 and self.is_there(out)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from papers.planner.forecast import (
     BEST,
@@ -27,7 +28,7 @@ from papers.planner.forecast import (
     composition,
     signed,
 )
-from papers.runner import ROOT
+from papers.runner import ROOT, within
 from papers.trainings import OwnCluster, Training
 from wirebench import compressors
 from wirebench.compose.resolve import PLAIN_SGD, resolve
@@ -47,6 +48,7 @@ from wirebench.topology.tree import Topology
 
 CONSTANTS = ROOT / "results" / "prediction"
 LINKS = ROOT / "results" / "break_even" / "2x1gbit.toml"
+MEASURED_AT = "1gbit"
 COUNT = 10
 """The planner's best compositions of each cluster."""
 FACTORS = (0.85, 1.15)
@@ -58,9 +60,20 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--machine", type=Path, metavar="FOLDER", help="of runs of this machine, with outside.json (`report --fit`) "
         "and rates.jsonl (`wirebench bench compressors`) beside them (results/prediction)")  # fmt: skip
-    add("--topology", type=Path, default=LINKS, metavar="FILE", help="of the emulated hosts of break-evens, by "
+    add("--topology", type=Path, metavar="FILE", help="of the emulated hosts of break-evens, by "
         "`wirebench fit` (results/break_even/2x1gbit.toml)")  # fmt: skip
-    add("--measured-at", default="1gbit", metavar="RATE", help="what their links were shaped to then (%(default)s)")
+    add("--measured-at", metavar="RATE", help=f"what their links were shaped to then ({MEASURED_AT})")
+
+
+def links(options: argparse.Namespace) -> str:
+    """The file of --topology, as commands name it."""
+    path: Path = options.topology or LINKS
+    return within(path.resolve()) if path.exists() else str(path)
+
+
+def measured_at(options: argparse.Namespace) -> str:
+    """The rate of --measured-at."""
+    return options.measured_at or MEASURED_AT
 
 
 class KnownMachine:
@@ -72,6 +85,11 @@ class KnownMachine:
     def __init__(self, folder: Path) -> None:
         self.constants, self.rates = folder.resolve() / ranges.NAME, rates_of(folder)
         self.fitted = ranges.machine(self.constants)
+
+    def signed(self, kind: str, rows: Sequence[Expected], **given: Any) -> Forecast:
+        """The forecast, signed, with what it rests on: the constants, the file of rates, and when that was measured."""
+        given = {"rates": within(self.rates.path.resolve()), "rates_utc": self.rates.utc, **given}
+        return signed(kind, rows, self.constants, **given)
 
     def row(self, training: Training, whole: bool = False) -> Expected:
         """The forecast of a run's step, from the trace, the links' rate, and the copies that its compressor takes.
@@ -137,7 +155,7 @@ class Listed(Experiment):
         if not self.before:
             return None
         rows = [machine.row(self.training(name, name, 0), whole=True) for name in self.named]
-        return signed(LISTED, rows, machine.constants)
+        return machine.signed(LISTED, rows)
 
     def training(self, name: str, composed: str, turn: int) -> Training:
         """See Experiment; it has no turn."""
@@ -175,7 +193,7 @@ class TenBest(Experiment):
         for each in sorted(advices, key=untrained)[:COUNT]:
             composed = ClusterComposition(self.hosts, self.link, each.scheduler, each.compressor, each.collective)
             rows.append(_row(composed.name, each.found.step.seconds, each.between))
-        return signed(BEST, rows, machine.constants)
+        return machine.signed(BEST, rows)
 
 
 @dataclass(frozen=True)
@@ -193,18 +211,18 @@ class Sides(Experiment):
 
     def forecast(self, machine: KnownMachine, options: argparse.Namespace) -> Forecast:
         """See Experiment; UserError for a compressor without a break-even."""
-        topology = topology_file.resolve(str(options.topology))
-        shaped = parse_rate(options.measured_at, "--measured-at")
+        path = options.topology or LINKS
+        topology, shaped = topology_file.resolve(str(path)), parse_rate(measured_at(options), "--measured-at")
         if len(topology.machines) != topology.size:
-            raise UserError(f"--topology: {options.topology} has hosts of several ranks; needs one rank a host")
+            raise UserError(f"--topology: {path} has hosts of several ranks; needs one rank a host")
         if not all(branch.links for branch in topology.branches.values()):
-            raise UserError(f"--topology: {options.topology} has no link speeds; `wirebench fit` measures them")
+            raise UserError(f"--topology: {path} has no link speeds; `wirebench fit` measures them")
         own = gbit_of(topology)
 
         def at(gbit: float | None) -> Topology:
             return topology if gbit is None else presets.rescaled(topology, gbit / own)
 
-        adviser = machine.adviser(self.config, at, None, error_of(options))
+        adviser = machine.adviser(self.config, at, None, error_of(argparse.Namespace(topology=path)))
         limits, rows = {}, []
         for name in self.compressors:
             limits[name] = limit = adviser.break_even(name)
@@ -218,8 +236,8 @@ class Sides(Experiment):
                     composed = ClusterComposition(topology.size, link, best.scheduler, each, best.collective)
                     row = _row(f"{name}-{factor:g}-{which}", best.expected_seconds, best.between)
                     rows.append(replace(row, composition=composed.name))
-        given = {"topology": str(options.topology), "links_measured_at": options.measured_at, "break_even_gbit": limits}
-        return signed(SIDES, rows, machine.constants, **given)
+        given = {"topology": links(options), "links_measured_at": measured_at(options), "break_even_gbit": limits}
+        return machine.signed(SIDES, rows, **given)
 
 
 def _row(name: str, seconds: float, between: Between) -> Expected:
@@ -298,7 +316,7 @@ class MethodsOrder(Experiment):
             except UserError as error:
                 print(f"{label}: is not forecast: {error}", file=sys.stderr)
         rows.sort(key=lambda row: Between(row.low or 0.0, row.high or 0.0).expected(row.seconds))
-        return signed(ORDER, rows, machine.constants)
+        return machine.signed(ORDER, rows)
 
 
 def listed(path: Path, before: bool = True) -> Listed:

@@ -81,8 +81,9 @@ class Scored:
         if not self.folder.is_dir() and recorded.at(self.folder) is None:
             raise UserError(f"{self.folder}: is no folder")
         before = {} if self.forecast is None else {row.name: row for row in self.forecast.rows}
+        since = self.forecast.at if self.forecast else None
         for run in recorded.below(self.folder):
-            if run.record.get("prediction"):
+            if run.record.get("prediction") and (not since or _began(run) >= since):
                 inside = str(run.folder.relative_to(self.folder))
                 name = self.folder.resolve().name if inside == "." else inside
                 seconds = run.record["prediction"]["measured_seconds"]

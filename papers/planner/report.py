@@ -2,7 +2,8 @@
 
 wirebench study planner report                               of all experiments, and lists
 wirebench study planner report results --print               of any runs of several processes: what they forecast
-wirebench study planner report --fit results/prediction      also what the simulator says of each run, from outside:
+wirebench study planner report --fit results/prediction results/prediction-100
+                                                             also what the simulator says of each run, from outside:
                                                              the first folder gets the constants (outside.json)
 """
 
@@ -25,6 +26,7 @@ from papers.planner.outside import Outside, OutsideRun, from_outside
 from papers.planner.repeats import STEADY, another_time, repeats_to, steady
 from papers.rows import size
 from papers.runner import RESULTS, ROOT
+from wirebench.errors import UserError
 from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure
 from wirebench.planner import ranges
@@ -71,6 +73,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One page for each folder."""
+    if options.fit and not options.folders:
+        raise UserError("--fit: which folders? The first one gets the constants (results/prediction)")
     lists: dict[Path, Outside] = {}
     found = []
     for folder in _folders(options):

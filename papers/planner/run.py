@@ -18,7 +18,7 @@ from pathlib import Path
 
 from papers.planner import experiments, forecast
 from papers.planner.experiments import CONSTANTS, EXPERIMENTS, FORTY, Experiment, KnownMachine
-from papers.planner.forecast import FILE, Forecast
+from papers.planner.forecast import FILE, SIDES, Forecast
 from papers.runner import RESULTS, Launch, Part, measure, within
 from papers.trainings import Training
 from wirebench.errors import UserError
@@ -91,14 +91,29 @@ def _forecast(experiment: Experiment, out: Path, options: argparse.Namespace) ->
     if before is None:
         made = experiment.forecast(KnownMachine(folder), options)
         if made is not None:
-            if not options.again and recorded.directly_below(out):
-                raise UserError(f"{out}: has runs, and nothing was forecast before them; --out names another folder")
+            if recorded.directly_below(out):
+                _refuse_disowning(out, options)
             check_outputs(out=out / FILE)
             forecast.save(out, made)
         return made
-    if options.machine and (asked := within(folder.resolve() / ranges.NAME)) != before.constants:
-        raise UserError(
-            f"--machine: {out / FILE} rests on {before.constants}, not {asked}; --again forecasts and runs all of it "
-            "anew, --out names another folder"
-        )
+    asked: dict[str, tuple[str | None, str]] = {"machine": (before.constants, within(folder.resolve() / ranges.NAME))}
+    if before.kind == SIDES:
+        # Older files name the topology where others name the constants.
+        asked["topology"] = before.given.get("topology", before.constants), experiments.links(options)
+        asked["measured_at"] = before.given.get("links_measured_at"), experiments.measured_at(options)
+    for name, (then, now) in asked.items():
+        if getattr(options, name) is not None and then != now:
+            raise UserError(
+                f"--{name.replace('_', '-')}: {out / FILE} rests on {then}, not {now}; --again forecasts and runs all "
+                "of it anew, --out names another folder"
+            )
     return before
+
+
+def _refuse_disowning(out: Path, options: argparse.Namespace) -> None:
+    """UserError where runs that are there would be older than their forecast, and not all be made anew."""
+    if not options.again:
+        raise UserError(f"{out}: has runs, and nothing was forecast before them; --out names another folder")
+    fewer = {"--predict-only": options.predict_only, "--first": options.first, "--turns": options.turns != TURNS}
+    for option in (option for option, given in fewer.items() if given):
+        raise UserError(f"{option}: not with --again: {out} has runs, and a new forecast needs all of them anew")

@@ -213,6 +213,8 @@ def test_a_method_that_diverges_has_a_row(tmp_path: Path) -> None:
         (["--link", "fast"], "fast"),
         (["--config", "configs/tables/none.toml"], "none.toml: cannot be read"),
         (["--set", "train.epoch=3"], "train.epoch: no such key"),
+        (["--set", "data.pad=1", "--set", "data.pad=2"], "--set: data.pad: is given twice"),
+        (["--set", "compressor.name=none"], "--set: compressor.name: is what the runs of"),
         (["--rows", "dense", "DDP", "--set", "collective.name=ring"], "DDP: scheduler.name: 'native' is"),
     ],
 )

@@ -95,6 +95,10 @@ def test_drift_is_shown_where_it_is(tmp_path: Path) -> None:
         (["gs_sgd", "report", "--runs", "nowhere"], "nowhere: has no MODEL/METHOD-TURN of gs_sgd and a rival"),
         (["mg_wfbp", "report", "x", "--dir", "y"], "--dir: the report of runs stands in their folder"),
         (["gs_sgd", "run", "--turns", "0"], "--turns: must be positive"),
+        (["gs_sgd", "run", "--quic"], "--quic: no such option; did you mean '--quick'"),
+        (["run", "gs_sgd", "--quic"], "--quic: no such option; did you mean '--quick'"),
+        (["gs_sgd", "run", "--quick", "--turns", "2"], "--turns: not with --quick"),
+        (["gs_sgd", "run", "--quick", "iwp"], "unrecognized arguments: iwp"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,6 +233,10 @@ def test_compressors_are_timed_before_what_rests_on_that(results: Path) -> None:
             "given": {"rates": "rates.jsonl"}, "utc": "1970-01-01T00:00:00+00:00"}  # fmt: skip
     (folder / "forecast.json").write_text(json.dumps(told))
     assert [breach.rule for breach in breaches(results, KNOWN)] == ["predicted"]
+    for utc, rules in (("1969-12-31T00:00:00+00:00", []), ("1970-01-02T00:00:00+00:00", ["predicted"])):
+        given = {"rates": "elsewhere/rates.jsonl", "rates_utc": utc}
+        (folder / "forecast.json").write_text(json.dumps(told | {"given": given}))
+        assert [breach.rule for breach in breaches(results, KNOWN)] == rules
 
 
 def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:

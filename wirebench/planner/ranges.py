@@ -132,7 +132,7 @@ def table(path: Path = SHIPPED) -> dict[str, Any]:
         content: dict[str, Any] = json_of(path.read_text(encoding="utf-8"))
         return content
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; `{WRITER}` writes it") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}; `{WRITER} {path.parent}` writes it") from error
     except ValueError as error:
         raise UserError(f"{path}: is not what `{WRITER}` writes: {error}") from error
 

@@ -51,6 +51,7 @@ class Rates:
 
     A method that was measured with several options counts with the fewest.
 
+    path              the file
     workers           world size of the measurement
     device            the GPU's name where one was measured, else ""
     bytes_per_second  memory traffic of a copy of the largest vector there, read and written
@@ -59,6 +60,7 @@ class Rates:
 
     def __init__(self, path: Path = SHIPPED) -> None:
         measured = compressor_results.load(path)
+        self.path = path
         self.workers = int(measured.header["workers"])
         self.device = str(measured.header.get("device") or "")
         if not measured.cells:

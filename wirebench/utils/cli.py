@@ -44,7 +44,8 @@ class VerbParser(argparse.ArgumentParser):
         known = [option for option in self._option_string_actions if option.startswith("--")]
         for word in words:
             option = word.partition("=")[0]
-            if word.startswith("--") and " " not in option and not any(each.startswith(option) for each in known):
+            meant = [each for each in known if each == option or (self.allow_abbrev and each.startswith(option))]
+            if word.startswith("--") and " " not in option and not meant:
                 raise UserError(f"{option}: no such option; {nearest(option, known)}see --help")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -198,6 +198,15 @@ def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, im
     assert fake.started == ["topk-0", "topk-0"]
 
 
+def test_what_the_methods_set_themselves_is_not_set_for_all(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--out", str(tmp_path), "--data", str(images), "--methods", "topk", "--seeds", "0"]
+    for words in (["compressor.name=none"], ["train.seed=3"], ["train.epochs=2", "--set", "train.epochs=3"]):
+        assert run([*arguments, "--set", *words], verb.nothing) == 2
+        assert f"--set: {words[0].partition('=')[0]}: is " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -11,6 +11,7 @@ import pytest
 from papers.claim import Verdict
 from papers.committed import breaches
 from papers.failures import faults, worlds
+from papers.failures import run as failures_run
 from papers.failures.report import CLAIMS, Measured
 from papers.runner import Command
 from tests.papers import records, verb
@@ -267,3 +268,9 @@ def test_run_makes_what_is_missing_a_chunk_at_a_time(tmp_path: Path, monkeypatch
     assert run(["--out", str(tmp_path / "failures"), *set_aside], verb.nothing) == 2
     assert (tmp_path / "failures/elastic.jsonl").exists(), "nothing is set aside where something would fail"
     assert "the part worlds needs root" in capsys.readouterr().err
+
+
+def test_worlds_that_failed_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = failures_run.Worlds("torch", 0, tmp_path)
+    monkeypatch.setattr(failures_run.Worlds, "is_there", lambda *_: True)
+    assert not cell.make(tmp_path, lambda command: 1) and cell.make(tmp_path, lambda command: 0)

@@ -197,6 +197,14 @@ def test_what_ran_before_the_forecast_or_diverged_does_not_count(tmp_path: Path)
         Scored(folder)
 
 
+def test_of_a_list_too_what_ran_before_the_forecast_does_not_count(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        put(tmp_path, name, predicted(0.2, 0.21))
+    save(tmp_path, LISTED, [Expected("2x1gbit-wfbp-none-native", 0.2)])
+    change(tmp_path / "a", *BEGAN, value="2026-01-01T23:59:59+00:00")
+    assert [line.row.label for line in Scored(tmp_path).lines] == ["b"]
+
+
 def sides(folder: Path, **turns: Sequence[tuple[float, float]]) -> Path:
     """Runs of topk below and above a break-even of 2 Gbit/s, dense and compressed."""
     rows = []
@@ -466,6 +474,7 @@ def test_too_few_runs_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     fails(main([str(tmp_path / "none")]), f"{REPORT}: {tmp_path / 'none'}: is no folder")
     put(tmp_path, "a", predicted(0.2, 0.21))
     fails(main([str(tmp_path), "--fit"]), "--fit: " + f"{tmp_path}: needs 4 replayed runs of emulated clusters, has 1")
+    fails(main(["--fit"]), "--fit: which folders?")
     cells = ROOT / "results" / "break_even" / "2x1gbit.jsonl"
     fails(verbs.verb("fit")([str(cells), "--runs", str(tmp_path)]), f"--runs: {tmp_path}: needs 4 replayed runs of")
     assert report.committed() == [[]]

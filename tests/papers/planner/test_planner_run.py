@@ -24,6 +24,7 @@ from wirebench.planner.candidate import WORTHWHILE
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.resimulated import RATES
 from wirebench.record import recorded
+from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry import environment
 from wirebench.topology import presets, topology_file
 from wirebench.topology.rates import parse_rate
@@ -109,6 +110,9 @@ def test_a_list_is_forecast_before_it_is_run(tmp_path: Path, machine: Path, fake
     assert run(words, fake) == 0
     assert len(fake.commands) == 2 and forecast.load(tmp_path / "out") == before, "they are there already"
     fails(run([*words, "--machine", str(CONSTANTS)], fake), f"{FILE} rests on {machine / ranges.NAME}, not results/")
+    for more in (["--predict-only"], ["--first", "1"], ["--turns", "1"]):
+        fails(run([*words, "--again", *more], fake), f"{more[0]}: not with --again: ")
+    assert forecast.load(tmp_path / "out") == before
     fails(run(write(tmp_path, "2x1gbit-wfbp-none-native"), fake), "does not forecast 2x1gbit-wfbp-none-native; --out")
     (tmp_path / "out" / FILE).unlink()
     fails(run(words, fake), "has runs, and nothing was forecast before them; --out names another folder")
@@ -175,7 +179,9 @@ def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path, fake: Fake) 
     assert places == sorted(places)
 
 
-def test_both_compositions_run_on_both_sides(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_compositions_run_on_both_sides(
+    tmp_path: Path, fake: Fake, fails: Fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, name = tmp_path / "hosts.toml", "break_even/vgg16_epyc"
     topology_file.save(presets.cluster(presets.Network(1e-4, 0.9e9 / 8, "made up"), 3), path, "made up", fit={})
     monkeypatch.setitem(EXPERIMENTS, name, experiments.Sides(experiments.VGG_SLOW, (), ("topk",)))
@@ -194,6 +200,11 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, fake: Fake, monkeyp
     assert len(fake.commands) == 4 and "compressor.name=none" in fake.commands[0]
     assert "compressor.name=topk" in fake.commands[1] and "density" not in fake.commands[1], "its own density"
     assert f"collective.name={before.rows[1].composed.collective}" in fake.commands[1]
+    fails(
+        run([*words[:-2], "--topology", str(CONSTANTS)], fake),
+        f"--topology: {tmp_path / name / FILE} rests on {path}, ",
+    )
+    fails(run([*words, "--measured-at", "2gbit"], fake), "rests on 1gbit, not 2gbit; --again")
     assert verb.report("planner")([str(tmp_path / name)]) == 2, "the stand-in's runs are of other links"
 
 
@@ -238,6 +249,8 @@ def test_methods_are_forecast_before_the_first_run(
     assert run(words, fake) == 0
     before = forecast.load(tmp_path / PART)
     assert before is not None and before.kind == ORDER and set(before.names) == METHODS.keys()
+    timed = {"rates": f"results/prediction/{RATES}", "rates_utc": Rates(CONSTANTS / RATES).utc}
+    assert before.given == timed and timed["rates_utc"]
     expected = [(row.low or 0) + 4 * row.seconds + (row.high or 0) for row in before.rows]
     assert expected == sorted(expected) and before.names[0] == "streaming_diloco"
     assert len(fake.commands) == 2 and "--hosts 4 --link 1gbit" in fake.commands[0]
