@@ -6,8 +6,7 @@ if __name__ != "wirebench.schedulers":
 from typing import Any
 
 from wirebench.config.plugins import Plugins
-from wirebench.errors import UserError
-from wirebench.exchange.scheduler import Scheduler
+from wirebench.exchange.scheduler import Scheduler, refuse_without_driver
 
 PLUGINS = Plugins("wirebench.schedulers", "scheduler", aliases={"sync_easgd": "single"})
 
@@ -20,13 +19,5 @@ def available() -> list[str]:
 def build(name: str, **options: Any) -> Scheduler:
     """The scheduler `name` with its options."""
     made: Scheduler = PLUGINS.build(name, **options)
-    check(made, name)
+    refuse_without_driver(made, name)
     return made
-
-
-def check(scheduler: object, name: str) -> None:
-    """UserError for an object that names no driver, as schedulers of version 0.1."""
-    if not hasattr(scheduler, "driver"):
-        raise UserError(
-            f"scheduler.name: {name!r} has no driver: its base is Scheduler (wirebench/exchange/scheduler.py)"
-        )

@@ -55,9 +55,10 @@ def test_the_image_runs_as_an_ordinary_user(target):
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_no_compiler_is_installed_in_the_image(target):
+    """But the one with which Triton builds the launcher of its kernels, on a GPU."""
     runs = [rest for word, rest in instructions(target) if word == "RUN"]
     found = {name for name in COMPILERS for rest in runs if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rest)}
-    assert not found
+    assert found == ({"gcc", "python3-dev"} & set(COMPILERS) if target == "gpu" else set())
     assert "compilers" in STAGES and any("g++" in rest for _, rest in instructions("compilers"))
 
 

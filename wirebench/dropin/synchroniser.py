@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wirebench import collectives, schedulers
+from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, attach
 from wirebench.dropin import optimizer_watch, usage
@@ -38,7 +38,7 @@ from wirebench.dropin.usage import (
 )
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
-from wirebench.exchange.scheduler import Scheduler
+from wirebench.exchange.scheduler import Scheduler, refuse_without_driver
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 from wirebench.gradient.flat import refuse_sparse
@@ -77,7 +77,7 @@ def synchronise(
     """
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
     refuse_kinds(scaler, collective)
-    schedulers.check(scheduler, type(scheduler).__name__)
+    refuse_without_driver(scheduler, type(scheduler).__name__)
     method, driver = conformance.method_of(compressor), scheduler.driver
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or driver.collective)

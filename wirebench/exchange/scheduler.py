@@ -43,3 +43,11 @@ def refuse_groups(compressor: Method, name: str, scheduler: str, groups: Sequenc
             f"scheduler.name: {scheduler!r} cuts the model into {len(groups)} buckets, but "
             f"{name!r} needs it whole: {compressor.whole_model}; single sends one message"
         )
+
+
+def refuse_without_driver(scheduler: object, name: str) -> None:
+    """UserError for an object that names no driver, as schedulers of version 0.1."""
+    if not hasattr(scheduler, "driver"):
+        raise UserError(
+            f"scheduler.name: {name!r} has no driver: its base is Scheduler (wirebench/exchange/scheduler.py)"
+        )

@@ -28,8 +28,9 @@ def full(tmp_path: Path) -> Path:
     for turn in (0, 1):
         for name, seconds in {"ring": 10.0, "native": 9.0, "blueconnect": 10.0, "flexreduce": 8.0}.items():
             put_run(tmp_path, "2+3", name, turn, seconds=seconds + turn)
-    note = {"link": "100mbit", "launch": "wirebench cluster run -- python train.py"}
-    (tmp_path / "end_to_end" / "2+3" / "cluster.json").write_text(json.dumps(note))
+    note = json.dumps({"link": "100mbit", "launch": "wirebench cluster run -- python train.py"})
+    for run in (tmp_path / "end_to_end" / "2+3").iterdir():
+        (run / "note.json").write_text(note)
     return tmp_path
 
 
