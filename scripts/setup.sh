@@ -231,8 +231,13 @@ install_horovod() {
         return
     fi
     with_horovod=0
-    "$venv/bin/python" -m pip --quiet uninstall --yes horovod >>"$log" 2>&1 || true
+    remove_horovod
     [ "${HOROVOD:-}" != 1 ] || exit 2
+}
+
+# One that was built for other packages would load, or not, and be taken for this environment's.
+remove_horovod() {
+    "$venv/bin/python" -m pip --quiet uninstall --yes horovod >>"$log" 2>&1 || true
 }
 
 check_imports() {
@@ -263,7 +268,7 @@ main() {
     rm -f "$stamp"
     : >"$log"
     install_packages
-    if [ "$with_horovod" = 1 ]; then install_horovod; fi
+    if [ "$with_horovod" = 1 ]; then install_horovod; else remove_horovod; fi
     check_imports
     fingerprint "$with_horovod" >"$stamp"
     if [ "$with_horovod" = 1 ]; then

@@ -1,5 +1,6 @@
 """What a scheduler is: a rule that cuts the model, and the driver that sends what it makes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from wirebench.gradient.contract import Method
 from wirebench.gradient.schedule import Cost, LayerCost
 
 
-class Scheduler:
+class Scheduler(ABC):
     """A pure rule, called at the start, again after profiling where it needs one, and by the simulator.
 
     needs_profile  the rule reads `backward_seconds` and `cost`
@@ -20,12 +21,12 @@ class Scheduler:
     needs_profile: ClassVar[bool] = False
     driver: ClassVar[type[Driver]] = Overlapped
 
+    @abstractmethod
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Contiguous groups of positions that cover `layers` (in backward order) in order.
 
         `cost(numel)` is the seconds of one exchange of that many elements; its start-up time is `cost(0)`.
         """
-        raise NotImplementedError
 
 
 def first_cut(scheduler: Scheduler, layers: Sequence[LayerCost]) -> tuple[list[range], bool]:
