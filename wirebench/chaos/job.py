@@ -240,10 +240,13 @@ class Job:
 
 
 def _is_rank(process: psutil.Process) -> bool:
-    """Whether a launcher's fork server has forked it; what it has started itself has other words."""
+    """Whether a launcher has started it: torchrun with a rank in its environment; ours by a fork server, which was
+    started without one.
+    """
     try:
         parent = process.parent()
-        return parent is not None and _is_forked(process) and _is_forked(parent)
+        forked = parent is not None and _is_forked(process) and _is_forked(parent)
+        return forked or (not _is_forked(process) and "RANK" in process.environ())
     except psutil.Error:
         return False
 
