@@ -1,0 +1,28 @@
+"""A bucket's exchange starts few kernels, however many layers the bucket has."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+from tests.compressors.kernels.launches import launches
+from wirebench import compressors
+from wirebench.compressors import kernels
+from wirebench.compressors.kernels import selection
+
+MOST = 12
+LEFT = {
+    "chunk_topk": 82, "clt_k": 35, "demo": 39, "dgc": 21, "fetch_sgd": 144, "gs_sgd": 82, "gtopk": 23, "iblt": 393,
+    "lion_sign": 18, "oktopk": 116, "randomk": 26, "sketched_sgd": 41, "terngrad": 14, "threshold": 23, "topk": 19,
+    "iwp": 480, "dion": 200,
+}  # fmt: skip
+"""Compressors that start more, and how many; that of some depends on the layers."""
+
+
+@pytest.mark.parametrize("name", compressors.available())
+def test_an_exchange_starts_few_kernels_however_many_layers(name, monkeypatch):
+    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    monkeypatch.setattr(selection, "PROGRAMS", 1)
+    monkeypatch.setattr(selection, "TILE", 4096)
+    few, many = (launches(monkeypatch, name, [(8, 6) if i % 3 else (5,) for i in range(n)]) for n in (16, 48))
+    assert many.total() <= LEFT.get(name, MOST), many
+    assert few == many or name in LEFT, many - few
