@@ -1,10 +1,15 @@
 """Figures: labels that do not overlap, one colour a name, axes, and files that are the same for the same figure."""
 
+import io
 import itertools
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import vl_convert
+from PIL import Image
 
 from papers.page import Page
 from tests import charts
@@ -14,6 +19,7 @@ from wirebench.figures import colours, files
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.labels import BROAD, GAP, apart
+from wirebench.figures.smaller import smaller
 from wirebench.figures.style import Axis, Figure, Panel, around, finished, grid, log_values, panels_of, wrapped
 
 
@@ -158,6 +164,20 @@ def test_an_svg_says_which_chart_it_shows(tmp_path: Path) -> None:
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     path.write_text(drawn.replace("#222", "#223", 1) if "#222" in drawn else drawn.replace("0", "1", 1))
     assert not files.shows(path, crowded(3))
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_file_s_svg_is_smaller_and_shows_the_same_picture(count: int) -> None:
+    drawn = vl_convert.vegalite_to_svg(json.dumps(files.specification(crowded(count))), vl_version=files.VEGA_LITE)
+    less = smaller(drawn)
+    assert len(less) < len(drawn) / 2
+    assert less.count("<title") == drawn.count("<title") and 'aria-label="X-axis titled' in less
+    one, other = (
+        np.asarray(Image.open(io.BytesIO(vl_convert.svg_to_png(each))).convert("L"), int) for each in (drawn, less)
+    )
+    # An edge that moves by less than a hundredth of a pixel may change how a renderer smooths it.
+    difference = np.abs(one - other)
+    assert difference.max() < 100 and (difference > 8).mean() < 5e-3
 
 
 def test_a_table_whose_figure_is_another_is_named(tmp_path: Path) -> None:

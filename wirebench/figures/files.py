@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wirebench.errors import UserError
+from wirebench.figures.smaller import smaller
 from wirebench.figures.style import Figure
 from wirebench.utils import user_files
 from wirebench.utils.extras import Late
@@ -28,12 +28,6 @@ SHARP = 2
 MADE_OF = b"<!-- wirebench:chart %s %s -->\n"
 """The last line of an SVG: SHA-256 digests of the chart's specification, which identifies the chart, and of the file
 without this line, which detects a changed picture."""
-
-
-MARKS_LABEL = re.compile(
-    r'(<(?:path|text|line|rect)\b[^>]*?) aria-label="[^"]*" role="[^"]*" aria-roledescription="[^"]*"'
-)
-"""Of a mark: what a screen reader would say of each of a thousand. Axes and titles keep theirs."""
 
 
 def _png(spec: str) -> bytes:
@@ -78,7 +72,7 @@ def _finite(value: Any) -> Any:
 
 
 def _svg(spec: str) -> bytes:
-    return _stamped(_drawn(spec).encode(), _digest(spec.encode()))
+    return _stamped(smaller(_drawn(spec)).encode(), _digest(spec.encode()))
 
 
 def _pdf(spec: str) -> bytes:
@@ -86,11 +80,7 @@ def _pdf(spec: str) -> bytes:
 
 
 def _drawn(spec: str) -> str:
-    """The SVG; Vega counts its clip paths from process start on, here they are counted from 0."""
-    drawn = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
-    drawn = MARKS_LABEL.sub(r"\1", drawn)
-    numbers: dict[str, int] = {}
-    return re.sub(r'(?<=["#])clip(\d+)', lambda found: f"clip{numbers.setdefault(found[1], len(numbers))}", drawn)
+    return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
 
 
 KINDS: Mapping[str, Callable[[str], Any]] = {".png": _png, ".svg": _svg, ".pdf": _pdf}

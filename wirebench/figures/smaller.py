@@ -1,0 +1,127 @@
+"""A chart's SVG in a third of the bytes, with the same picture."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+SVG = "{http://www.w3.org/2000/svg}"
+PAINT = (
+    "fill", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity", "font-family", "font-size",
+    "font-style", "font-weight", "text-anchor",
+)  # fmt: skip
+"""Attributes that become one class of the style sheet."""
+UNSEEN = ("class", "aria-hidden", "aria-roledescription", "pointer-events", "version")
+"""Attributes that no viewer of a file shows or reads aloud."""
+DEFAULTS = {"opacity": "1", "font-weight": "normal", "font-style": "normal", "transform": "translate(0,0)"}
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
+TRANSLATED = re.compile(r"translate\(([^,()]+),([^,()]+)\)")
+OFTEN = 4
+"""A shape that is drawn at least as often is written once."""
+
+
+def smaller(svg: str) -> str:
+    """The SVG without what cannot be seen; coordinates have 2 decimals, paints and repeated shapes stand once.
+
+    It is for charts that Vega drew: no mark of theirs inherits a paint, but `fill="none"`.
+    """
+    ElementTree.register_namespace("", SVG[1:-1])
+    root = ElementTree.fromstring(svg)
+    _tidy(root)
+    _clips(root)
+    shapes = _shapes(root)
+    root[:] = [_classes(root), *([shapes] if len(shapes) else []), *root]
+    return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
+
+
+def _tidy(element: Element) -> None:
+    """Shorten an element's attributes, and drop what is unseen below it."""
+    for name in [name for name, value in element.attrib.items() if name in UNSEEN or DEFAULTS.get(name) == value]:
+        del element.attrib[name]
+    if element.tag != f"{SVG}g" or "aria-label" not in element.attrib:
+        # A screen reader gets the axes' and titles' labels, and not one for each of a thousand marks.
+        element.attrib.pop("aria-label", None)
+        element.attrib.pop("role", None)
+    if "stroke" not in element.attrib:
+        element.attrib.pop("stroke-width", None)
+    for name in ("d", "transform", "x", "y", "x2", "y2", "width", "height"):
+        if name in element.attrib:
+            element.set(name, NUMBER.sub(_rounded, element.attrib[name]))
+    if element.tag == f"{SVG}line":
+        _as_path(element)
+    kept: list[Element] = []
+    for child in element:
+        _tidy(child)
+        if child.tag == f"{SVG}g" and not child.attrib:
+            kept += list(child)
+        elif not _unseen(child):
+            kept.append(child)
+    element[:] = kept
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{round(float(found[0]), 2) + 0.0:.2f}".rstrip("0").rstrip(".")
+
+
+def _as_path(line: Element) -> None:
+    """A line from its `transform` to `x2`, `y2`, which is shorter as a path."""
+    found = TRANSLATED.fullmatch(line.attrib.pop("transform", "translate(0,0)"))
+    assert found is not None
+    line.tag = f"{SVG}path"
+    line.set("d", f"M{found[1]},{found[2]}l{line.attrib.pop('x2', '0')},{line.attrib.pop('y2', '0')}")
+
+
+def _unseen(element: Element) -> bool:
+    if element.tag == f"{SVG}g":
+        return len(element) == 0
+    if element.tag == f"{SVG}path":
+        painted = {element.get("fill", "none"), element.get("stroke", "none")} - {"none", "transparent"}
+        return not painted or not element.get("d") or element.get("opacity") == "0"
+    return False
+
+
+def _clips(root: Element) -> None:
+    """Keep one of equal clip paths. Vega counts them from process start on, here they are counted from 0."""
+    names: dict[str, str] = {}
+    contents: dict[bytes, str] = {}
+    for defs in root.iter(f"{SVG}defs"):
+        for clip in defs.findall(f"{SVG}clipPath"):
+            old = clip.attrib.pop("id")
+            content = ElementTree.tostring(clip)
+            if content in contents:
+                defs.remove(clip)
+            names[f"url(#{old})"] = contents.setdefault(content, f"clip{len(contents)}")
+            clip.set("id", contents[content])
+    for element in root.iter():
+        if "clip-path" in element.attrib:
+            element.set("clip-path", f"url(#{names[element.attrib['clip-path']]})")
+
+
+def _shapes(root: Element) -> Element:
+    """The definitions of shapes that are drawn often; the marks then use them."""
+    moved = [each for each in root.iter(f"{SVG}path") if TRANSLATED.fullmatch(each.get("transform", ""))]
+    often = [shape for shape, count in Counter(each.attrib["d"] for each in moved).items() if count >= OFTEN]
+    names = {shape: f"s{number}" for number, shape in enumerate(often)}
+    for each in moved:
+        if each.attrib["d"] in names:
+            at = TRANSLATED.fullmatch(each.attrib.pop("transform"))
+            assert at is not None
+            each.tag = f"{SVG}use"
+            each.attrib = {"href": f"#{names[each.attrib.pop('d')]}", "x": at[1], "y": at[2], **each.attrib}
+    defs = Element(f"{SVG}defs")
+    defs.extend(Element(f"{SVG}path", {"id": name, "d": shape}) for shape, name in names.items())
+    return defs
+
+
+def _classes(root: Element) -> Element:
+    """The style sheet: one class for each set of paints; the elements get its name."""
+    rules: dict[str, str] = {}
+    for element in root.iter():
+        paint = ";".join(f"{name}:{element.attrib.pop(name)}" for name in PAINT if name in element.attrib)
+        if paint:
+            element.set("class", rules.setdefault(paint, f"c{len(rules)}"))
+    style = Element(f"{SVG}style")
+    style.text = "".join(f".{name}{{{paint}}}" for paint, name in rules.items())
+    return style
