@@ -48,12 +48,34 @@ def test_one_job_at_a_time_and_in_order(background: Background) -> None:
 def test_an_error_is_raised_once_and_the_jobs_behind_it_are_left_out(background: Background) -> None:
     begun: list[int] = []
     ended = threading.Event()
-    background.submit(lambda: 1 / 0)
+    may_fail = threading.Event()
+
+    def fails() -> None:
+        assert may_fail.wait(LIMIT_SECONDS)
+        raise ZeroDivisionError
+
+    background.submit(fails)
     background.submit(lambda: begun.append(1), ended.set)
+    may_fail.set()
     with pytest.raises(ZeroDivisionError):
         background.wait()
     assert ended.is_set() and not begun
     background.wait()
+    background.submit(lambda: begun.append(2))
+    background.wait()
+    assert begun == [2]
+
+
+def test_a_job_behind_one_that_has_failed_is_refused_at_once(background: Background) -> None:
+    begun: list[int] = []
+    failed, ended = threading.Event(), threading.Event()
+    background.submit(lambda: 1 / 0, failed.set)
+    assert failed.wait(LIMIT_SECONDS)
+    with pytest.raises(ZeroDivisionError):
+        background.submit(lambda: begun.append(1), ended.set)
+    assert ended.is_set() and not background.busy() and not begun
+    with pytest.raises(ZeroDivisionError):
+        background.wait()
     background.submit(lambda: begun.append(2))
     background.wait()
     assert begun == [2]

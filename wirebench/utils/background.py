@@ -34,7 +34,13 @@ class Background:
         return bool(self._jobs) or self._turn.locked()
 
     def submit(self, job: Job, done: Job = nothing, wake: bool = True) -> None:
-        """Queue `job`; `done` is called after it, whatever became of it. Without `wake` it waits for `work_off`."""
+        """Queue `job`; `done` is called after it, whatever became of it. Without `wake` it waits for `work_off`.
+
+        Raises what an earlier job has raised, and then leaves this one out.
+        """
+        if self.error is not None:
+            done()
+            raise self.error
         if self._thread is None or not self._thread.is_alive():
             # A daemon, so that a disk or a network that does not answer keeps no process alive.
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -1,0 +1,107 @@
+"""The engines' own synchronisers: they average as ours do. Horovod's is in comm/test_hvd.py, inside its job."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.comm.processes import Ranks
+from tests.exchange.lanes import Net, Plain, check_gradients, images, loss_of, plain_gradients
+from wirebench.comm.engine import Engine
+from wirebench.errors import UserError
+from wirebench.exchange.builtin import DdpSync, builtin_sync
+
+SIZE = 2
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    ranks = Ranks(SIZE)
+    yield ranks
+    ranks.close()
+
+
+def synchroniser(model: nn.Module, bucket_cap_mb: float = 0.0, unused: tuple[str, ...] = ()) -> DdpSync:
+    engine = cast(Engine, SimpleNamespace(name="torch", device=torch.device("cpu")))
+    optimizer = torch.optim.SGD(model.parameters())
+    made = builtin_sync(engine, model, optimizer, bucket_cap_mb=bucket_cap_mb, accumulation=1, unused=unused)
+    assert isinstance(made, DdpSync)
+    assert made.optimizer is optimizer
+    return made
+
+
+def averages(bucket_cap_mb: float, parts: int) -> None:
+    """In every rank: two steps of DDP, each in `parts` micro-batches."""
+    model = Plain()
+    sync, rank = synchroniser(model, bucket_cap_mb), dist.get_rank()
+    for step in range(2):
+        sync.begin(step, 0)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        for number, few in enumerate(images(10 * step + rank, 8).chunk(parts)):
+            if number == parts - 1:
+                sync.enable_sync()
+            (loss_of(sync.module, few) / parts).backward()
+        sync.finish()
+        with sync.stepping():
+            check_gradients(model, plain_gradients([images(10 * step + each, 8) for each in range(SIZE)]))
+    sync.close()
+
+
+@pytest.mark.parametrize(("bucket_cap_mb", "parts"), [(0.0, 1), (1e-4, 1), (0.0, 4)])
+def test_ddp_averages(two, bucket_cap_mb, parts):
+    two.call(averages, bucket_cap_mb, parts)
+
+
+def only_the_last_micro_batch_is_sent() -> None:
+    """In every rank: before `arm` a gradient stays this rank's own."""
+    model = Plain()
+    sync, rank = synchroniser(model), dist.get_rank()
+    sync.begin(0, 0)
+    loss_of(sync.module, images(rank)).backward()
+    check_gradients(model, plain_gradients([images(rank)]))
+
+
+def test_ddp_waits_for_the_last_micro_batch(two):
+    two.call(only_the_last_micro_batch_is_sent)
+
+
+def runs_with_an_unused_parameter() -> None:
+    """In every rank: a parameter that takes no part stops nothing."""
+    model = Net()
+    sync, rank = synchroniser(model, unused=("odd",)), dist.get_rank()
+    for step in range(2):
+        sync.begin(step, 0)
+        sync.enable_sync()
+        loss_of(sync.module, images(rank)).backward()
+        sync.finish()
+        model.odd.grad = torch.zeros(2)  # DDP leaves it None
+        check_gradients(model, plain_gradients([images(each) for each in range(SIZE)]))
+
+
+def test_ddp_takes_models_with_unused_parameters(two):
+    two.call(runs_with_an_unused_parameter)
+
+
+def traffic_by_formula() -> None:
+    """In every rank: the log is one dense sum."""
+    model = Plain()
+    ((served,),) = synchroniser(model).take_logs()
+    dense = sum(parameter.nbytes for parameter in model.parameters())
+    assert (served.kind, served.plan) == ("Sum", "DistributedDataParallel")
+    assert (served.payload_bytes, served.value_bytes, served.wire_bytes) == (dense, dense, dense)
+
+
+def test_ddps_traffic_is_the_dense_rings(two):
+    # 2 (P - 1) / P of the gradient, which is all of it for two ranks.
+    two.call(traffic_by_formula)
+
+
+def test_virtual_workers_have_no_synchroniser_of_their_own():
+    engine = cast(Engine, SimpleNamespace(name="local"))
+    model = Plain()
+    with pytest.raises(UserError, match=r"^scheduler\.name: 'builtin' needs an engine with a synchroniser of its own"):
+        builtin_sync(engine, model, torch.optim.SGD(model.parameters()), bucket_cap_mb=0.0, accumulation=1, unused=())
