@@ -118,6 +118,8 @@ def test_no_file_is_in_both_splits_and_the_splits_do_not_move() -> None:
     assert 0.02 < sizes[1] / sum(sizes) < 0.1
     part = data.build("python_sources", length=64, train_bytes=100_000)
     assert part.test_size == whole.test_size
+    assert isinstance(part, sequences.ByteSequences) and isinstance(whole, sequences.ByteSequences)
+    assert part.digest != whole.digest, "the text that is used"
     assert bytes(_all(part, train=False)[:1000].tolist()) == bytes(_all(whole, train=False)[:1000].tolist())
 
 

@@ -51,6 +51,28 @@ def test_a_run_that_left_what_is_frozen_names_no_edition_and_breaks_the_rule_whe
     assert [each.rule for each in rules.broken({**record, "edition": named})].count("edition") == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "python", "kept"),
+    [
+        (None, "3.11.7", True),
+        (None, "3.12.1", False),
+        ("559ad13e4f160bee", "3.12.1", True),
+        ("0" * 16, "3.11.7", False),
+    ],
+)
+def test_a_text_of_another_python_is_no_text_of_the_edition(text, python, kept):
+    task = next(task for task in TASKS if task.text)
+    run = next(run.record for run in runs_of(task) if edition.kept(run.record) and run.composition.startswith("dense"))
+    record = {**copy.deepcopy(run), "edition": edition.kept(run)}
+    record["environment"]["versions"]["python"] = python
+    if text is not None:
+        record["samples"]["text"] = text
+    assert (edition.kept(record) is not None) == kept
+    [told] = [each.how for each in rules.broken(record) if each.rule == "edition"] or [None]
+    expected = f"samples.text is {text!r} (Python {python}), and 2026.12's gpt has '559ad13e4f160bee' (Python 3.11.7)"
+    assert told == (None if kept else expected)
+
+
 def test_a_link_of_another_rate_is_another_task():
     task = next(task for task in TASKS if "link_mbit" in task.frozen)
     record = copy.deepcopy(next(run.record for run in runs_of(task) if edition.kept(run.record)))

@@ -1,5 +1,7 @@
 """Sequences of bytes out of a long text, each with its bytes' successors as labels."""
 
+import functools
+import hashlib
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -42,6 +44,14 @@ class ByteSequences:
         self._on_device: dict[tuple[bool, torch.device], Tensor] = {}
         # A shift and the last label lie within the text.
         self.train_size, self.test_size = len(train) // length - 1, (len(test) - 1) // length
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of the training text that is used and the test text."""
+        both = hashlib.sha256()
+        for train in (True, False):
+            both.update(self._texts[train].numpy())
+        return both.hexdigest()[:16]
 
     @property
     def image_shape(self) -> tuple[int, ...]:

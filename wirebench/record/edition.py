@@ -22,6 +22,7 @@ class EditionTask(NamedTuple):
     seeds   its runs' seeds; empty where any seed will do
     turns   how often each composition is to be run; 0 where seeds count
     metric  the record's number, of which `dense` is dense training's mean and `target` where times are read, if any
+    text    the digest of the text that is trained on, which is made of the sources of this `python`; "" without one
     frozen  values by their place in the record's config, or by `world_size` and `link_mbit`
     """
 
@@ -35,6 +36,8 @@ class EditionTask(NamedTuple):
     turns: int = 0
     dense: float | None = None
     target: float | None = None
+    text: str = ""
+    python: str = ""
 
     def differences(self, record: Mapping[str, Any]) -> Iterator[str]:
         """Where the run left what is frozen, in words."""
@@ -42,6 +45,10 @@ class EditionTask(NamedTuple):
             found = _found(record, place)
             if found != value:
                 yield f"{place} is {found!r}, and {self.edition}'s {self.name} has {value!r}"
+        text, python = record.get("samples", {}).get("text"), record["environment"].get("versions", {}).get("python")
+        if self.text and (python != self.python if text is None else text != self.text):
+            known = f"{self.text!r} (Python {self.python})"
+            yield f"samples.text is {text!r} (Python {python}), and {self.edition}'s {self.name} has {known}"
         seed = _found(record, "train.seed")
         if self.seeds and seed not in self.seeds:
             yield f"train.seed is {seed!r}, and {self.edition}'s {self.name} has {', '.join(map(str, self.seeds))}"

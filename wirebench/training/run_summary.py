@@ -33,6 +33,8 @@ def setting(worker: Replica) -> dict[str, Any]:
     samples = {"train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset)}
     if labels_of(dataset) > 1:
         samples["tokens"] = labels_of(dataset)
+    if (digest := getattr(dataset, "digest", None)) is not None:
+        samples["text"] = digest
     return {"parameters": worker.flat.numel, "samples": samples}
 
 
