@@ -1,5 +1,6 @@
 """The engine's own collectives: NCCL's, Gloo's, MPI's or Horovod's. The default, and the peer of every plan."""
 
+from wirebench.collectives.plan import Collective
 from wirebench.collectives.rounds import ClusterShape
 from wirebench.topology.tree import Topology
 
@@ -14,3 +15,8 @@ class NativeCollective:
     def rounds(self, shape: ClusterShape) -> None:
         """Return None, as `plan` does."""
         return None
+
+
+def is_engines_own(collective: Collective) -> bool:
+    """Whether the engine's own all-reduce serves sums, and not a plan of ours."""
+    return isinstance(collective, NativeCollective)

@@ -16,6 +16,7 @@ from wirebench import collectives, compressors
 from wirebench.bench.compressors import parse_compressor
 from wirebench.bench.inputs import parse_size
 from wirebench.bench.turns import Bench
+from wirebench.collectives.native import is_engines_own
 from wirebench.compose.resolve import refuse_workers, resolve, scheduler_of
 from wirebench.config.loader import Config, overridden
 from wirebench.costmodel.request_cost import Pricer
@@ -178,22 +179,26 @@ class Other:
     def _step(
         self, config: Config, sizes: Sizes, seconds: Compressing, decoded: Compressing | None = None
     ) -> Simulated:
-        name = config.collective.name
-        pricer = Pricer(collectives.build(name), self._topology(config))
+        collective = collectives.build(config.collective.name)
+        pricer = Pricer(collective, self._topology(is_engines_own(collective)))
         return Simulator(self.trace, sizes, seconds, pricer, decoded, self.threads).step(self.scheduler)
 
-    def _topology(self, config: Config) -> Topology:
-        """The ranks on the run's link; `native` where the engine's own all-reduce serves sums, a round for each."""
+    def _topology(self, engines_own: bool) -> Topology:
+        """The ranks on the run's link; with `engines_own` the engine's own all-reduce serves sums, a round for each."""
         start, rate = self.link
         assert start is not None and rate is not None
-        native = config.collective.name == "native"
         # What the processor does in a call is in the start-up that the messages had.
         start = max(start - self.processor.call_seconds * self.processor.crowded(self.workers), 0.0)
         # An all-reduce of the engine's counts as one round, and is a ring.
-        each = start / (2 * (self.workers - 1)) if native and self.config.collective.name == "native" else start
+        each = start / (2 * (self.workers - 1)) if engines_own and self._was_engines_own else start
         here = max(int(rank.get("ranks_on_host", 1)) for rank in self.evidence.ranks)
         made = cluster(Network(each, rate, "the run's messages"), self.workers, here)
-        return replace(made, native=(Link(start, rate),) if native else (), processor=self.processor)
+        return replace(made, native=(Link(start, rate),) if engines_own else (), processor=self.processor)
+
+    @property
+    def _was_engines_own(self) -> bool:
+        """Whether the run's sums were the engine's own all-reduces."""
+        return is_engines_own(collectives.build(self.config.collective.name))
 
     def _processor(self) -> Processor:
         """What messages cost the cores of an emulated cluster, which all of its ranks share; nothing on hosts' own."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from wirebench.collectives.execution.executor import RequestLog
-from wirebench.collectives.native import NativeCollective
+from wirebench.collectives.native import is_engines_own
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
 from wirebench.exchange.lane import Lane
@@ -47,7 +47,7 @@ class Parts:
     @property
     def has_plan(self) -> bool:
         """Whether the collective is a plan of ours; the engine's own is none."""
-        return not isinstance(self.collective, NativeCollective)
+        return not is_engines_own(self.collective)
 
 
 @dataclass(frozen=True)
