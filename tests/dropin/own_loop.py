@@ -7,6 +7,8 @@ import copy
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 import wirebench
 from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
+from wirebench.dropin import at_exit
 from wirebench.dropin.synchroniser import Sync
 
 STEPS = 24
@@ -92,7 +95,7 @@ def every_scheduler_trains_alike_on_all_ranks() -> None:
     start = nn.utils.parameters_to_vector(network().parameters()).detach()
     dense = None
     for name in schedulers.available():
-        if name == "native":
+        if name == "builtin":
             continue
         values = finished(*train("none", name))
         assert alike(values), name
@@ -234,6 +237,31 @@ def values_that_come_from_elsewhere_stay() -> None:
     assert torch.equal(*after)
 
 
+def gloo_threads() -> int:
+    """How many threads of process groups this process has."""
+    found = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            found += (thread / "comm").read_text().startswith("pt_gloo")
+    return found
+
+
+def what_is_left_open_leaves_no_thread_of_ours_at_the_end() -> None:
+    """One that comes back from C++ while the interpreter ends would abort the process (SIGABRT)."""
+    at_exit._close_all()
+    before = gloo_threads()
+    for scheduler in ("wfbp", "dear"):
+        model, sync = train("none", scheduler, range(2))
+        assert gloo_threads() > before or ENGINE == "horovod"
+        at_exit._close_all()
+        deadline = time.monotonic() + 10
+        while gloo_threads() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert gloo_threads() == before, scheduler
+        assert alike(nn.utils.parameters_to_vector(model.parameters()).detach()), "dear's last update is made"
+        sync.close()
+
+
 CASES: list[Callable[[], None]] = [
     every_scheduler_trains_alike_on_all_ranks,
     a_delayed_update_has_the_rate_of_its_step,
@@ -242,6 +270,7 @@ CASES: list[Callable[[], None]] = [
     an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual,
     evaluation_between_steps_is_no_step,
     values_that_come_from_elsewhere_stay,
+    what_is_left_open_leaves_no_thread_of_ours_at_the_end,
 ]
 
 if __name__ == "__main__":

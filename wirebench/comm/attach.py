@@ -53,7 +53,8 @@ def attach(device: torch.device, timeout_seconds: float = 60.0, group: Group = N
 def _of_torch(device: torch.device, timeout_seconds: float, given: Group) -> Engine:
     ranks = _ranks(given)
     group, backend = _group(device, timeout_seconds, None if ranks == list(range(dist.get_world_size())) else given)
-    communicator = Metered(TorchCommunicator(staged=device.type == "cuda" and backend == "gloo", group=group))
+    inner = TorchCommunicator(staged=device.type == "cuda" and backend == "gloo", group=group)
+    communicator = Metered(inner)
     met = introduce(communicator)
     peers = [replace(peer, called=called) for peer, called in zip(met, ranks, strict=True)]
     agree_on(communicator, "the ranks' models differ", {"device": device.type}, ranks)
@@ -64,7 +65,7 @@ def _of_torch(device: torch.device, timeout_seconds: float, given: Group) -> Eng
     communicator.who_is_gone = lambda: ", ".join(map(str, missing(peers, communicator.rank, store)))
     return Engine(
         "torch", communicator.size, (communicator.rank,), [communicator], device, torch.get_num_threads(),
-        peers, backend, closers=[lambda: dist.destroy_process_group(group)],
+        peers, backend, closers=[inner.leave],
     )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def _of_horovod(hvd: Any, device: torch.device, timeout_seconds: float) -> Engin
         _call_first(device, group)
     beside = TorchCommunicator(staged=device.type == "cuda", group=group)
     engine = horovod_engine(hvd, section, launch, device, beside)
-    engine.closers.append(lambda: dist.destroy_process_group(group))
+    engine.closers.append(beside.leave)
     return engine
 
 

@@ -87,6 +87,16 @@ class TorchCommunicator:
         sent = sum(t.nbytes for t in tensors) if self.rank == root and self.size > 1 else 0
         return TorchHandle(works, result, sent)
 
+    def leave(self) -> None:
+        """Destroy the group, unless the program has; no call comes after this.
+
+        Gloo's threads end with the last reference to their group. One that lets go of a tensor while the interpreter
+        ends would abort the process.
+        """
+        group, self.group = self.group, None
+        if group is not None and group in dist.distributed_c10d._world.pg_map:
+            dist.destroy_process_group(group)
+
     def _to_wire(self, tensor: Tensor) -> Tensor:
         return tensor.cpu() if self.staged else tensor
 

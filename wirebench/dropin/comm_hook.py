@@ -21,6 +21,7 @@ from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, say_in_one_line
 from wirebench.dropin import optimizer_watch
+from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.ddp_buckets import ddp_of
 from wirebench.dropin.hook_job import HookJob
 from wirebench.dropin.replicas import parts_of, tensors_of
@@ -93,6 +94,7 @@ class CommHook:
         # DDP asks a hook for the names of a function.
         self.__name__ = self.__qualname__ = "wirebench_comm_hook"
         self._unwatch = optimizer_watch.watch(compressor, scaler, lambda: self._job.parameters if self._job else ())
+        close_at_exit(self)
 
     def __call__(self, state: object, bucket: dist.GradBucket = _NO_BUCKET, *shards: object) -> Future[Tensor]:
         """Start the exchange of a bucket; the future's value is the average over ranks."""

@@ -21,6 +21,7 @@ from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, attach
 from wirebench.dropin import optimizer_watch, usage
+from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.backward_end import BackwardEnd, Marks, marks
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
@@ -125,6 +126,7 @@ class Sync:
             exchange.model, self._meter.clock, self._forward, self._pause, self._update_begins,
             not exchange.kind.halves,
         )  # fmt: skip
+        close_at_exit(self)
 
     @property
     def compressor(self) -> Method:
@@ -212,7 +214,10 @@ class Sync:
         self._pending = state
 
     def close(self) -> None:
-        """Detach from the model and leave the suite's own process group; the model does not change."""
+        """Detach from the model and leave the suite's own process group; the model does not change.
+
+        It happens by itself when the process ends without an error.
+        """
         if self._closed:
             return
         self._closed = True
