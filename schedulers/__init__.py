@@ -8,7 +8,7 @@ from typing import Any
 from wirebench.config.plugins import Plugins
 from wirebench.exchange.scheduler import Scheduler, refuse_without_driver
 
-PLUGINS = Plugins("wirebench.schedulers", "scheduler", aliases={"sync_easgd": "single"})
+PLUGINS = Plugins("wirebench.schedulers", "scheduler", aliases={"sync_easgd": "single", "native": "builtin"})
 
 
 def available() -> list[str]:

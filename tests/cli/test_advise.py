@@ -535,7 +535,7 @@ def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
     capsys.readouterr()
     for name, problem in (
         ("owned.scheduling.Forgetful", "'Forgetful': its groups must cover the layers in order"),
-        ("native", "no scheduler of native goes with it"),
+        ("builtin", "no scheduler of builtin goes with it"),
     ):
         assert main([*of, name]) == 2
         error = capsys.readouterr().err

@@ -16,7 +16,7 @@ from wirebench.comm.peers import gather_bytes
 from wirebench.config.loader import EngineConfig
 from wirebench.errors import UserError
 from wirebench.exchange.advance import run
-from wirebench.exchange.native import native_sync
+from wirebench.exchange.builtin import builtin_sync
 
 
 def communicators(engine: Engine) -> dict[str, HorovodCommunicator]:
@@ -57,7 +57,7 @@ def optimizers_gradients(engine: Engine, parts: int) -> str:
     """Two steps of Horovod's own optimizer, each in `parts` micro-batches: `good`, or what went wrong."""
     model, (rank,) = Plain(), engine.ranks
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    sync = native_sync(engine, model, optimizer, bucket_cap_mb=0.0, accumulation=parts, unused=())
+    sync = builtin_sync(engine, model, optimizer, bucket_cap_mb=0.0, accumulation=parts, unused=())
     try:
         for step in range(2):
             sync.begin(step, 0)

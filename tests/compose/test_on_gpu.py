@@ -116,7 +116,7 @@ def test_a_language_model_trains_alike_and_nothing_waits(tmp_path: Path, monkeyp
     never_waiting(monkeypatch, [*GPT, "train.max_steps=12", f"output.dir={tmp_path / 'waits'}"])
 
 
-@pytest.mark.parametrize("name", [name for name in schedulers.available() if name != "native"])
+@pytest.mark.parametrize("name", [name for name in schedulers.available() if name != "builtin"])
 def test_every_schedule_trains_alike_on_a_gpu(name: str, tmp_path: Path) -> None:
     agree(tmp_path, [*on_schedule(name), "compressor.name=none", "train.max_steps=12"])
 
@@ -143,7 +143,7 @@ def test_further_compositions_train_alike_on_a_gpu(words: list[str], tmp_path: P
     [
         (1, ["scheduler.name=wfbp"]),
         (1, ["scheduler.name=dear"]),
-        (1, ["scheduler.name=native"]),
+        (1, ["scheduler.name=builtin"]),
         (1, ["scheduler.name=mg_wfbp", "train.max_steps=14"]),
         (1, ["scheduler.name=easgd"]),
         (1, ["scheduler.name=outer", "scheduler.every=2", "scheduler.fragments=2", "scheduler.delay=1"]),
@@ -164,6 +164,6 @@ def test_processes_train_alike_on_a_gpu(size: int, words: list[str], tmp_path: P
     ended = launch("torch", size, [*told, f"output.dir={tmp_path / 'cuda'}"], tmp_path / "logs", IN_FP32)
     assert ended.code == 0, ended.said
     assert record(tmp_path / "cuda")["backend"] == ("nccl" if size == 1 else "gloo")
-    plain = [str(word).replace("=native", "=fused") if "scheduler" in str(word) else word for word in told]
+    plain = [str(word).replace("=builtin", "=fused") if "scheduler" in str(word) else word for word in told]
     assert here(size, [*plain, "engine.device=cpu", f"output.dir={tmp_path / 'cpu'}"]) == 0
     assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-3)

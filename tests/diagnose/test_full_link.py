@@ -174,7 +174,7 @@ def test_what_train_would_refuse_is_not_proposed(tmp_path: Path) -> None:
         assert {each.compressor for each in Other(known, carried(known)).savings(names)} == expected
 
 
-@pytest.mark.parametrize("scheduler", ["native", "easgd", "outer"])
+@pytest.mark.parametrize("scheduler", ["builtin", "easgd", "outer"])
 def test_schedulers_that_send_no_gradients_of_ours_have_no_such_finding(
     scheduler: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

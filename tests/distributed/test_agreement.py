@@ -78,8 +78,8 @@ def test_launched_ranks_agree(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
-def test_native_synchronisers_agree_with_ours(engine: str, tmp_path: Path) -> None:
-    native = [*BASE, *LENGTH, "scheduler.name=native", "train.accumulation=2"]
+def test_builtin_synchronisers_agree_with_ours(engine: str, tmp_path: Path) -> None:
+    native = [*BASE, *LENGTH, "scheduler.name=builtin", "train.accumulation=2"]
     theirs = trained(engine, 2, native, tmp_path / engine)
     ours = trained("local", 2, [*BASE, *LENGTH, "train.accumulation=2"], tmp_path / "local")
     assert theirs == pytest.approx(ours, rel=1e-5)

@@ -30,9 +30,9 @@ def check_named(ended: Ended, rank: int, others: int) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
-def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path) -> None:
+def test_a_killed_rank_under_the_builtin_synchroniser(engine: str, tmp_path: Path) -> None:
     config = tmp_path / "dense.toml"
-    config.write_text(DENSE + '\n[scheduler]\nname = "native"\n')
+    config.write_text(DENSE + '\n[scheduler]\nname = "builtin"\n')
     ended = fork(engine, 2, [config, f"output.dir={tmp_path / 'run'}"], tmp_path, trouble("kill", 3, 1))
     check_named(ended, rank=1, others=1)
 

@@ -108,5 +108,5 @@ def test_all_gathers_go_under_the_next_forward_pass(tmp_path: Path) -> None:
 
 
 def test_the_engines_own_synchroniser_has_a_prediction_too(tmp_path: Path) -> None:
-    trained("torch", 2, tmp_path / "run", "scheduler.name=native", "train.max_steps=20", config=REPLAY)
+    trained("torch", 2, tmp_path / "run", "scheduler.name=builtin", "train.max_steps=20", config=REPLAY)
     assert record(tmp_path / "run")["prediction"]["messages"] == 1 + (269_722 * 4 > 2**20)

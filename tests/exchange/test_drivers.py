@@ -39,14 +39,14 @@ def test_it_goes_with_dense_gradients_on_its_own_collective(name: str) -> None:
 
 REFUSED = [
     (
-        "native",
+        "builtin",
         {"compressor": "topk", "collective": "native"},
         "goes with compressor none and collective native, not",
     ),
-    ("native", {"collective": "ring"}, "goes with compressor none and collective native, not none and ring"),
-    ("native", {"collective": "native", "health_every": 2}, "nothing to look into"),
+    ("builtin", {"collective": "ring"}, "goes with compressor none and collective native, not none and ring"),
+    ("builtin", {"collective": "native", "health_every": 2}, "nothing to look into"),
     (
-        "native",
+        "builtin",
         {"collective": "native", "own_loop": True},
         "is DistributedDataParallel or hvd.Dist",
     ),
@@ -98,7 +98,7 @@ def synchronised(scheduler: Scheduler, compressor: str, collective: str) -> None
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_training_the_planner_and_a_loop_of_ones_own_ask_the_driver(name: str) -> None:
-    """Where the driver accepts, `synchronise` finds no job to be part of; of `native` it is none of the wrappers."""
+    """Where the driver accepts, `synchronise` finds no job to be part of; of `builtin` it is none of the wrappers."""
     built = schedulers.build(name)
     for collective in ("ring", "native"):
         for compressor in compressors.available():

@@ -54,7 +54,7 @@ def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
         fitting = {"single"} if needs_whole(name) else set(schedulers.available())
         tried = set().union(*by_collective.values())
         momentum = {"outer"} if compressors.build(name).owns_momentum else set()
-        assert tried == fitting - (set() if name == DENSE else {"native", "easgd", *momentum}), name
+        assert tried == fitting - (set() if name == DENSE else {"builtin", "easgd", *momentum}), name
         steps = [each for by_schedule in by_collective.values() for each in by_schedule.values()]
         assert all(0.999 * alone < each < math.inf for each in steps), name
     assert seconds < 30 and int(peak) / 2**20 < 4

@@ -66,7 +66,7 @@ def test_a_prediction_overlaps_what_was_timed_apart() -> None:
 )
 def test_an_engines_own_messages_are_not_counted_twice(backward: float, exposed: float) -> None:
     """It sends in the steps that are timed, too: what they wait for is no computation."""
-    made = calibration("native", driver=None)
+    made = calibration("builtin", driver=None)
     made.plan(0)
     made.profile, made._durations = Profile((2.0, 4.0), (0.5, 0.5)), [Duration(3.0), Duration(1.0)]
     tried = [step(number, 1.0 + backward + exposed, exposed, backward) for number in made._validation]

@@ -7,12 +7,12 @@ from wirebench import schedulers
 from wirebench.compose.resolve import KINDS, resolve
 from wirebench.config import catalog, loader
 from wirebench.errors import UserError
-from wirebench.exchange.native import EnginesOwn
+from wirebench.exchange.builtin import EnginesOwn
 from wirebench.exchange.overlapped import AfterBackward
 from wirebench.gradient.schedule import LayerCost
 from wirebench.planner.schedules import built
+from wirebench.schedulers.builtin import Builtin
 from wirebench.schedulers.fused import Fused
-from wirebench.schedulers.native import NativeSchedule
 
 MIB = 2**20
 NAMES = own.names("scheduler", schedulers.available())
@@ -62,13 +62,16 @@ def test_single_sends_one_message_after_the_backward_pass(layers):
     assert scheduler.driver is AfterBackward
 
 
-def test_sync_easgd_is_an_earlier_name_of_single():
-    made = schedulers.build("sync_easgd")
-    assert type(made) is type(schedulers.build("single")) and "sync_easgd" not in schedulers.available()
-    assert type(built(["sync_easgd"])["sync_easgd"]) is type(made), "the planner knows it, too"
-    given = loader.load("configs/smoke.toml", ["scheduler.name=sync_easgd"])
-    assert resolve(given).scheduler.name == "sync_easgd"
-    assert catalog.explain(["sync_easgd"], KINDS, {}).startswith("scheduler sync_easgd")
+@pytest.mark.parametrize(("earlier", "name"), schedulers.PLUGINS.aliases.items())
+def test_earlier_names_still_work(earlier, name):
+    made = schedulers.build(earlier)
+    assert type(made) is type(schedulers.build(name)) and earlier not in schedulers.available()
+    assert type(built([earlier])[earlier]) is type(made), "the planner knows it, too"
+    given = loader.load(
+        "configs/smoke.toml", [f"scheduler.name={earlier}", "engine.name=torch", "compressor.name=none"]
+    )
+    assert resolve(given).scheduler.name == earlier
+    assert f"scheduler {earlier}" in catalog.explain([earlier], KINDS, {})
 
 
 @given(layers=layer_lists, cap=st.floats(0.01, 30), first=st.floats(0.01, 30))
@@ -92,16 +95,16 @@ def test_fused_caps_are_more_than_nothing(options):
         schedulers.build("fused", **options)
 
 
-def test_native_leaves_everything_to_the_engine():
-    scheduler = schedulers.build("native", bucket_cap_mb=10.0)
-    assert isinstance(scheduler, NativeSchedule)
+def test_builtin_leaves_everything_to_the_engine():
+    scheduler = schedulers.build("builtin", bucket_cap_mb=10.0)
+    assert isinstance(scheduler, Builtin)
     assert scheduler.driver is EnginesOwn
     assert scheduler.bucket_cap_mb == 10.0
     # As DDP: its first bucket is smaller only where nobody has named a cap.
     assert scheduler.partition(of_sizes(*[1] * 12), cost) == [range(0, 10), range(10, 12)]
-    assert schedulers.build("native").partition(of_sizes(*[1] * 12), cost) == [range(0, 1), range(1, 12)]
+    assert schedulers.build("builtin").partition(of_sizes(*[1] * 12), cost) == [range(0, 1), range(1, 12)]
     with pytest.raises(UserError, match=r"^scheduler: bucket_cap_mb is at least 0"):
-        schedulers.build("native", bucket_cap_mb=-1.0)
+        schedulers.build("builtin", bucket_cap_mb=-1.0)
 
 
 def test_who_waits_for_the_backward_pass_and_who_needs_a_profile():

@@ -127,8 +127,11 @@ def test_a_data_set_without_test_images_has_no_accuracy(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheduler__name": "native", "collective__name": "ring"}, r"^scheduler\.name: 'native' is the engine's own"),
-        ({"scheduler__name": "native"}, r"^scheduler\.name: 'native' needs an engine with a synchroniser"),
+        (
+            {"scheduler__name": "builtin", "collective__name": "ring"},
+            r"^scheduler\.name: 'builtin' is the engine's own",
+        ),
+        ({"scheduler__name": "builtin"}, r"^scheduler\.name: 'builtin' needs an engine with a synchroniser"),
         ({"train__resume": "auto", "output__dir": ""}, r"^train\.resume: auto looks into output\.dir"),
         ({"model__hiden": 3}, r"^model\.hiden: 'toy' has no such option; did you mean 'hidden'\?"),
     ],

@@ -34,7 +34,7 @@ from wirebench.comm.launch import launched, needs_gloo
 from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.config.loader import EngineConfig
-from wirebench.exchange.native import native_sync
+from wirebench.exchange.builtin import builtin_sync
 from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
@@ -202,7 +202,7 @@ def peer(run: Trainer) -> Callable[[], None]:
     """One step of a plain loop with the engine's own synchroniser."""
     model, optimizer = fresh(run)
     settings, batches, layout = run.config, run.workers[0].shard.train(0), memory_format(run)
-    synchroniser = native_sync(run.engine, model, optimizer, bucket_cap_mb=0.0, accumulation=1, unused=())
+    synchroniser = builtin_sync(run.engine, model, optimizer, bucket_cap_mb=0.0, accumulation=1, unused=())
 
     def step() -> None:
         images, labels = next(batches)

@@ -17,9 +17,9 @@ from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.costmodel.piecewise import Piecewise, Points
 from wirebench.data.base import Dataset, unit_of
+from wirebench.exchange.builtin import EnginesOwn
 from wirebench.exchange.driver import Driver, Workers
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.native import EnginesOwn
 from wirebench.exchange.scheduler import Scheduler, first_cut
 from wirebench.gradient.schedule import LayerCost
 from wirebench.gradient.weight_decay import Decay

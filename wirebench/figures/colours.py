@@ -32,7 +32,7 @@ OTHER = "other methods"
 SCHEDULES = {
     "wfbp": BLUE, "single": ORANGE, "sync_easgd": ORANGE, "mg_wfbp": VERMILLION, "optimal": GREEN,
     "mg_wfbp_later": PINK, "asc_wfbp": SKY, "fused": WINE, "dear": PURPLE, "naive": BROWN, "easgd": OLIVE,
-    "native": GREY, "outer": INK,
+    "builtin": GREY, "native": GREY, "outer": INK,
 }  # fmt: skip
 COLLECTIVES = {
     "ring": (BLUE, "circle"), "native": (GREY, "square"), "flexreduce": (VERMILLION, "diamond"),

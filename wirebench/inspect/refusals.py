@@ -12,8 +12,8 @@ from wirebench.utils.package import CONFIGS
 
 CONFIG = CONFIGS / "synthetic/toy.toml"
 REFUSED = (
-    "scheduler.name=native compressor.name=topk",
-    "scheduler.name=native engine.name=local",
+    "scheduler.name=builtin compressor.name=topk",
+    "scheduler.name=builtin engine.name=local",
     "scheduler.name=dear collective.name=native",
     "scheduler.name=wfbp scheduler.profile=FOLDER",
     "scheduler.name=wfbp compressor.name=fetch_sgd",
