@@ -10,7 +10,7 @@ FSDP sums over the shards' ranks, in full precision. Each rank then exchanges it
 have the same shard of another replica, in a thread, while the backward pass goes on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ def compress_replicas(
     warmup_steps     first steps, which `report` leaves out
     timeout_seconds  after this long without an answer another rank counts as lost
     Gradients are averages when `backward` returns. Raises UserError for a model that is sharded in another way, and for
-    parts that do not go together; PeerLost, at the end of a backward pass, names a rank of another replica that is gone.
+    parts that do not go together. PeerLost, at the end of a backward pass, names a rank of another replica.
     """
     refuse_no_module(model)
     refuse_names(compressor=compressor)
@@ -142,10 +142,12 @@ class Replicas:
 
     def _arrives(self, place: int, shard: Tensor) -> None:
         """FSDP has reduced a module's gradient over the ranks of this replica."""
-        if self._job.failed is not None:
-            raise self._job.failed
+        if self._job.failed is not None and not self._job.runs:
+            raise self._job.failed  # within a pass this rank's partners in FSDP's collectives would miss it
         if torch._C._current_graph_task_id() < 0:
-            raise UserError(f"{NAME}: FSDP reduces outside of backward(); set_manual_backward_finalization(False) first")
+            raise UserError(
+                f"{NAME}: FSDP reduces outside of backward(); set_manual_backward_finalization(False) first"
+            )
         self._end.seen()
         self._job.arrive(place, shard, self.epoch)
 
@@ -161,8 +163,8 @@ class Replicas:
 def _refuse_method(compressor: Method, units: int) -> None:
     if compressor.makes_update:
         raise UserError(
-            f"{NAME}: {conformance.name_of(compressor)!r} returns updates, which FSDP would scale as gradients; it needs "
-            "whole matrices and a model that is whole on each rank: wirebench.synchronise"
+            f"{NAME}: {conformance.name_of(compressor)!r} returns updates of whole layers, and replicas exchange "
+            "shards of gradients; take wirebench.synchronise, for a model that is whole on each rank"
         )
     refuse_whole_model(NAME, compressor, units, "call fully_shard for the whole model alone")
 
@@ -177,10 +179,12 @@ def _refuse_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def _make_alike(engine: Engine, model: nn.Module, units: list[Unit], parts: Mapping[str, Any]) -> None:
-    """Give every replica the first one's shards and buffers; UserError, on all ranks, where they brought other parts."""
+    """Give every replica the first one's shards and buffers; UserError, on all ranks, where their parts differ."""
     parameters: dict[str, Any] = dict(model.named_parameters())
     sharded = {name: each for name, each in parameters.items() if hasattr(each, "to_local")}
-    places = {f"shard of {name}": f"{each.device_mesh.get_coordinate()} {each.placements}" for name, each in sharded.items()}
+    places = {
+        f"shard of {name}": f"{each.device_mesh.get_coordinate()} {each.placements}" for name, each in sharded.items()
+    }
     layers = {f"shard of {unit.label}": [list(layer[1:]) for layer in unit.layers] for unit in units}
     buffers = dict(model.named_buffers())
     facts = {**parts, **places, **layers, **tensors_of(parameters, "parameters"), **tensors_of(buffers, "buffers")}

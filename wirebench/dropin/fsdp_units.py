@@ -69,8 +69,8 @@ class Unit:
             raise UserError(f"compress_replicas: {self.label} has an all-reduce hook already; one is enough")
         if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in self.parameters):
             raise UserError(
-                f"compress_replicas: {self.label} has hooks that read gradients during the backward pass, in which they "
-                "are not averaged yet; step the optimizer after backward()"
+                f"compress_replicas: {self.label} has hooks that read gradients during the backward pass, before they "
+                "are averaged; step the optimizer after backward()"
             )
         self.module.set_all_reduce_hook(call)
         self.module.set_force_sum_reduction_for_comms(True)
@@ -99,8 +99,8 @@ class Unit:
         if given.numel() != self.numel:
             raise UserError(
                 f"compress_replicas: of {self.label} {given.numel()} gradients came, and {self.numel} were expected: a "
-                "parameter had none, or was frozen or unfrozen; residuals are kept by place, so let each parameter take "
-                "part in every step"
+                "parameter had none, or was frozen or unfrozen; residuals are kept by place, so each parameter has to "
+                "take part in every step"
             )
 
     def weights(self) -> Tensor:
@@ -176,20 +176,21 @@ def _refuse_unsharded(model: nn.Module) -> None:
 def _group_of(name: str, module: FSDPModule) -> Any:
     """What FSDP reduces of this module; None where it has no parameters of its own."""
     state: Any = _state_of(module)
+    label = name or "the model"
     single = getattr(state, "_fsdp_param_group", None) if not hasattr(state, "_fsdp_param_groups") else None
     groups = [single] * (single is not None) if single is not None else list(getattr(state, "_fsdp_param_groups", []))
     if len(groups) > 1:
         raise UserError(
-            f"compress_replicas: {name or 'the model'} has {len(groups)} groups of parameters (shard_placement_fn gives "
-            "them several meshes), and FSDP takes a hook for one; shard it over one mesh"
+            f"compress_replicas: {label} has {len(groups)} groups of parameters, since shard_placement_fn gives them "
+            "several meshes, and FSDP takes a hook for one; shard it over one mesh"
         )
     if not groups:
         return None
     info = _of(groups[0], "mesh_info")
     if getattr(info, "replicate_mesh_dim", None) is not None:
         raise UserError(
-            f"compress_replicas: {name or 'the model'} is given the mesh of replicas, over which FSDP then sums itself; "
-            'shard over the other dimension alone: fully_shard(module, mesh=mesh["shard"])'
+            f"compress_replicas: {label} has the dimension of replicas in its mesh, so FSDP sums over them itself; "
+            'shard over the other one alone: fully_shard(module, mesh=mesh["shard"])'
         )
     return groups[0]
 

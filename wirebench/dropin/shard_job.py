@@ -14,6 +14,7 @@ from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.overflow import Overflow, remembers
 from wirebench.errors import UserError
+from wirebench.gradient import conformance
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket
 
@@ -61,10 +62,12 @@ class ShardJob(ExchangeJob):
         """A unit's shard, summed over the shards' ranks. It becomes zeros, to which `finish` adds the average."""
         unit = self.units[place]
         unit.refuse_changes(shard)
+        conformance.refuse_dtype(self.compressor, shard.dtype)
         if place in self._arrived:
             raise UserError(
-                f"compress_replicas: the gradient of {unit.label} came twice in a backward pass. A module that runs twice "
-                "in a forward pass needs fully_shard around its caller, and checkpointing use_reentrant=False"
+                f"compress_replicas: the gradient of {unit.label} came twice in a backward pass. Where a module runs "
+                "twice in a forward pass, call fully_shard for its caller alone; checkpointing needs "
+                "use_reentrant=False"
             )
         if not self._arrived:
             self._begin_step()
@@ -83,12 +86,14 @@ class ShardJob(ExchangeJob):
         if self._overflow is not None:
             self._launch(self._overflow)
         assert self._meter is not None
-        with self._meter.clock.phase("exchange_exposed"):
-            self.check()
-        for unit, future in zip(self.units, self._futures, strict=True):
-            unit.add(future.value())
+        try:
+            with self._meter.clock.phase("exchange_exposed"):
+                self.check()
+            for unit, future in zip(self.units, self._futures, strict=True):
+                unit.add(future.value())
+        finally:
+            self._forget()
         self.steps += 1
-        self._forget()
 
     def report(self) -> dict[str, Any]:
         """See Replicas."""
