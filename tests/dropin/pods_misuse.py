@@ -45,7 +45,7 @@ def what_differs_between_replicas_is_named() -> None:
     model.blocks[0].bias.requires_grad = not pod
     says(f"on rank {first} but", lambda: pods(model=model))
     wrapped = sharded()
-    says("shard of", lambda: wirebench.compress_replicas(wrapped, compressors.build("none"), job.MESH["shard"]))
+    says("mesh: shard is", lambda: wirebench.compress_replicas(wrapped, compressors.build("none"), job.MESH["shard"]))
 
 
 def frozen_parameters_have_no_gradient_and_no_residual() -> None:

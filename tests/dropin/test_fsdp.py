@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.forked import fork
-from tests.dropin import pods, pods_misuse
+from tests.dropin import pods, pods_misuse, pods_view
 from wirebench import compressors
 
 AVERAGING = [
@@ -47,3 +47,9 @@ def test_models_that_are_not_plain_and_wrong_uses(tmp_path: Path) -> None:
     ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_misuse.py")
     assert ended.code == 0, ended.said
     assert ended.out.split() == [case.__name__ for case in pods_misuse.CASES]
+
+
+def test_synchronise_takes_a_model_of_shards(tmp_path: Path) -> None:
+    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_view.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in pods_view.CASES]

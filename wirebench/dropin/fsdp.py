@@ -26,9 +26,10 @@ from wirebench.dropin import optimizer_watch
 from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.comm_hook import after_backward
 from wirebench.dropin.exchange_job import refuse_whole_model
-from wirebench.dropin.fsdp_units import Unit, backward_runs, local, units_of
+from wirebench.dropin.fsdp_units import Unit, backward_runs, units_of
 from wirebench.dropin.replicas import agree, parts_of, tensors_of
 from wirebench.dropin.shard_job import ShardJob
+from wirebench.dropin.shard_view import local, place_of
 from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_no_module, refuse_state
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
@@ -163,8 +164,8 @@ class Replicas:
 def _refuse_method(compressor: Method, units: int) -> None:
     if compressor.makes_update:
         raise UserError(
-            f"{NAME}: {conformance.name_of(compressor)!r} returns updates of whole layers, and replicas exchange "
-            "shards of gradients; take wirebench.synchronise, for a model that is whole on each rank"
+            f"{NAME}: {conformance.name_of(compressor)!r} returns updates, and FSDP's hook is for averages; take "
+            'wirebench.synchronise(..., process_group=mesh["replicate"].get_group())'
         )
     refuse_whole_model(NAME, compressor, units, "call fully_shard for the whole model alone")
 
@@ -181,15 +182,17 @@ def _refuse_mesh(mesh: DeviceMesh) -> DeviceMesh:
 def _make_alike(engine: Engine, model: nn.Module, units: list[Unit], parts: Mapping[str, Any]) -> None:
     """Give every replica the first one's shards and buffers; UserError, on all ranks, where their parts differ."""
     parameters: dict[str, Any] = dict(model.named_parameters())
-    sharded = {name: each for name, each in parameters.items() if hasattr(each, "to_local")}
-    places = {
-        f"shard of {name}": f"{each.device_mesh.get_coordinate()} {each.placements}" for name, each in sharded.items()
-    }
     layers = {f"shard of {unit.label}": [list(layer[1:]) for layer in unit.layers] for unit in units}
     buffers = dict(model.named_buffers())
-    facts = {**parts, **places, **layers, **tensors_of(parameters, "parameters"), **tensors_of(buffers, "buffers")}
+    facts = {
+        **parts,
+        **place_of(model),
+        **layers,
+        **tensors_of(parameters, "parameters"),
+        **tensors_of(buffers, "buffers"),
+    }
     agree(engine, NAME, facts)
-    mine = [local(each) if name in sharded else each.detach() for name, each in parameters.items()]
+    mine = [local(each) for each in parameters.values()]
     engine.communicators[0].broadcast([*mine, *buffers.values()]).wait()
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from wirebench.dropin.shard_view import local
 from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer, check_alike
 
@@ -150,13 +151,6 @@ def backward_runs(units: Sequence[Unit]) -> bool:
     """Whether FSDP has still to end a backward pass: the one that ended was nested in it, as of checkpointing."""
     contexts = [getattr(_state_of(unit.module), "_state_ctx", None) for unit in units]
     return any(getattr(context, "post_backward_final_callback_queued", False) for context in contexts)
-
-
-def local(tensor: Any) -> Tensor:
-    """This rank's part of a DTensor, or of its gradient."""
-    with torch.no_grad():
-        part: Tensor = tensor.detach().to_local()
-    return part
 
 
 def _refuse_unsharded(model: nn.Module) -> None:
