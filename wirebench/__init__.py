@@ -1,6 +1,6 @@
 """Wirebench: what data-parallel training puts on the wire, composed, measured and explained.
 
-`synchronise`, `comm_hook` and `profile` are the ways into a training loop of the user's own.
+`synchronise`, `comm_hook`, `compress_replicas` and `profile` are the ways into a training loop of the user's own.
 """
 
 import importlib
@@ -11,6 +11,7 @@ __version__ = "0.2.0"
 _HOMES = {
     "synchronise": "wirebench.dropin.synchroniser",
     "comm_hook": "wirebench.dropin.comm_hook",
+    "compress_replicas": "wirebench.dropin.fsdp",
     "profile": "wirebench.dropin.profiler",
 }
 

@@ -11,18 +11,19 @@ from tests.distributed.forked import fork
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHOWN = re.findall(
-    r"^```console\n\$ torchrun --nproc-per-node 2 examples/(\w+)\.py(.*)\n((?:.*\n)*?)```$",
+    r"^```console\n\$ torchrun --nproc-per-node (\d) examples/(\w+)\.py(.*)\n((?:.*\n)*?)```$",
     (EXAMPLES / "README.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
-"""(script, arguments, what it printed) of each run in the README."""
+"""(ranks, script, arguments, what it printed) of each run in the README."""
 
 
 def told(name: str, arguments: list[str], logs: Path) -> str:
-    """What rank 0 of two printed; the README has such lines."""
-    ended = fork("torch", 2, arguments, logs, script=f"examples/{name}.py")
+    """What rank 0 printed; the README has such lines."""
+    runs = [(int(ranks), printed) for ranks, script, _, printed in SHOWN if script == name]
+    ended = fork("torch", runs[0][0], arguments, logs, script=f"examples/{name}.py")
     assert ended.code == 0, ended.said
-    shown = {form for script, _, printed in SHOWN if script == name for form in forms(printed)}
+    shown = {form for _, printed in runs for form in forms(printed)}
     assert shown <= forms(ended.out), ended.out
     return ended.out
 
@@ -34,9 +35,9 @@ def forms(printed: str) -> set[str]:
 
 def test_the_readme_shows_every_script_as_its_own_first_lines_call_it() -> None:
     scripts = {path.stem: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
-    assert {name for name, *_ in SHOWN} == scripts.keys()
-    for name, arguments, _ in SHOWN:
-        assert f"\ntorchrun --nproc-per-node 2 examples/{name}.py{arguments}\n" in scripts[name]
+    assert {name for _, name, *_ in SHOWN} == scripts.keys()
+    for ranks, name, arguments, _ in SHOWN:
+        assert f"\ntorchrun --nproc-per-node {ranks} examples/{name}.py{arguments}\n" in scripts[name]
 
 
 @pytest.mark.sampled(1)
@@ -87,3 +88,17 @@ def test_a_gpt_learns_from_the_standard_library(words: list[str], tmp_path: Path
     assert bits[0] > 7 and bits[-1] < 6
     sent, dense = map(float, re.findall(r"(\S+) MB a step and rank, dense gradients would be (\S+) MB", said)[0])
     assert sent < dense / 20 if words else sent == pytest.approx(dense, rel=0.05)
+
+
+def test_pods_send_less_between_them(tmp_path: Path) -> None:
+    """And five lines of the script are the suite's."""
+    script = (EXAMPLES / "hsdp.py").read_text(encoding="utf-8").splitlines()
+    ours = [line for line in script[6:] if re.search(r"wirebench|compressors|replicas\.", line)]
+    assert len(ours) == 5, ours
+    said = told("hsdp", ["--steps=12", "--width=32", "--depth=1"], tmp_path)
+    bits = [float(each) for each in re.findall(r"(\S+) bits per byte", said)]
+    assert bits[-1] < 6 < bits[0]
+    sent, dense = map(
+        float, re.findall(r"(\S+) kB a step and rank between pods, dense gradients would be (\S+) kB", said)[0]
+    )
+    assert sent < dense / 5

@@ -31,7 +31,7 @@ from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 
 _NO_BUCKET: Any = None
-"""FSDP2 calls a hook with one tensor."""
+"""FSDP calls a hook with other arguments."""
 
 
 def comm_hook(
@@ -204,6 +204,6 @@ def _not_of_ddp(given: object) -> UserError:
             "'python_reducer') makes none"
         )
     return UserError(
-        "comm_hook: is for DistributedDataParallel. FSDP gives its hooks no buckets, and each rank needs a shard of "
-        "the average, where a compressor's is whole on every rank"
+        "comm_hook: is for DistributedDataParallel. Between replicas of a model under FSDP2 take "
+        'wirebench.compress_replicas(model, compressor, mesh["replicate"]); FSDP1 has no such hook'
     )

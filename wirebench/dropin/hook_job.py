@@ -1,52 +1,36 @@
-"""The exchanges behind a communication hook: a thread that works DDP's buckets off in their order."""
+"""The exchanges behind DDP's communication hook: its buckets, of which the first steps' are exchanged dense."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, attach
 from wirebench.dropin.ddp_buckets import DdpBuckets, weights
+from wirebench.dropin.exchange_job import ExchangeJob, refuse_whole_model
 from wirebench.dropin.meter import Meter
-from wirebench.dropin.overflow import Overflow, overflow_of
+from wirebench.dropin.overflow import overflow_of
 from wirebench.dropin.replicas import agree
 from wirebench.errors import UserError
-from wirebench.exchange.advance import Steps, advance, run
+from wirebench.exchange.advance import Steps
 from wirebench.gradient import conformance
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.gradient.requests import Sum
-from wirebench.topology.tree import Topology
-from wirebench.utils.background import Background
 
 PHASES_OF_DDP = ("data", "forward", "backward", "exchange_exposed", "update")
 
 
-class _Waiting(NamedTuple):
-    """A bucket whose exchange has not begun: DDP's buffer, the exchange, and the future that DDP waits for."""
-
-    buffer: Tensor
-    steps: Steps
-    future: Future[Tensor]
-
-
-class HookJob:
+class HookJob(ExchangeJob):
     """One process's part, from the first bucket on; every rank makes it there.
 
     facts   what all ranks must have alike, by name
     device  of the gradients
     group   the process group of the model; None: all ranks
     state   what `state_dict` returned before a restart, or {}
-    failed  the first error of an exchange. From then on no gradient is averaged; `check` raises it
-    With a `scaler`, and a compressor that remembers, no exchange begins before the step's last bucket is there: that
-    none of them has overflowed anywhere is agreed on first (overflow.py).
     """
 
     def __init__(
@@ -62,21 +46,12 @@ class HookJob:
         group: Group,
         state: Mapping[str, Any],
     ) -> None:
-        self.compressor, self.seed, self.steps = compressor, seed, 0
-        self.failed: Exception | None = None
         self._before: int = state.get("steps", 0)
-        self._warmup_steps, self._state, self._device = warmup_steps, state, device
-        self.engine = attach(device, timeout_seconds, group)
-        agree(self.engine, "comm_hook", {**facts, **{f"state.{key}": state.get(key) for key in ("steps", "epoch")}})
-        topology = Topology.of_hosts([peer.host for peer in self.engine.peers])
-        self.server = RequestExecutor(self.engine.communicators[0], collective, topology)
+        self._warmup_steps, self._state = warmup_steps, state
+        engine = attach(device, timeout_seconds, group)
+        agree(engine, "comm_hook", {**facts, **{f"state.{key}": state.get(key) for key in ("steps", "epoch")}})
+        super().__init__(engine, compressor, collective, seed, device, overflow_of(engine, compressor, scaler))
         self._buckets = DdpBuckets()
-        self._meter: Meter | None = None
-        self._overflow = overflow_of(self.engine, compressor, scaler)
-        self._waiting: list[_Waiting] = []
-        self._futures: list[Future[Tensor]] = []
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._background = Background("exchange")
 
     @property
     def parameters(self) -> set[int]:
@@ -91,36 +66,20 @@ class HookJob:
         if dense:
             conformance.refuse_dtype(self.compressor, given.buffer().dtype)
             self._buckets.note(given)
-        future: Future[Tensor] = Future(devices=[self._device] if self._stream is not None else None)
-        event = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
-        steps = self._mean(given.buffer()) if dense else self._exchange(given, epoch)
-        self._waiting.append(_Waiting(given.buffer(), steps, future))
-        self._futures.append(future)
+        steps = self._mean(given.buffer()) if dense else self._compressed(given, epoch)
+        future = self._queue(given.buffer(), steps)
         guard = None if dense else self._overflow
         if guard is None or given.is_last():
-            averages = _averages if guard is None else partial(_guarded, guard)
-            self._background.submit(partial(self._complete, self._waiting, averages, event))
-            self._waiting = []
+            self._launch(guard)
         if given.is_last():
             self._end_backward()
         return future
-
-    def check(self) -> None:
-        """Wait for the exchanges of the step that ends, and raise the error of one that has failed."""
-        for future in self._futures:
-            future.wait()
-        if self.failed is not None:
-            raise self.failed
 
     def report(self) -> dict[str, Any]:
         """See CommHook."""
         if self._meter is None:
             raise UserError("comm_hook.report: no step is compressed yet; the first ones are dense")
-        told = self._meter.report()
-        phases = {name: None if name in PHASES_OF_DDP else value for name, value in told["phases"].items()}
-        about = {"engine": self.engine.name, "backend": self.engine.backend, "world_size": self.engine.size}
-        about |= {"compressor": conformance.name_of(self.compressor), "messages": len(self._buckets.groups)}
-        return {**about, **told, "phases": phases}
+        return self.numbers({"messages": len(self._buckets.groups)}, PHASES_OF_DDP)
 
     def state_dict(self) -> dict[str, Any]:
         """The compressor's state, its steps, and the sizes of the layers that it belongs to."""
@@ -129,15 +88,9 @@ class HookJob:
         steps = self._before + self.steps - self._buckets.dense_steps
         return {"sizes": self._buckets.sizes(), "compressor": self.compressor.state_dict(), "steps": steps}
 
-    def close(self) -> None:
-        """End the thread, leave the group."""
-        self._background.wait()
-        for closer in self.engine.closers:
-            closer()
-
     def _begin_step(self) -> None:
         """The first bucket of a step is there, so DDP has waited for all exchanges of the one before."""
-        self._waiting, self._futures = [], []  # of a backward pass that has failed
+        self._forget()
         if self._meter is None:
             return
         served = self.server.take_log()
@@ -149,9 +102,7 @@ class HookJob:
         self.steps += 1
         if not self._buckets.settled or self._meter is not None:
             return
-        if self.compressor.whole_model and len(self._buckets.groups) > 1:
-            name, reason = conformance.name_of(self.compressor), self.compressor.whole_model
-            raise UserError(f"comm_hook: {name!r} needs the model in one bucket: {reason}; raise DDP's bucket_cap_mb")
+        refuse_whole_model("comm_hook", self.compressor, len(self._buckets.groups), "raise DDP's bucket_cap_mb")
         self._meter = Meter(self.engine, sum(self._buckets.sizes()), self._warmup_steps)
         if not self._state:
             return
@@ -166,61 +117,8 @@ class HookJob:
         # A learning rate that is meant for updates is none for gradients.
         return total.zero_() if self.compressor.makes_update else total.div_(self.engine.size)
 
-    def _exchange(self, given: dist.GradBucket, epoch: int) -> Steps:
-        assert self._meter is not None
+    def _compressed(self, given: dist.GradBucket, epoch: int) -> Steps:
         param = weights(given.parameters()) if self.compressor.reads_weights else given.buffer().new_empty(0)
-        bucket = self._buckets.bucket(given, param)
         # The compressor's first step is 0: of the dense ones before it knows nothing.
         step = self._before + self.steps - self._buckets.dense_steps
-        world = ExchangeContext(self.engine.ranks[0], self.engine.size, step, epoch, self.seed)
-        exchange = conformance.exchange(self.compressor, bucket, world)
-        return advance(exchange, self.server.serve, partial(self._meter.clock.phase, "compress", "compress"))
-
-    def _complete(
-        self,
-        waiting: Sequence[_Waiting],
-        averages: Callable[[Sequence[_Waiting]], Sequence[Tensor]],
-        ready: torch.cuda.Event | None,
-    ) -> None:
-        """Exchange, and hand averages to DDP; runs in the exchange's thread.
-
-        After an error DDP gets the gradients without averaging. DDP casts a future's value to a tensor, and so would
-        hide the error; `check` raises it when DDP has done its part of the backward pass.
-        """
-        try:
-            if self.failed is None:
-                with self._on_stream(ready):
-                    for each, average in zip(waiting, averages(waiting), strict=True):
-                        each.future.set_result(average)
-        except Exception as error:
-            self.failed = error
-        for each in waiting:
-            if not each.future.done():
-                each.future.set_result(each.buffer)
-
-    @contextmanager
-    def _on_stream(self, ready: torch.cuda.Event | None) -> Iterator[None]:
-        """On the exchange's own stream, after `ready`; on a CPU there is none."""
-        if self._stream is None or ready is None:
-            yield
-            return
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            yield
-
-
-def _averages(waiting: Sequence[_Waiting]) -> list[Tensor]:
-    return [run([each.steps])[0] for each in waiting]
-
-
-def _guarded(overflow: Overflow, waiting: Sequence[_Waiting]) -> list[Tensor]:
-    """The averages of a step whose loss is scaled; infinity on all ranks where one of them has overflowed."""
-    buffers = [each.buffer for each in waiting]
-    if overflow.anywhere(buffers):
-        return buffers
-    overflow.unscale(buffers)
-    for buffer, average in zip(buffers, _averages(waiting), strict=True):
-        if average.data_ptr() != buffer.data_ptr():  # a compressor may return a tensor of its own, and keep it
-            buffer.copy_(average)
-    overflow.rescale(buffers)
-    return buffers
+        return self._exchange(self._buckets.bucket(given, param), step, epoch)

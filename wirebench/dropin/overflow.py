@@ -30,11 +30,15 @@ class Overflow:
         """
         finite = all(_finite(each) for each in gradients)
         mine = torch.tensor([0.0 if finite else 1.0], device=gradients[0].device)
-        found = bool(self.engine.sum_over_ranks([mine]).item())
+        found = bool(self.total(mine).item())
         if found:
             for each in gradients:
                 each.fill_(torch.inf)
         return found
+
+    def total(self, mine: Tensor) -> Tensor:
+        """The sum of all ranks' tensors of one element."""
+        return self.engine.sum_over_ranks([mine])
 
     def unscale(self, gradients: Sequence[Tensor]) -> None:
         """Take the loss's scale out of the gradient, for its exchange."""
@@ -75,7 +79,7 @@ def refuse_unknown_scaler(compressor: Method, known: torch.amp.GradScaler | None
         return
     raise UserError(
         f"compressor {name_of(compressor)!r} remembers earlier steps, and a GradScaler that it does not know scales "
-        "the loss; pass it: synchronise(..., scaler=scaler) or comm_hook(..., scaler=scaler)"
+        "the loss; pass it: scaler=scaler in synchronise, comm_hook or compress_replicas"
     )
 
 

@@ -27,6 +27,7 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, parts_of, trainable
+from wirebench.dropin.shard_view import ShardView, place_of, view_of
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
@@ -38,7 +39,7 @@ from wirebench.dropin.usage import (
     refuse_state,
 )
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts
+from wirebench.exchange.driver import Driver, Parts
 from wirebench.exchange.scheduler import Scheduler, refuse_without_driver
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
@@ -64,7 +65,7 @@ def synchronise(
 ) -> "Sync":
     """Average the gradients of `model` over the ranks of the running job; every rank calls it.
 
-    model       on its device, not wrapped; parameters and buffers are overwritten with rank 0's
+    model       on its device, not wrapped, or under FSDP2; parameters and buffers are overwritten with rank 0's
     compressor  compressors.build(...), or any object with a Compressor's members
     scheduler   schedulers.build(...)
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
@@ -73,7 +74,8 @@ def synchronise(
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
     timeout_seconds  after this long without an answer another rank counts as lost
-    process_group    its ranks alone call this, and averages are over them; None: all ranks. Not with Horovod
+    process_group    its ranks alone call this, and averages are over them; None: all ranks. Not with Horovod.
+                     For a model under FSDP2 the ranks that have the same shard: mesh["replicate"].get_group()
     Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
     """
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
@@ -84,15 +86,21 @@ def synchronise(
         collective = collectives.build(collective or method.collective or driver.collective)
     given = {"optimizer": optimizer is not None, "scaler": scaler is not None}
     refuse_composition(scheduler, Parts(method, collective, own_loop=True, **given))
+    view = view_of(model, process_group)
+    if view is not None:
+        _refuse_shards(driver, scaler)
+        model, optimizer = view.model, None if optimizer is None else view.optimizer(optimizer)
     parameters = trainable(model)
     first = next(iter(parameters.values()))
     if optimizer is not None:
         refuse_missing(optimizer, parameters, all_of_them=driver.updates)
     engine = attach(first.device, timeout_seconds, process_group)
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
+    parts |= {} if view is None else place_of(view.real)
     make_alike(engine, model, parts, lambda: conformance.refuse_dtype(method, first.dtype))
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
-    return Sync(ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter), scaler)
+    exchange = ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter)
+    return Sync(exchange, scaler) if view is None else ShardedSync(exchange, view)
 
 
 class Sync:
@@ -385,3 +393,72 @@ class Sync:
         self._overflow = overflow_of(exchange.engine, exchange.compressor, self._scaler)
         if self._overflow is not None:
             exchange.hold_back()
+
+
+class ShardedSync(Sync):
+    """The exchange of a model's shards between its replicas, when a step's backward passes are over.
+
+    Averages are made in `step` or `wait`, not in `backward`, so gradients accumulate as FSDP has it.
+    """
+
+    def __init__(self, exchange: ModelExchange, view: ShardView) -> None:
+        super().__init__(exchange, None)
+        self._view = view
+        self._done: list[Optimizer] | None = None
+        """Optimizers that have stepped with the averages that are there; None where there are none."""
+        self._detach_real = [
+            optimizer_watch.watch(exchange.compressor, None, view.parameters),
+            # Before FSDP's own hook, which gathers the weights.
+            view.real.register_forward_pre_hook(WeakHook(self._real_forward), prepend=True).remove,
+        ]
+
+    def step(self, optimizer: Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Average the gradients and update: `wait`, then the optimizer's step; with local steps the step alone."""
+        if scaler is not None:
+            raise UserError(NO_SCALER)
+        usage.refuse_optimizer(optimizer)
+        if not self._view.holds(optimizer):
+            raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
+        if self._exchange.kind.updates:
+            self._view.take()
+            super().step(self._view.optimizer(optimizer))
+            return
+        if self._view.news or self._done is None or any(each is optimizer for each in self._done):
+            self.wait()
+        self._done = [*(self._done or ()), optimizer]
+        optimizer.step()
+
+    def wait(self) -> None:
+        """Return when every `.grad` is the average over replicas; then let the optimizer step."""
+        if self._view.news:
+            self._view.take()
+        super().wait()
+        self._view.give()
+        self._done = []
+
+    def close(self) -> None:
+        """Detach from the model and leave the suite's own process group; the model does not change."""
+        self._view.close()
+        for detach in self._detach_real:
+            detach()
+        super().close()
+
+    def _real_forward(self, model: nn.Module, _: Any) -> None:
+        if model.training and torch.is_grad_enabled():
+            self._forward()
+        else:
+            self._pause()
+
+
+NO_SCALER = "synchronise: a model of shards takes no GradScaler; use bf16, or compress_replicas(..., scaler=)"
+
+
+def _refuse_shards(driver: type[Driver], scaler: torch.amp.GradScaler | None) -> None:
+    """UserError for what needs a model whose layers are whole."""
+    if scaler is not None:
+        raise UserError(NO_SCALER)
+    if driver.halves:
+        raise UserError(
+            "synchronise: this scheduler updates layers within the forward pass, in which FSDP gathers them; take "
+            "another one, or compress_replicas, which overlaps the backward pass"
+        )

@@ -56,7 +56,7 @@ def exchange(compressor: Compressor, bucket: Bucket, world: ExchangeContext) -> 
     takes any dtype. Raises UserError as `refuse_dtype` does, and where the exchange is no generator, yields something
     else than requests, or returns something else than a tensor of the bucket's shape.
     """
-    if not bucket.grad.numel():
+    if not bucket.numel:
         return bucket.grad
     fitting = _fitting(compressor, bucket)
     average = yield from _checked(compressor, fitting, world)

@@ -1,0 +1,284 @@
+"""What `test_fsdp.py` runs on each of four ranks beside `pods.py`: models that are not plain, and wrong uses.
+
+Each function below is a case; rank 0 prints its name when it holds on all ranks.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import wirebench
+from tests.dropin import pods as job
+from tests.dropin.misuse import says
+from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
+from wirebench import compressors
+from wirebench.comm.launch import end_process
+from wirebench.errors import PeerLost
+
+
+def replicas_begin_alike() -> None:
+    """With the first replica's weights and buffers, whatever each of them brought."""
+    model = Net()
+    model.register_buffer("mean", torch.full((3,), float(job.RANK)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(job.RANK // 2)
+    wrapped, replicas = pods(model=model)
+    assert apart(whole(wrapped), whole(Net())) == 0
+    assert torch.equal(wrapped.mean, torch.full((3,), float(job.RANK % 2)))
+    replicas.close()
+
+
+def what_differs_between_replicas_is_named() -> None:
+    first, second = job.RANK % 2, job.RANK % 2 + 2
+    pod = job.RANK // 2
+    words = f"compressor.density is 0.01 on rank {first} but 0.02 on rank {second}"
+    says(words, lambda: pods("topk", density=0.01 * (1 + pod)))
+    model = Net()
+    model.blocks[0].bias.requires_grad = not pod
+    says(f"on rank {first} but", lambda: pods(model=model))
+    wrapped = sharded()
+    says("mesh: shard is", lambda: wirebench.compress_replicas(wrapped, compressors.build("none"), job.MESH["shard"]))
+
+
+def frozen_parameters_have_no_gradient_and_no_residual() -> None:
+    ends = []
+    for kind in ("ddp", "pods"):
+        model = Net()
+        model.blocks[0].weight.requires_grad = model.blocks[2].bias.requires_grad = False
+        for parameter in model.scale.parameters():  # a module without anything that learns
+            parameter.requires_grad = False
+        replicas = None
+        if kind == "ddp":
+            trained: nn.Module = DistributedDataParallel(model)
+        else:
+            trained, replicas = pods(model=model)
+            assert len(replicas._job.units) == 4 and "scale.weight" not in replicas._job.layout()
+        train(trained, sgd, 6)
+        ends.append(whole(model))
+        if replicas:
+            replicas.close()
+    assert apart(*ends) < 1e-6
+
+
+class Branching(nn.Module):
+    """A layer that one replica alone uses, in steps that both of its ranks know; and a parameter that no rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.other, self.last = Layer(12, 20), Layer(20, 20), Layer(20, 5)
+        self.idle = nn.Parameter(torch.ones(4, 2))
+        self.used = nn.Parameter(torch.ones(4, 2))
+        self.step = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x))
+        if self.step % 3 == job.RANK // 2:
+            hidden = torch.relu(self.other(hidden))
+        return self.last(hidden) * self.used.sum()
+
+
+def a_module_that_one_replica_leaves_out_is_averaged_all_the_same() -> None:
+    """And a parameter that has no gradient on any rank, where torch can send zeros for it."""
+    ends = []
+    for kind in ("ddp", "pods", "topk"):
+        model, replicas = Branching(), None
+        if kind == "ddp":
+            trained: nn.Module = DistributedDataParallel(model, find_unused_parameters=True)
+        else:
+            trained, replicas = pods("none" if kind == "pods" else kind, model=model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.02)
+        for model.step in range(6):
+            optimizer.zero_grad()
+            loss_of(trained, model.step).backward()
+            optimizer.step()
+        ends.append(whole(model))
+        if replicas:
+            replicas.close()
+    assert apart(ends[0], ends[1]) < 1e-6, apart(ends[0], ends[1])
+    assert alike(torch.cat([each.flatten() for each in ends[2].values()]))
+
+
+def alike(values: Tensor) -> bool:
+    """Whether all ranks have these bits."""
+    every = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, values)
+    return all(torch.equal(each, values) for each in every)
+
+
+def a_layout_that_changes_is_refused() -> None:
+    model, replicas = pods("topk")
+    loss_of(model, 0).backward()
+    model.blocks[1].bias.requires_grad = False
+    says("a parameter had none, or was frozen or unfrozen", lambda: loss_of(model, 1).backward())
+    replicas.close()
+
+
+def two_passes_that_both_reduce_average_twice() -> None:
+    """As under DDP without no_sync."""
+    ends = []
+    for kind in ("ddp", "pods"):
+        model, replicas = Net(), None
+        trained: Any = DistributedDataParallel(model) if kind == "ddp" else None
+        if trained is None:
+            trained, replicas = pods(model=model)
+        for part in range(2):
+            loss_of(trained, 0, part).backward()
+        ends.append(dict(zip("abcdefghijk", gradients(model), strict=False)))
+        if replicas:
+            assert replicas.steps == 2
+            replicas.close()
+    assert apart(*ends) < 1e-6
+
+
+def checkpointed_blocks_are_averaged() -> None:
+    """Without a reentrant pass; a nested one, after which nothing of the outer pass comes, ends in one line."""
+    for nested in (False, True):
+        model, replicas = pods(model=Checkpointed(nested))
+        for step in range(2):
+            if nested and step:
+                says("use_reentrant=False", lambda: loss_of(model, 1).backward())  # noqa: B023
+            else:
+                loss_of(model, step).backward()
+        if not nested:
+            plain = DistributedDataParallel(Checkpointed(nested))
+            for step in range(2):
+                loss_of(plain, step).backward()
+            pairs = zip(gradients(model), gradients(plain), strict=True)
+            assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs)
+        replicas.close()
+
+
+class Checkpointed(nn.Module):
+    """Layers, and nothing of the model's own."""
+
+    def __init__(self, nested: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.last, self.nested = Layer(12, 20), Layer(20, 5), nested
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        hidden = checkpoint(self.first, x, use_reentrant=self.nested)
+        return checkpoint(self.last, hidden, use_reentrant=self.nested)
+
+
+def wrong_uses_are_one_line() -> None:
+    none, replicate = compressors.build("none"), job.MESH["replicate"]
+    wrap = wirebench.compress_replicas
+    says("call fully_shard(module", lambda: wrap(Net(), none, replicate))
+    says('shard over the other one alone: fully_shard(module, mesh=mesh["shard"])',
+         lambda: wrap(sharded(mesh=job.MESH), none, replicate))  # fmt: skip
+    says("this mesh has replicate, shard", lambda: wrap(sharded(), none, job.MESH))
+    wrong: Any = 3
+    named: Any = "none"
+    says("not a int", lambda: wrap(sharded(), none, wrong))
+    says("must be a torch.nn.Module", lambda: wrap(wrong, none, replicate))
+    says("pass an object", lambda: wrap(sharded(), named, replicate))
+    for name in compressors.available():
+        compressor = compressors.build(name)
+        if compressor.makes_update:
+            says("returns updates", lambda: wrap(sharded(), compressor, replicate))  # noqa: B023
+        elif compressor.whole_model:
+            says("call fully_shard for the whole model alone", lambda: wrap(sharded(), compressor, replicate))  # noqa: B023
+    partly = Net()
+    fully_shard(partly.blocks[0], mesh=job.MESH["shard"])
+    says("is in no module of fully_shard", lambda: wrap(partly, none, replicate))
+    model, replicas = pods()
+    says("no step is done yet", replicas.report)
+    says("has an all-reduce hook already", lambda: wrap(model, none, replicate))
+    says("needs what compress_replicas.state_dict() returned", lambda: replicas.load_state_dict({}))
+    state = {**replicas.state_dict(), "layers": {"head": 3}}
+    says("of another model, or of another number of shards", lambda: replicas.load_state_dict(state))
+    model.set_requires_all_reduce(False)
+    says("set_requires_gradient_sync(False)", lambda: loss_of(model, 0).backward())
+    replicas.close()
+    model, replicas = pods()
+    model.set_gradient_divide_factor(2.0)
+    says("set it before", lambda: loss_of(model, 0).backward())
+    replicas.close()
+    model, replicas = pods()
+    replicas.close()
+    replicas.close()
+    says("it is closed", lambda: loss_of(model, 0).backward())
+    doubled = sharded(Net().double())
+    topk = wrap(doubled, compressors.build("topk"), replicate)
+    says("not of float64", lambda: doubled(batch(0)[0].double()).sum().backward())
+    topk.close()
+
+
+def a_divide_factor_of_the_users_counts() -> None:
+    sums = []
+    for factor in (None, 1.0):
+        model = sharded()
+        for module in [each for each in model.modules() if isinstance(each, FSDPModule)]:
+            if factor is not None:
+                module.set_gradient_divide_factor(factor)
+        replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
+        loss_of(model, 0).backward()
+        sums.append(gradients(model))
+        replicas.close()
+    assert all(torch.allclose(2 * mean, total) for mean, total in zip(*sums, strict=True))
+
+
+def a_report_counts_what_goes_between_replicas() -> None:
+    model, replicas = pods("topk", density=0.05)
+    train(model, sgd, 14)
+    report = replicas.report()
+    assert report["steps"] == 3, report["steps"]  # of 10 the times do not count, and the last one has not ended
+    assert report["world_size"] == 2 and report["shards"] == 2 and report["messages"] == 5
+    assert 0 < report["bytes_per_step"]["wire"] < report["bytes_per_step"]["dense"] / 5
+    assert report["bytes_per_step"]["dense"] <= 4.2 * report["parameters"]
+    assert report["phases"]["compress"] > 0 and report["phases"]["exchange_exposed"] > 0
+    assert report["phases"]["backward"] is None
+    replicas.close()
+
+
+def a_rank_that_dies_is_named_by_its_replica() -> None:
+    """The last case: ranks 3 and 2 are gone then. Rank 0 waits for rank 2 until its time is over."""
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(4)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    model, _ = pods("topk", timeout_seconds=10.0)
+    loss_of(model, 0).backward()
+    if job.RANK == 3:
+        os._exit(0)
+    if job.RANK == 2:  # its partner in FSDP's own collectives is gone
+        os._exit(0)
+    for _ in range(2):  # the second time, too
+        try:
+            loss_of(model, 1).backward()
+        except PeerLost as error:
+            assert f"lost rank {job.RANK + 2} (pid {pids[job.RANK + 2].item()} on " in str(error), error
+        else:
+            raise AssertionError("nobody missed a replica")
+
+
+CASES: list[Callable[[], None]] = [
+    replicas_begin_alike,
+    what_differs_between_replicas_is_named,
+    frozen_parameters_have_no_gradient_and_no_residual,
+    a_module_that_one_replica_leaves_out_is_averaged_all_the_same,
+    a_layout_that_changes_is_refused,
+    two_passes_that_both_reduce_average_twice,
+    checkpointed_blocks_are_averaged,
+    wrong_uses_are_one_line,
+    a_divide_factor_of_the_users_counts,
+    a_report_counts_what_goes_between_replicas,
+    a_rank_that_dies_is_named_by_its_replica,
+]
+
+if __name__ == "__main__":
+    job.start()
+    for case in CASES:
+        case()
+        if job.RANK == 0:
+            print(case.__name__, flush=True)
+    end_process(0)

@@ -1,0 +1,187 @@
+"""What `test_fsdp.py` runs on each of four ranks: `synchronise` on two replicas of a model that FSDP2 shards.
+
+Each function below is a case; rank 0 prints its name when it holds on all ranks.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import wirebench
+from tests.dropin import pods as job
+from tests.dropin.misuse import says
+from tests.dropin.pods import Net, adamw, apart, loss_of, sgd, sharded, train, whole
+from wirebench import compressors, schedulers
+from wirebench.comm.launch import end_process
+from wirebench.dropin.shard_view import local
+from wirebench.dropin.synchroniser import Sync
+
+Make = Callable[[Any], torch.optim.Optimizer]
+
+
+def synchronised(name: str = "none", schedule: Any = "wfbp", model: Any = None, **kept: Any) -> tuple[Any, Sync]:
+    wrapped = sharded() if model is None else model
+    scheduler = schedulers.build(schedule) if isinstance(schedule, str) else schedule
+    group = job.MESH["replicate"].get_group()
+    options = kept.pop("options", {})
+    build = compressors.build(name, **options), scheduler
+    return wrapped, wirebench.synchronise(wrapped, *build, process_group=group, **kept)
+
+
+def plain(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.02)
+
+
+def loop(model: Any, sync: Sync, optimizer: Any, steps: range, parts: int = 1, clip: bool = False) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        for part in range(parts):
+            (loss_of(model, step, part) / parts).backward()
+        if not clip:
+            sync.step(optimizer)
+            continue
+        sync.wait()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+        optimizer.step()
+
+
+def dense_exchanges_after_backward_end_with_the_weights_of_ddp() -> None:
+    kinds: list[tuple[Make, dict[str, Any]]] = [(sgd, {}), (adamw, {"parts": 2, "clip": True})]
+    for make, words in kinds:
+        ddp = DistributedDataParallel(Net())
+        train(ddp, make, 6, **words)
+        for schedule in ("wfbp", "single"):
+            model, sync = synchronised(schedule=schedule)
+            loop(model, sync, make(model.parameters()), range(6), **words)
+            assert apart(whole(model), whole(ddp.module)) < 1e-6, (schedule, words)
+            sync.close()
+
+
+def every_method_keeps_replicas_alike_and_learns() -> None:
+    """Those that return updates, and one that wants the whole model in one bucket."""
+    names = [name for name in compressors.available() if compressors.build(name).makes_update]
+    assert {"demo", "dion", "lion_sign"} <= set(names)
+    start = whole(Net())
+    for name in [*names, "fetch_sgd", "topk"]:
+        schedule = "single" if compressors.build(name).whole_model else "wfbp"
+        model, sync = synchronised(name, schedule)
+        loop(model, sync, plain(model.parameters()), range(3))
+        ends = whole(model)
+        assert apart(ends, start) > 1e-4, name
+        values = torch.cat([each.flatten() for each in ends.values()])
+        theirs = values.clone()
+        dist.broadcast(theirs, 0)
+        assert torch.equal(values, theirs), name
+        sync.close()
+
+
+def local_steps_between_pods_are_local_sgd_by_hand() -> None:
+    """Each replica trains alone; after every third step the weights are averaged over the replicas."""
+    rule: dict[str, Any] = {"every": 3, "rate": 1.0, "momentum": 0.0, "nesterov": False}
+    model, hand = sharded(), sharded()
+    mine, theirs = plain(model.parameters()), plain(hand.parameters())
+    _, sync = synchronised(schedule=schedulers.build("outer", **rule), model=model, optimizer=mine)
+    for step in range(6):
+        for each, optimizer in ((model, mine), (hand, theirs)):
+            optimizer.zero_grad()
+            loss_of(each, step).backward()
+            assert nn.utils.clip_grad_norm_(each.parameters(), 0.02) > 0.02
+        sync.step(mine)
+        theirs.step()
+        if step == 1:
+            assert not same_on_replicas(model), "replicas train alone"
+        if step % 3 == 2:
+            for parameter in hand.parameters():
+                with torch.no_grad():
+                    dist.all_reduce(local(parameter), group=job.MESH["replicate"].get_group())
+                    local(parameter).div_(2)
+    assert apart(whole(model), whole(hand)) < 1e-6 and same_on_replicas(model)
+    with sync.evaluation_view():
+        assert apart(whole(model), whole(hand)) < 1e-6
+    sync.close()
+
+
+def same_on_replicas(model: nn.Module) -> bool:
+    values = torch.cat([local(parameter).flatten() for parameter in model.parameters()])
+    theirs: list[Tensor] = [torch.empty_like(values) for _ in range(2)]
+    dist.all_gather(theirs, values, group=job.MESH["replicate"].get_group())
+    return torch.equal(*theirs)
+
+
+def a_restart_goes_on_to_the_bit() -> None:
+    """With a residual, with an update's momentum, and in the middle of local steps with their optimizer's state."""
+    outer: Any = {"every": 3, "delay": 1}
+    for name, schedule in (("topk", "wfbp"), ("demo", "wfbp"), ("none", "outer")):
+        ends, make = [], adamw if schedule == "outer" else plain
+        for cut in (0, 4):
+            state: Any = None
+            weights: Any = None
+            for steps in (range(cut or 6), range(4, 6))[: 1 + bool(cut)]:
+                model = sharded()
+                if weights is not None:
+                    model.load_state_dict(weights)
+                optimizer = make(model.parameters())
+                rule = schedulers.build("outer", **outer) if schedule == "outer" else schedule
+                updates = {"optimizer": optimizer} if schedule == "outer" else {}
+                options = {"density": 0.05} if name == "topk" else {}
+                _, sync = synchronised(name, rule, model, options=options, **updates)
+                if state is not None:
+                    sync.load_state_dict(state)
+                loop(model, sync, optimizer, steps)
+                state = copy.deepcopy(sync.state_dict())
+                with sync.evaluation_view():
+                    weights = copy.deepcopy(model.state_dict())
+                sync.close()
+            ends.append({key: each.full_tensor() for key, each in weights.items()})
+        assert apart(*ends) == 0, (name, schedule, apart(*ends))
+
+
+def wrong_uses_are_one_line() -> None:
+    build = compressors.build("none"), schedulers.build("wfbp")
+    group = job.MESH["replicate"].get_group()
+    says('pass the ranks that have the same shard of other replicas: process_group=mesh["replicate"].get_group()',
+         lambda: wirebench.synchronise(sharded(), *build))  # fmt: skip
+    native = sharded(mesh=job.MESH)
+    says("over a mesh of 2 dimensions", lambda: wirebench.synchronise(native, *build, process_group=group))
+    across = job.MESH["shard"].get_group()
+    says("mesh: shard is", lambda: wirebench.synchronise(sharded(), *build, process_group=across))
+    scaler = torch.amp.GradScaler("cpu")
+    says("takes no GradScaler", lambda: synchronised(scaler=scaler))
+    model = sharded()
+    optimizer = plain(model.parameters())
+    says("updates layers within the forward pass", lambda: synchronised("none", "dear", model, optimizer=optimizer))
+    _, sync = synchronised(model=model)
+    says("no gradient since", lambda: sync.step(optimizer))
+    says("no gradient since", sync.wait)
+    loss_of(model, 0).backward()
+    says("before the gradients are averaged", optimizer.step)
+    says("no parameter of the model", lambda: sync.step(plain(Net().parameters())))
+    sync.step(optimizer)
+    says("no gradient since", lambda: sync.step(optimizer))
+    sync.close()
+    model, sync = synchronised("dgc", options={"momentum": 0.9})
+    loss_of(model, 0).backward()
+    says("applies a momentum of its own", lambda: sync.step(sgd(model.parameters())))
+    sync.close()
+
+
+CASES: list[Callable[[], None]] = [
+    dense_exchanges_after_backward_end_with_the_weights_of_ddp,
+    every_method_keeps_replicas_alike_and_learns,
+    local_steps_between_pods_are_local_sgd_by_hand,
+    a_restart_goes_on_to_the_bit,
+    wrong_uses_are_one_line,
+]
+
+if __name__ == "__main__":
+    job.start()
+    for case in CASES:
+        case()
+        if job.RANK == 0:
+            print(case.__name__, flush=True)
+    end_process(0)

@@ -1,0 +1,55 @@
+"""Replicas of a model under FSDP2: to the bit as through DDP's hook; loops as people write them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.forked import fork
+from tests.dropin import pods, pods_misuse, pods_view
+from wirebench import compressors
+
+AVERAGING = [
+    name
+    for name in compressors.available()
+    if not (compressors.build(name).makes_update or compressors.build(name).whole_model)
+]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [sorted({"none", *AVERAGING[::3]}), pytest.param(AVERAGING, marks=pytest.mark.slow)],
+    ids=["a third", "all"],
+)
+def test_every_compressor_is_that_of_ddps_hook_to_the_bit(names: list[str], tmp_path: Path) -> None:
+    ended = fork("torch", 2, names, tmp_path, script="tests/dropin/beside_hook.py")
+    assert ended.code == 0, ended.said
+    told = {words[0]: words[1:] for words in map(str.split, ended.out.splitlines()) if words and words[0] in names}
+    assert told.keys() == set(names)
+    for name, (messages, worst, through_ddp, between_replicas) in told.items():
+        assert (messages, float(worst)) == ("3", 0), name
+        assert through_ddp == between_replicas, name
+
+
+def test_replicas_of_two_shards(tmp_path: Path) -> None:
+    ended = fork("torch", 4, ["fast"], tmp_path, script="tests/dropin/pods.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in pods.CASES]
+
+
+@pytest.mark.slow
+def test_fifty_steps_of_two_shards(tmp_path: Path) -> None:
+    ended = fork("torch", 4, ["slow"], tmp_path, script="tests/dropin/pods.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in pods.SLOW]
+
+
+def test_models_that_are_not_plain_and_wrong_uses(tmp_path: Path) -> None:
+    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_misuse.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in pods_misuse.CASES]
+
+
+def test_synchronise_takes_a_model_of_shards(tmp_path: Path) -> None:
+    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_view.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in pods_view.CASES]

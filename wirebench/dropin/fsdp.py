@@ -1,0 +1,200 @@
+"""Any compressor between replicas of a model under FSDP2: hybrid sharding whose slow links carry compressed gradients.
+
+  mesh = init_device_mesh("cuda", (pods, gpus), mesh_dim_names=("replicate", "shard"))
+  for block in model.blocks:
+      fully_shard(block, mesh=mesh["shard"])
+  fully_shard(model, mesh=mesh["shard"])
+  replicas = wirebench.compress_replicas(model, compressors.build("powersgd"), mesh["replicate"])
+
+FSDP sums over the shards' ranks, in full precision. Each rank then exchanges its shard of the sum with the ranks that
+have the same shard of another replica, in a thread, while the backward pass goes on.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from wirebench import collectives
+from wirebench.collectives.plan import Collective
+from wirebench.comm.attach import attach
+from wirebench.comm.engine import Engine
+from wirebench.dropin import optimizer_watch
+from wirebench.dropin.backward_end import BackwardEnd
+from wirebench.dropin.comm_hook import after_backward
+from wirebench.dropin.exchange_job import refuse_whole_model
+from wirebench.dropin.fsdp_units import Unit, backward_runs, units_of
+from wirebench.dropin.replicas import agree, parts_of, tensors_of
+from wirebench.dropin.shard_job import ShardJob
+from wirebench.dropin.shard_view import local, place_of
+from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_no_module, refuse_state
+from wirebench.errors import UserError
+from wirebench.gradient import conformance
+from wirebench.gradient.contract import Compressor, Method
+
+NAME = "compress_replicas"
+
+
+def compress_replicas(
+    model: nn.Module,
+    compressor: Compressor,
+    mesh: DeviceMesh,
+    collective: str | Collective = "",
+    *,
+    scaler: torch.amp.GradScaler | None = None,
+    seed: int = 0,
+    warmup_steps: int = 10,
+    timeout_seconds: float = 60.0,
+) -> "Replicas":
+    """Average the gradients of a model under FSDP2 over its replicas, compressed; every rank calls it, before training.
+
+    model       its modules are sharded by fully_shard(module, mesh=mesh["shard"]), over a dimension without replicas;
+                each replica's parameters and buffers are overwritten with those of the first
+    compressor  compressors.build(...), or any object with a Compressor's members; one that returns averages
+    mesh        the dimension of the replicas: mesh["replicate"]
+    collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
+    scaler      the GradScaler that the loop scales its loss with
+    seed        of the draws that all ranks share
+    warmup_steps     first steps, which `report` leaves out
+    timeout_seconds  after this long without an answer another rank counts as lost
+    Gradients are averages when `backward` returns. Raises UserError for a model that is sharded in another way, and for
+    parts that do not go together. PeerLost, at the end of a backward pass, names a rank of another replica.
+    """
+    refuse_no_module(model)
+    refuse_names(compressor=compressor)
+    refuse_kinds(scaler, collective)
+    method = conformance.method_of(compressor)
+    if isinstance(collective, str):
+        collective = collectives.build(collective or method.collective or "native")
+    units = units_of(model)
+    _refuse_method(method, len(units))
+    group = _refuse_mesh(mesh).get_group()
+    engine = attach(units[0].device, timeout_seconds, group)
+    if method.divides and engine.size > 1 and engine.size % method.divides:
+        raise UserError(f"compressor: groups of {method.divides} do not divide the {engine.size} replicas")
+    parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, collective=collective)
+    _make_alike(engine, model, units, parts)
+    return Replicas(model, ShardJob(engine, units, method, collective, scaler, seed, warmup_steps), scaler)
+
+
+class Replicas:
+    """The exchange between a model's replicas; `compress_replicas` makes one.
+
+    epoch  set it if the loop has epochs: a compressor's warm-up counts them
+    """
+
+    def __init__(self, model: nn.Module, job: ShardJob, scaler: torch.amp.GradScaler | None) -> None:
+        self._job, self.epoch, self._closed = job, 0, False
+        self._end = BackwardEnd(self._pass_ends)
+        for place, unit in enumerate(job.units):
+            unit.hook(partial(self._arrives, place))
+        held = lambda: {id(parameter) for parameter in model.parameters()}  # noqa: E731
+        self._unwatch = optimizer_watch.watch(job.compressor, scaler, held)
+
+    @property
+    def compressor(self) -> Method:
+        """The compressor, with this rank's residual: as long as its shards."""
+        return self._job.compressor
+
+    @property
+    def steps(self) -> int:
+        """Backward passes whose gradients were averaged."""
+        return self._job.steps
+
+    def report(self) -> dict[str, Any]:
+        """This rank's numbers, as in a record, of the steps so far: bytes between replicas, ratios, requests, seconds.
+
+        Of the phases FSDP alone knows all but `compress` and `exchange_exposed`: these are None.
+        """
+        return self._job.report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to resume after a restart; each rank saves its own, since residuals differ."""
+        return {
+            **mark_state(NAME, self.compressor),
+            "epoch": self.epoch,
+            "steps": self.steps,
+            "layers": self._job.layout(),
+            "compressor": self.compressor.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from what `state_dict` returned on the rank with this shard of this replica; before the first step."""
+        if self.steps:
+            raise UserError(f"{NAME}.load_state_dict: comes before the first step")
+        refuse_state(state, NAME, self.compressor)
+        if state["layers"] != self._job.layout():
+            raise UserError(f"{NAME}.load_state_dict: the state is of another model, or of another number of shards")
+        self.epoch = state["epoch"]
+        self._job.load(state)
+
+    def close(self) -> None:
+        """End the thread and leave the suite's own process group; a later backward pass of the model is refused."""
+        if self._closed:
+            return
+        self._closed = True
+        self._unwatch()
+        for unit in self._job.units:
+            unit.unhook(_refuse_closed)
+        self._job.close()
+
+    def _arrives(self, place: int, shard: Tensor) -> None:
+        """FSDP has reduced a module's gradient over the ranks of this replica."""
+        if self._job.failed is not None and not self._job.runs:
+            raise self._job.failed  # within a pass this rank's partners in FSDP's collectives would miss it
+        if torch._C._current_graph_task_id() < 0:
+            raise UserError(
+                f"{NAME}: FSDP reduces outside of backward(); set_manual_backward_finalization(False) first"
+            )
+        self._end.seen()
+        self._job.arrive(place, shard, self.epoch)
+
+    def _pass_ends(self) -> None:
+        after_backward(self._finish)
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        if not self._closed and self._job.runs and not backward_runs(self._job.units):
+            self._job.finish(self.epoch)
+
+
+def _refuse_method(compressor: Method, units: int) -> None:
+    if compressor.makes_update:
+        raise UserError(
+            f"{NAME}: {conformance.name_of(compressor)!r} returns updates, and FSDP's hook is for averages; take "
+            'wirebench.synchronise(..., process_group=mesh["replicate"].get_group())'
+        )
+    refuse_whole_model(NAME, compressor, units, "call fully_shard for the whole model alone")
+
+
+def _refuse_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    if not isinstance(mesh, DeviceMesh):
+        raise UserError(f'{NAME}: mesh must be a DeviceMesh, as mesh["replicate"] is; not a {type(mesh).__name__}')
+    if mesh.ndim != 1:
+        names = ", ".join(mesh.mesh_dim_names or ()) or f"{mesh.ndim} dimensions"
+        raise UserError(f'{NAME}: pass the dimension of the replicas, mesh["replicate"]; this mesh has {names}')
+    return mesh
+
+
+def _make_alike(engine: Engine, model: nn.Module, units: list[Unit], parts: Mapping[str, Any]) -> None:
+    """Give every replica the first one's shards and buffers; UserError, on all ranks, where their parts differ."""
+    parameters: dict[str, Any] = dict(model.named_parameters())
+    layers = {f"shard of {unit.label}": [list(layer[1:]) for layer in unit.layers] for unit in units}
+    buffers = dict(model.named_buffers())
+    facts = {
+        **parts,
+        **place_of(model),
+        **layers,
+        **tensors_of(parameters, "parameters"),
+        **tensors_of(buffers, "buffers"),
+    }
+    agree(engine, NAME, facts)
+    mine = [local(each) for each in parameters.values()]
+    engine.communicators[0].broadcast([*mine, *buffers.values()]).wait()
+
+
+def _refuse_closed(_: Tensor) -> None:
+    raise UserError(f"{NAME}: it is closed, and FSDP still calls it; call compress_replicas again to go on")

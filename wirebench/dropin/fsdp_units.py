@@ -1,0 +1,203 @@
+"""FSDP2's modules as our buckets: the layers of each reduce-scattered shard, with their places in one flat gradient.
+
+PyTorch passes an all-reduce hook one flat tensor without names or sizes. What is in it only private attributes of FSDP
+tell; all of them are read in this file, and torch 2.11 to 2.15 have them.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from wirebench.dropin.shard_view import local
+from wirebench.errors import UserError
+from wirebench.gradient.flat import Layer, check_alike
+
+Hook = Callable[[Tensor], None]
+
+
+class Unit:
+    """A module whose parameters FSDP reduces together: one bucket.
+
+    name     the module's in the model; "" is the model itself
+    layers   this rank's shards of the parameters that learn, in the order in which they lie in the hook's tensor
+    numel    elements of the hook's tensor: the shards and their padding
+    start    place of its first element in the flat gradient of all units
+    divisor  what FSDP divides a sum over shards by
+    The hook gets sums over shards that are not divided: PyTorch's Gloo summed in some versions where it should average
+    (pytorch #162338), and a forced sum is divided after the hook only.
+    """
+
+    def __init__(self, name: str, module: FSDPModule, group: Any, names: dict[int, str], start: int) -> None:
+        self.name, self.module, self.start = name, module, start
+        self._group = group
+        self._learning = [each for each in _of(group, "fsdp_params") if each.sharded_param.requires_grad]
+        layers, stop = [], start
+        for each in self._learning:
+            if id(each.sharded_param) not in names:
+                raise UserError(f"compress_replicas: {name or 'the model'} is gathered now; call it before training")
+            size = _of(each, "sharded_size")
+            rows = max(size[0], 1) if size else 1
+            layers.append(Layer(names[id(each.sharded_param)], stop, stop + size.numel(), len(size), rows))
+            stop += _of(each, "padded_sharded_param_size").numel()
+        self.layers, self.numel = tuple(layers), stop - start
+        self.shards: int = _of(_of(group, "mesh_info"), "shard_mesh_size")
+        self.device: torch.device = _of(group, "device")
+        self._factor: float | None = _of(group, "gradient_divide_factor")
+        self.divisor = float(self.shards) if self._factor is None else self._factor
+
+    @property
+    def label(self) -> str:
+        """The module as messages name it."""
+        return self.name or "the model's own part"
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of `layers`, which are DTensors."""
+        return [each.sharded_param for each in self._learning]
+
+    @property
+    def span(self) -> slice:
+        """The part of the hook's tensor from the first layer to the last: without the last one's padding."""
+        return slice(0, self.layers[-1].stop - self.start)
+
+    def hook(self, call: Hook) -> None:
+        """Let FSDP call this with each reduce-scattered shard, whose sum is not divided."""
+        if _of(self._group, "_all_reduce_hook") is not None:
+            raise UserError(f"compress_replicas: {self.label} has an all-reduce hook already; one is enough")
+        if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in self.parameters):
+            raise UserError(
+                f"compress_replicas: {self.label} has hooks that read gradients during the backward pass, before they "
+                "are averaged; step the optimizer after backward()"
+            )
+        self.module.set_all_reduce_hook(call)
+        self.module.set_force_sum_reduction_for_comms(True)
+        self.module.set_gradient_divide_factor(1.0)
+        if hasattr(self.module, "set_reduce_scatter_unused_params"):
+            self.module.set_reduce_scatter_unused_params(True)
+
+    def unhook(self, call: Hook | None) -> None:
+        """Put another hook in its place, and let FSDP divide again."""
+        self._group._all_reduce_hook = call
+        self._group.gradient_divide_factor = self._factor
+        self.module.set_force_sum_reduction_for_comms(False)
+
+    def refuse_changes(self, given: Tensor) -> None:
+        """UserError where the hook's tensor is not the sum of all layers' gradients."""
+        if self._group.gradient_divide_factor != 1.0 or not self._group.force_sum_reduction_for_comms:
+            raise UserError(
+                f"compress_replicas: {self.label} has another divide factor than before; set it before "
+                "compress_replicas is called"
+            )
+        if not getattr(self._group, "all_reduce_grads", True):
+            raise UserError(
+                "compress_replicas: set_requires_all_reduce(False) is for a 2-D mesh; to accumulate gradients call "
+                "model.set_requires_gradient_sync(False)"
+            )
+        if given.numel() != self.numel:
+            raise UserError(
+                f"compress_replicas: of {self.label} {given.numel()} gradients came, and {self.numel} were expected: a "
+                "parameter had none, or was frozen or unfrozen; residuals are kept by place, so each parameter has to "
+                "take part in every step"
+            )
+
+    def weights(self) -> Tensor:
+        """The shards of the weights, with the layout of `layers`."""
+        flat = torch.zeros(self.layers[-1].stop - self.start, dtype=self.parameters[0].dtype, device=self.device)
+        for layer, parameter in zip(self.layers, self.parameters, strict=True):
+            flat[layer.start - self.start : layer.stop - self.start] = local(parameter).reshape(-1)
+        return flat
+
+    def add(self, average: Tensor) -> None:
+        """Add these averages, laid out as `layers`, to the gradients."""
+        for layer, parameter in zip(self.layers, self.parameters, strict=True):
+            if parameter.grad is None:  # no sample of this rank's has passed the module
+                parameter.grad = torch.zeros_like(parameter)
+            gradient = local(parameter.grad)
+            piece = average[layer.start - self.start : layer.stop - self.start]
+            gradient.add_(piece.view(gradient.shape).to(gradient.device))
+
+
+def units_of(model: nn.Module) -> list[Unit]:
+    """The units of a model under FSDP2, in the reverse of the order in which the model has them.
+
+    UserError where it is not sharded over a 1-D mesh, or a parameter that learns is in no unit.
+    """
+    _refuse_unsharded(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    units: list[Unit] = []
+    for name, module in list(model.named_modules())[::-1]:
+        if not isinstance(module, FSDPModule):
+            continue
+        group = _group_of(name, module)
+        if group is None:
+            continue
+        unit = Unit(name, module, group, names, units[-1].start + units[-1].numel if units else 0)
+        if unit.layers:
+            units.append(unit)
+    held = {id(parameter) for unit in units for parameter in unit.parameters}
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    check_alike(learning)
+    outside = next((name for name, parameter in learning.items() if id(parameter) not in held), None)
+    if outside is not None:
+        raise UserError(f"compress_replicas: {outside} is in no module of fully_shard; call fully_shard(model), too")
+    return units
+
+
+def backward_runs(units: Sequence[Unit]) -> bool:
+    """Whether FSDP has still to end a backward pass: the one that ended was nested in it, as of checkpointing."""
+    contexts = [getattr(_state_of(unit.module), "_state_ctx", None) for unit in units]
+    return any(getattr(context, "post_backward_final_callback_queued", False) for context in contexts)
+
+
+def _refuse_unsharded(model: nn.Module) -> None:
+    fsdp = sys.modules["torch.distributed.fsdp"]
+    if any(isinstance(each, fsdp.FullyShardedDataParallel) for each in model.modules()):
+        raise UserError(
+            "compress_replicas: FullyShardedDataParallel has no hook for hybrid sharding; take FSDP2: "
+            'fully_shard(module, mesh=mesh["shard"])'
+        )
+    if not any(isinstance(each, FSDPModule) for each in model.modules()):
+        raise UserError(
+            'compress_replicas: no module of the model is sharded; call fully_shard(module, mesh=mesh["shard"]) first, '
+            "or take wirebench.synchronise for a model that is whole on each rank"
+        )
+
+
+def _group_of(name: str, module: FSDPModule) -> Any:
+    """What FSDP reduces of this module; None where it has no parameters of its own."""
+    state: Any = _state_of(module)
+    label = name or "the model"
+    single = getattr(state, "_fsdp_param_group", None) if not hasattr(state, "_fsdp_param_groups") else None
+    groups = [single] * (single is not None) if single is not None else list(getattr(state, "_fsdp_param_groups", []))
+    if len(groups) > 1:
+        raise UserError(
+            f"compress_replicas: {label} has {len(groups)} groups of parameters, since shard_placement_fn gives them "
+            "several meshes, and FSDP takes a hook for one; shard it over one mesh"
+        )
+    if not groups:
+        return None
+    info = _of(groups[0], "mesh_info")
+    if getattr(info, "replicate_mesh_dim", None) is not None:
+        raise UserError(
+            f"compress_replicas: {label} has the dimension of replicas in its mesh, so FSDP sums over them itself; "
+            'shard over the other one alone: fully_shard(module, mesh=mesh["shard"])'
+        )
+    return groups[0]
+
+
+def _state_of(module: FSDPModule) -> Any:
+    return _of(module, "_get_fsdp_state")()
+
+
+def _of(thing: Any, name: str) -> Any:
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        kind = type(thing).__name__
+        raise UserError(
+            f"compress_replicas: {kind} has no {name} in torch {torch.__version__}; torch 2.11 to 2.15 have it"
+        ) from None

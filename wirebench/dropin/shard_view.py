@@ -1,0 +1,159 @@
+"""A model of DTensors as `synchronise` sees it: this rank's shards as plain parameters, which share their memory."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from wirebench.comm.attach import Group
+from wirebench.dropin.usage import holds
+from wirebench.errors import UserError
+from wirebench.utils.hooks import WeakHook
+
+
+class ShardView:
+    """The shards of a sharded model, by the model's own names, and what brings gradients there and averages back.
+
+    real   the model that trains
+    model  a module without a forward pass: the shards as parameters, and the buffers of the real one
+    news   a gradient has come since the last `take`
+    """
+
+    def __init__(self, real: nn.Module) -> None:
+        self.real, self.model, self.news = real, nn.Module(), False
+        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        for name, parameter in real.named_parameters():
+            shard = nn.Parameter(local(parameter), requires_grad=parameter.requires_grad)
+            _place(self.model, name).register_parameter(name.rpartition(".")[2], shard)
+            if parameter.requires_grad:
+                self._pairs.append((parameter, shard))
+        for name, buffer in real.named_buffers():
+            _place(self.model, name).register_buffer(name.rpartition(".")[2], buffer)
+        self._shard_of = {id(parameter): shard for parameter, shard in self._pairs}
+        self._optimizers: dict[int, ShardOptimizer] = {}
+        self._may_step = False
+        hooks = [p.register_post_accumulate_grad_hook(WeakHook(self._comes)) for p, _ in self._pairs]
+        watch = register_optimizer_step_pre_hook(WeakHook(self._refuse_early))
+        self._detach: list[Callable[[], None]] = [*(hook.remove for hook in hooks), watch.remove]
+
+    def optimizer(self, real: Optimizer) -> "ShardOptimizer":
+        """The loop's optimizer as one of the shards."""
+        if id(real) not in self._optimizers:
+            self._optimizers[id(real)] = ShardOptimizer(real, self._shard_of)
+        return self._optimizers[id(real)]
+
+    def parameters(self) -> Collection[int]:
+        """The `id` of each parameter of the model that learns."""
+        return self._shard_of.keys()
+
+    def holds(self, real: Optimizer) -> bool:
+        """Whether the optimizer holds a parameter of the model."""
+        return holds(real, self._shard_of.keys())
+
+    def take(self) -> None:
+        """Bring the gradients of the model to the shards, as a backward pass would."""
+        came = [(shard, local(p.grad)) for p, shard in self._pairs if p.grad is not None]
+        for _, shard in self._pairs:
+            shard.grad = None
+        self.news, self._may_step = False, True
+        if came:
+            torch.autograd.backward([shard for shard, _ in came], [gradient for _, gradient in came])
+
+    def give(self) -> None:
+        """Give the averages to the model; a parameter that no rank has used has no gradient."""
+        for parameter, shard in self._pairs:
+            if shard.grad is None:
+                parameter.grad = None
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            local(parameter.grad).copy_(shard.grad)
+
+    def close(self) -> None:
+        """Detach from the model and its optimizers."""
+        for detach in self._detach:
+            detach()
+
+    def _comes(self, _: Tensor) -> None:
+        self.news, self._may_step = True, False
+
+    def _refuse_early(self, optimizer: Optimizer, *_: Any) -> None:
+        if self.news and not self._may_step and self.holds(optimizer):
+            raise UserError(
+                "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, or "
+                "sync.wait() before it"
+            )
+
+
+class ShardOptimizer(Optimizer):
+    """An optimizer that says it holds the shards; its step and its state are the loop's own optimizer's."""
+
+    def __init__(self, real: Optimizer, shard_of: dict[int, nn.Parameter]) -> None:
+        self.real = real
+        groups = [
+            {**group, "params": [shard_of[id(p)] for p in group["params"] if id(p) in shard_of]}
+            for group in real.param_groups
+        ]
+        super().__init__(groups, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update the model."""
+        self.real.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loop's optimizer's."""
+        return self.real.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore it."""
+        self.real.load_state_dict(state)
+
+
+def view_of(model: nn.Module, group: Group) -> ShardView | None:
+    """The view of a model under FSDP2; None for a model whose parameters are whole.
+
+    group  the ranks that have the same shard. UserError without it, and for a model that is sharded over several
+           dimensions: PyTorch sums over one of them itself
+    """
+    sharded = False
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor):
+            continue
+        if parameter.device_mesh.ndim > 1:
+            raise UserError(
+                f"model: {name} is sharded over a mesh of {parameter.device_mesh.ndim} dimensions, and FSDP sums over "
+                'the one of replicas itself; shard over the other one: fully_shard(module, mesh=mesh["shard"])'
+            )
+        if group is None:
+            raise UserError(
+                f"model: {name} is sharded (a DTensor); pass the ranks that have the same shard of other replicas: "
+                'process_group=mesh["replicate"].get_group()'
+            )
+        sharded = True
+    return ShardView(model) if sharded else None
+
+
+def place_of(model: nn.Module) -> dict[str, Any]:
+    """Which shard of the model this rank has: a fact that the ranks share that average it."""
+    meshes = {each.device_mesh for each in model.parameters() if isinstance(each, DTensor)}
+    return {"mesh: shard": sorted(f"{mesh.get_coordinate()} of {list(mesh.shape)}" for mesh in meshes)}
+
+
+def local(tensor: Any) -> Tensor:
+    """This rank's part of a DTensor, in the same memory; a plain tensor itself."""
+    with torch.no_grad():
+        whole: Tensor = tensor.detach()
+        return whole.to_local() if isinstance(whole, DTensor) else whole
+
+
+def _place(root: nn.Module, name: str) -> nn.Module:
+    """The module that holds this name, made where it is missing."""
+    for part in name.split(".")[:-1]:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    return root
