@@ -86,9 +86,12 @@ class FetchSgd(Sketched):
             table = table.to(bucket.grad.dtype)
             velocity = self._held(VELOCITY, bucket, table).mul_(self.momentum).add_(table)
             waiting = self._held(ERROR, bucket, table).add_(velocity)
+        k = self.entries(bucket.numel, self.model_numel(bucket))
+        if sketch and (hash := sketch.kernels_hash(waiting)) is not None:
+            with phase("decode"):
+                return self._apply(bucket.grad, waiting, velocity, sketch, hash, k, world.size)
         if not bool(waiting.isfinite().all()):
             return bucket.grad.fill_(math.nan)
-        k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             index = largest(sketch, waiting, k) if sketch else top_k(waiting, k)
             update = sketch.estimate(waiting, index) if sketch else waiting.index_select(0, index)
@@ -100,6 +103,27 @@ class FetchSgd(Sketched):
                 _clear_cells(sketch, index, velocity, waiting)
         with phase("decode"):
             return write_average(bucket.grad, index, update, world.size)
+
+    def _apply(
+        self,
+        grad: Tensor,
+        waiting: Tensor,
+        velocity: Tensor,
+        sketch: CountSketch,
+        hash: tuple[Tensor, Tensor, Tensor],
+        k: int,
+        size: int,
+    ) -> Tensor:
+        """What follows the sum, by kernels: a table that is not finite shows in `grad`, and the host need not wait."""
+        from wirebench.compressors.kernels.sketches import apply
+
+        gaps = sketch.places.gaps
+        if self.clear == "cells":
+            apply(waiting, hash, grad, gaps, k, size, velocity)
+            return grad
+        apply(waiting, hash, grad, gaps, k, 1, None)
+        waiting.sub_(sketch.sketch(grad))
+        return grad.div_(size)
 
     def unsent(self, numel: int) -> Tensor | None:
         """See Method.unsent: a row of the sketch; the mean of its squared norm over hashes is the vector's."""

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.compressors.sketch.base import DENSITY, Sketched
 from wirebench.compressors.sketch.count_sketch import Agree, CountSketch, Hash
@@ -25,6 +26,7 @@ from wirebench.compressors.sparse.places import write_average
 from wirebench.compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps
+from wirebench.gradient.error_memory import VELOCITY
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Reduce, Request, Sum
@@ -129,7 +131,17 @@ class GsSgd(Sketched):
             index = self._choose(bucket, world, sketch, table)
         if index is None:
             return bucket.grad.fill_(math.nan)
-        index, total = yield from self._sum_at(bucket, waiting, index)
+        total = waiting.index_select(0, index)
+        if index.numel():
+            total = (yield Sum(bucket.narrow(total))).to(waiting.dtype)
+        k = self.entries(bucket.numel, self.model_numel(bucket))
+        if self._by_kernels(world, total):
+            with phase("decode"):
+                return self._apply(bucket, index, total, k, world.size)
+        if self.p2 > 1:
+            with phase("decode"):
+                kept = top_k(total, k)
+                index, total = index.index_select(0, kept), total.index_select(0, kept)
         if world.measuring:
             yield from self._measure(bucket, world, sketch, table, index)
         with phase("decode"):
@@ -148,24 +160,22 @@ class GsSgd(Sketched):
             total += self.code.expected_index_bytes(candidates, numel) // size
         return total
 
-    def _sum_at(self, bucket: Bucket, waiting: Tensor, index: Tensor) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
-        """The sums of `waiting` at the places `index`, with p2 > 1 the k largest of them: (places, sums in fp32)."""
-        values = waiting.index_select(0, index)
-        if not index.numel():
-            return index, values
-        total = (yield Sum(bucket.narrow(values))).to(waiting.dtype)
-        if self.p2 == 1:
-            return index, total
-        with phase("decode"):
-            kept = top_k(total, self.entries(bucket.numel, self.model_numel(bucket)))
-            return index.index_select(0, kept), total.index_select(0, kept)
+    def _apply(self, bucket: Bucket, index: Tensor, total: Tensor, k: int, size: int) -> Tensor:
+        """By kernels: write the average of the `k` largest of the sums `total` at the places `index`; clear these."""
+        from wirebench.compressors.kernels.together import apply
+
+        memory, masked = self.feedback, self.feedback.momentum > 0 and self.feedback.masking
+        velocity = memory.slice(bucket, VELOCITY) if masked else None
+        apply(total, index, bucket.grad, memory.slice(bucket), velocity, k, size, bucket.wire_dtype is not None)
+        return bucket.grad
 
     def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:
         """The sketch of `waiting`, or of its largest entries, which include every entry that is not finite."""
         if not self.p1:
             return sketch.sketch(waiting)
-        offered = top_k(waiting, max(int(self.p1 * self.entries(bucket.numel, self.model_numel(bucket))), 1))
-        return sketch.sketch_entries(offered, waiting.index_select(0, offered))
+        return sketch.sketch_largest(
+            waiting, max(int(self.p1 * self.entries(bucket.numel, self.model_numel(bucket))), 1)
+        )
 
     def _choose(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor) -> Tensor | None:
         """Places to sum exactly, int64 ascending, the same on all ranks that have the summed table.
@@ -186,17 +196,42 @@ class GsSgd(Sketched):
     ) -> Generator[Request, Any, Tensor | None]:
         """Like `_choose`, but one rank has the sum, chooses and sends its choice; None for a sum that is not finite."""
         total = yield Reduce(table)
-        message = torch.empty(0, dtype=torch.uint8, device=table.device)
-        if total is not None:
-            index = self._choose(bucket, world, sketch, total)
-            message = message.new_zeros(HEAD_BYTES)
-            if index is not None:
-                with phase("encode"):
-                    message = torch.cat([message.add_(1), self.code.encode_indices(index, sketch.numel)])
+        if total is None:
+            message = torch.empty(0, dtype=torch.uint8, device=table.device)
+        else:
+            message = self._message(bucket, world, sketch, total)
         messages = yield Gather(message, values=0)
         with phase("decode"):
             told = next(each for each in messages if each.numel())
-            return self.code.decode_indices(told[HEAD_BYTES:], sketch.numel) if bool(told[0]) else None
+            # What is more than a head is of a finite sum: of the head alone its bytes tell, for which the host waits.
+            if told.numel() == HEAD_BYTES and not bool(told[0]):
+                return None
+            if self.code.indices == "int32" and self._by_kernels(world, table) and told.storage_offset() % 4 == 0:
+                return told.view(torch.int32)[1:]
+            return self.code.decode_indices(told[HEAD_BYTES:], sketch.numel)
+
+    def _by_kernels(self, world: ExchangeContext, x: Tensor) -> bool:
+        """Whether `_apply` follows, which takes places in int32, too."""
+        return self.p2 > 1 and not world.measuring and kernels.usable(x)
+
+    def _message(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, total: Tensor) -> Tensor:
+        """A head of ones and the choice in code; of a sum that is not finite a head of zeros."""
+        found = None
+        if self.fill == "estimate" and self.code.indices == "int32":
+            with phase("select"):
+                found = sketch.find(total, self.p2 * self.entries(bucket.numel, self.model_numel(bucket)))
+        if found is not None:
+            places, (count, unsound) = found[0], found[1].tolist()
+            if not unsound:
+                return places[: 1 + count].view(torch.uint8)
+            index = None
+        else:
+            index = self._choose(bucket, world, sketch, total)
+        head = torch.zeros(HEAD_BYTES, dtype=torch.uint8, device=total.device)
+        if index is None:
+            return head
+        with phase("encode"):
+            return torch.cat([head.add_(1), self.code.encode_indices(index, sketch.numel)])
 
     def _measure(
         self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor, index: Tensor

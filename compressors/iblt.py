@@ -13,7 +13,6 @@ import torch
 from wirebench.compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
 from wirebench.compressors.sparse.base import Sparse
 from wirebench.compressors.sparse.places import write_average
-from wirebench.compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -57,23 +56,29 @@ class Iblt(Sparse):
             waiting = self.feedback.accumulate(bucket, world)
         if self.is_dense(bucket.numel, world.size, bucket.wire_dtype.itemsize if bucket.wire_dtype else VALUE_BYTES):
             return (yield from self.feedback.exchange_all(bucket, world))
-        with phase("select"):
-            index = top_k(waiting, k)
         with phase("encode"):
             seed = seed_of("look-up table", world.seed, world.step, bucket.start)
             codec = LookupTable(grad.numel(), self.columns(bucket.numel, world.size), world.size, seed, grad.device)
-            table, keys = codec.fill(index, waiting.index_select(0, index))
+        with phase("select"):
+            sent, table, keys = codec.fill_largest(waiting, k)
         table = yield Sum(table)
         keys = yield Sum(keys, values=0)
         with phase("decode"):
-            if not bool(table.isfinite().all()):
+            dense = codec.peel_at_once(table, keys)
+            if dense is not None:
+                infinite, left, _ = dense.state.tolist()
+                if not infinite and not left and not world.measuring:
+                    return dense.write(grad, world.size, waiting, sent)
+            else:
+                infinite = not bool(table.isfinite().all())
+            if infinite:
                 return grad.fill_(math.nan)
-            peeled = codec.peel(table, keys)
+            peeled = codec.peel(table, keys) if dense is None else dense.listed(complete=not left)
             if world.measuring:
                 self.measures.ratio("stalled", float(not peeled.complete), 1.0)
                 self.measures.total("read", peeled.index.numel())
             if peeled.complete:
-                self.feedback.sent(bucket, index)
+                self.feedback.sent(bucket, sent.listed())
                 return write_average(grad, peeled.index, peeled.sums, world.size)
             places = torch.cat([peeled.index, codec.largest(peeled.rest, k)]).unique()
         total = yield Sum(bucket.narrow(waiting.index_select(0, places)))

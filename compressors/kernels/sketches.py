@@ -1,38 +1,92 @@
-"""The block-shift Count-Sketch of a vector, and the estimates of all of its elements: one launch each."""
+"""The block-shift Count-Sketch of a vector, the estimates of its elements, and the largest of them: one launch each.
 
+Wherever a hash is wanted, it is three tensors of `BlockHash`: shift and sign, (rows, blocks), and place_sign.
+"""
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels import APART, launching, together
+from wirebench.compressors.kernels.selection import _keys
+from wirebench.compressors.kernels.together import (
+    ARRIVED,
+    BINS,
+    TOGETHER,
+    UNSOUND,
+    chosen_among,
+    first_bits,
+    meet,
+    programs,
+    tally,
+    threshold,
+    tiles_of,
+)
 
 BLOCK = 1024
 """Cells, or elements, of a program."""
+HEAD = tl.constexpr(0x01010101)
+"""What a message of places begins with: four bytes of 1."""
+Hash = tuple[Tensor, Tensor, Tensor]
 
 
 @launching
-def add(x: Tensor, table: Tensor, shift: Tensor, sign: Tensor, place_sign: Tensor) -> None:
+def add(x: Tensor, table: Tensor, hash: Hash) -> None:
     """Add the sketch of `x` to `table`, (rows, columns); each cell's additions are in the order of the blocks.
 
-    shift, sign  (rows, blocks), of `BlockHash`; place_sign  (columns,). Twin: `BlockHash.add`.
+    Twin: `BlockHash.add`.
     """
     rows, columns = table.shape
     grid = (triton.cdiv(columns, BLOCK), rows)
-    _add[grid](x, table, shift, sign, place_sign, x.numel(), columns, shift.shape[1], BLOCK=BLOCK, **APART)
+    _add[grid](x, table, *hash, x.numel(), columns, hash[0].shape[1], BLOCK=BLOCK, **APART)
 
 
 @launching
-def estimates(table: Tensor, shift: Tensor, sign: Tensor, place_sign: Tensor, numel: int, agree: bool) -> Tensor:
+def estimates(table: Tensor, hash: Hash, numel: int, agree: bool) -> Tensor:
     """Every element's estimate, (numel,), 0 where a row's is NaN: the median of its rows'; or, with `agree`, the
     smallest magnitude where all have the same sign, else 0. Twin: `CountSketch.estimate` of all places.
     """
     rows, columns = table.shape
     out = table.new_empty(numel)
     _estimate[(triton.cdiv(numel, BLOCK // 4),)](
-        table, shift, sign, place_sign, out, numel, columns, shift.shape[1],
-        ROWS=rows, POWER=triton.next_power_of_2(rows), AGREE=agree, BLOCK=BLOCK // 4, **APART,
+        table, *hash, out, numel, columns, hash[0].shape[1],
+        ROWS=rows, WIDE=triton.next_power_of_2(rows), AGREE=agree, BLOCK=BLOCK // 4, **APART,
     )  # fmt: skip
     return out
+
+
+@launching
+def find(table: Tensor, hash: Hash, numel: int, agree: bool, gaps: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Places of the `k` largest estimates by magnitude, int32 (1 + k,), ascending, behind `HEAD`; and int32 (2,): how
+    many were found, and 1 where the table is not finite. None lies in `gaps`. Twin: `heavy_hitters.largest`.
+    """
+    found, state = table.new_empty(1 + k, dtype=torch.int32), table.new_empty(2, dtype=torch.int32)
+    _find[(programs(table.device),)](
+        table, *hash, gaps, table.new_empty(numel), together.zeros(table.device), found, state, numel, gaps.numel(),
+        k, table.shape[1], hash[0].shape[1], AGREE=agree, **_sizes(table), **TOGETHER,
+    )  # fmt: skip
+    return found, state
+
+
+@launching
+def apply(table: Tensor, hash: Hash, grad: Tensor, gaps: Tensor, k: int, size: int, velocity: Tensor | None) -> None:
+    """Write the `k` largest estimates over `size` into `grad`, and 0 elsewhere. With a `velocity`, a table, too, the
+    cells of what was chosen become 0 in both tables. A table that is not finite stays, and `grad` becomes NaN.
+
+    Twin: what `FetchSgd` does.
+    """
+    _apply_found[(programs(table.device),)](
+        table, *hash, gaps, torch.empty_like(grad), together.zeros(table.device), grad,
+        table if velocity is None else velocity, grad.numel(), gaps.numel(), k, table.shape[1], hash[0].shape[1],
+        float(size), CLEAR=velocity is not None, AGREE=False, **_sizes(table), **TOGETHER,
+    )  # fmt: skip
+
+
+def _sizes(table: Tensor) -> dict[str, int]:
+    wide, power = (triton.next_power_of_2(each) for each in (len(table), programs(table.device)))
+    block = min(BLOCK // 4, together.TILE)
+    return {"ROWS": len(table), "WIDE": wide, "BLOCK": block, "TILE": together.TILE, "POWER": power}
 
 
 @triton.jit
@@ -55,29 +109,134 @@ def _add(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl
 
 
 @triton.jit
-def _estimate(table, shifts, signs, place_signs, out, numel, columns, blocks,
-              ROWS: tl.constexpr, POWER: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < numel
+def cells_of(place, row, inside, shifts, signs, place_signs, columns, blocks):
+    """Cells, within their rows, and signs of the elements `place`, int64."""
+    block = (place // columns).to(tl.int32)
+    place = (place % columns).to(tl.int32)
+    cell = place + tl.load(shifts + row * blocks + block, mask=inside, other=0).to(tl.int32)
+    sign = tl.load(signs + row * blocks + block, mask=inside, other=0.0)
+    return tl.where(cell >= columns, cell - columns, cell), sign * tl.load(place_signs + place, mask=inside, other=0.0)
+
+
+@triton.jit
+def estimate_of(at, inside, table, shifts, signs, place_signs, columns, blocks,
+                ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Estimates of the elements `at`, int64 (BLOCK,), and whether one of their cells is not finite, 1 or 0."""
     block = (at // columns).to(tl.int32)
     place = (at % columns).to(tl.int32)
-    row = tl.arange(0, POWER)[None, :]
+    row = tl.arange(0, WIDE)[None, :]
     there = inside[:, None] & (row < ROWS)
     cell = place[:, None] + tl.load(shifts + row * blocks + block[:, None], mask=there, other=0).to(tl.int32)
     cell = tl.where(cell >= columns, cell - columns, cell)
     sign = tl.load(signs + row * blocks + block[:, None], mask=there, other=0.0)
     sign *= tl.load(place_signs + place, mask=inside, other=0.0)[:, None]
     rows = tl.load(table + row * columns + cell, mask=there, other=0.0) * sign
-    unsound = tl.sum((rows != rows).to(tl.int32), 1) > 0
+    nan = tl.sum((rows != rows).to(tl.int32), 1) > 0
     infinity = float("inf")
+    sound = tl.min((tl.abs(rows) < infinity).to(tl.int32), 1)
     if AGREE:
         low = tl.min(tl.where(row < ROWS, rows, infinity), 1)
         high = tl.max(tl.where(row < ROWS, rows, -infinity), 1)
         found = tl.maximum(low, 0.0) + tl.minimum(high, 0.0)
     else:
-        before = tl.zeros([BLOCK, POWER], tl.int32)
+        before = tl.zeros([BLOCK, WIDE], tl.int32)
         for other in tl.static_range(ROWS):
             its = tl.sum(tl.where(row == other, rows, 0.0), 1)[:, None]
             before += ((its < rows) | ((its == rows) & (other < row))).to(tl.int32)
         found = tl.sum(tl.where((row < ROWS) & (before == ROWS // 2), rows, 0.0), 1)
-    tl.store(out + at, tl.where(unsound, 0.0, found), mask=inside)
+    return tl.where(nan, 0.0, found), 1 - tl.min(sound, 0)
+
+
+@triton.jit
+def _estimate(table, shifts, signs, place_signs, out, numel, columns, blocks,
+              ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    found, _unsound = estimate_of(
+        at, at < numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
+    )
+    tl.store(out + at, found, mask=at < numel)
+
+
+@triton.jit
+def _estimate_all(table, shifts, signs, place_signs, gaps, out, counts, numel, in_gaps, columns, blocks,
+                  ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr,
+                  TILE: tl.constexpr):  # fmt: skip
+    """Estimates of the program's elements to `out`, 0 in gaps, and their first bits to `counts`, with what else
+    `threshold` wants; returns how often programs have met.
+    """
+    program = tl.program_id(0)
+    tiles = tiles_of(numel, TILE)
+    many = tl.zeros([BINS], tl.int32)
+    unsound = 0
+    for number in range(tiles):
+        for part in range(TILE // BLOCK):
+            at = ((tl.zeros([BLOCK], tl.int64) + program * tiles + number) * TILE) + part * BLOCK + tl.arange(0, BLOCK)
+            found, bad = estimate_of(
+                at, at < numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
+            )
+            tl.store(out + at, found, mask=at < numel)
+            unsound = tl.maximum(unsound, bad)
+        tl.debug_barrier()
+        _, keys = _keys(out, program * tiles + number, numel, TILE)
+        many += first_bits(keys)
+    tally(counts, many)
+    tl.atomic_max(counts + UNSOUND, unsound, sem="relaxed")
+    meet(counts + ARRIVED, 1)
+    met = 1
+    if in_gaps > 0:
+        for start in range(program * BLOCK, in_gaps, tl.num_programs(0) * BLOCK):
+            inside = start + tl.arange(0, BLOCK) < in_gaps
+            place = tl.load(gaps + start + tl.arange(0, BLOCK), mask=inside, other=0)
+            bits = tl.load(out + place, mask=inside, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+            tl.atomic_add(counts + (bits >> 20), -1, mask=bits > 0, sem="relaxed")
+            tl.store(out + place, tl.zeros([BLOCK], tl.float32), mask=inside)
+        meet(counts + ARRIVED, 2)
+        met = 2
+    return met
+
+
+@triton.jit
+def _find(table, shifts, signs, place_signs, gaps, estimates, counts, out, state, numel, in_gaps, k, columns, blocks,
+          ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+          POWER: tl.constexpr):  # fmt: skip
+    met = _estimate_all(table, shifts, signs, place_signs, gaps, estimates, counts, numel, in_gaps, columns, blocks,
+                        ROWS, WIDE, AGREE, BLOCK, TILE)  # fmt: skip
+    kth, wanted, equal_before, begin, total = threshold(estimates, counts, numel, k, met, TILE, POWER)
+    program = tl.program_id(0)
+    if program == 0:
+        tl.store(out, HEAD)
+        tl.store(state, total)
+        tl.store(state + 1, tl.load(counts + UNSOUND))
+    tiles = tiles_of(numel, TILE)
+    for number in range(tiles):
+        places, keys = _keys(estimates, program * tiles + number, numel, TILE)
+        chosen, alike = chosen_among(keys, kth, wanted, equal_before)
+        tl.store(out + 1 + begin + tl.cumsum(chosen, 0) - chosen, places.to(tl.int32), mask=chosen > 0)
+        equal_before += alike
+        begin += tl.sum(chosen, 0)
+
+
+@triton.jit
+def _apply_found(table, shifts, signs, place_signs, gaps, estimates, counts, grad, velocity, numel, in_gaps, k,
+                 columns, blocks, size, CLEAR: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+                 AGREE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    met = _estimate_all(table, shifts, signs, place_signs, gaps, estimates, counts, numel, in_gaps, columns, blocks,
+                        ROWS, WIDE, AGREE, BLOCK, TILE)  # fmt: skip
+    kth, wanted, equal_before, _begin, _total = threshold(estimates, counts, numel, k, met, TILE, POWER)
+    sound = tl.load(counts + UNSOUND) == 0
+    rest = tl.where(sound, 0.0, float("nan"))
+    program = tl.program_id(0)
+    tiles = tiles_of(numel, TILE)
+    for number in range(tiles):
+        places, keys = _keys(estimates, program * tiles + number, numel, TILE)
+        chosen, alike = chosen_among(keys, kth, wanted, equal_before)
+        equal_before += alike
+        here = tl.where(sound, chosen, 0) > 0
+        values = tl.load(estimates + places, mask=here, other=0.0)
+        values = tl.where(here, tl.div_rn(values, tl.zeros_like(values) + size), rest)
+        tl.store(grad + places, values, mask=places < numel)
+        if CLEAR:
+            for row in tl.static_range(ROWS):
+                cell, _sign = cells_of(places, row, here, shifts, signs, place_signs, columns, blocks)
+                tl.store(table + row * columns + cell, tl.zeros([TILE], tl.float32), mask=here)
+                tl.store(velocity + row * columns + cell, tl.zeros([TILE], tl.float32), mask=here)

@@ -10,7 +10,9 @@ are mostly positive would add up, or cancel, all along.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +41,7 @@ class BlockHash:
         self.blocks = -(-numel // columns)
         self.rows, self.device = rows, device
         places = torch.randint(2, (min(columns, numel),), generator=generator("places", seed), dtype=torch.int8)
-        self.place_sign = torch.ones(places.numel(), device=device).sub_(places.to(device), alpha=2)
+        (self.place_sign,) = _copied(device, (1 - 2 * places.numpy()).astype(np.float32))
         self.sliced = device.type == "cpu" and columns >= SLICED_COLUMNS
         self._scratch: Tensor | None = None
         self.redraw(seed)
@@ -47,30 +49,25 @@ class BlockHash:
     def redraw(self, seed: int) -> None:
         """Draw new shifts and signs of blocks; the signs of places, which take the time of a copy, stay."""
         rng = generator("block hash", seed)
-        shift = torch.randint(self.columns, (self.rows, self.blocks), generator=rng)
-        negative = torch.randint(2, (self.rows, self.blocks), generator=rng)
-        self.shift, self.sign = shift.to(self.device), (1.0 - 2.0 * negative).to(self.device)
-        # Where an element's codes begin in a row of twice those for sign + and twice those for sign -.
-        self.code_start = self.shift + 2 * self.columns * negative.to(self.device)
+        shift = torch.randint(self.columns, (self.rows, self.blocks), generator=rng).numpy()
+        negative = torch.randint(2, (self.rows, self.blocks), generator=rng).numpy()
+        self.shift, self.sign = _copied(self.device, shift, (1 - 2 * negative).astype(np.float32))
         if self.sliced:
-            self.block_shifts, self.block_negative = shift.t().tolist(), negative.t().tolist()
-            self.block_code_starts = self.code_start.t().tolist()
+            self.block_shifts, self.block_negative = shift.T.tolist(), negative.T.tolist()
+            self.block_code_starts = (shift + 2 * self.columns * negative).T.tolist()
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What kernels know of it: shift and sign, (rows, blocks), and place_sign."""
+        return self.shift, self.sign, self.place_sign
 
     def add(self, x: Tensor, table: Tensor) -> None:
         """Add the sketch of `x` to `table`."""
         if kernels.usable(x):
             from wirebench.compressors.kernels.sketches import add
 
-            return add(x, table, self.shift, self.sign, self.place_sign)
+            return add(x, table, self.tensors)
         (self._add_slices if self.sliced else self._add_windows)(x, table)
-
-    def estimates(self, table: Tensor, agree: bool) -> Tensor | None:
-        """All elements' estimates, (numel,), on a GPU; None where `counts` is the faster way to find large ones."""
-        if not kernels.usable(table):
-            return None
-        from wirebench.compressors.kernels.sketches import estimates
-
-        return estimates(table, self.shift, self.sign, self.place_sign, self.numel, agree)
 
     def cells(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For each row: cells and signs of the elements `index`."""
@@ -147,9 +144,20 @@ class BlockHash:
             _add_up([table[s : s + columns] for table, s in zip(tables, starts, strict=True)], counts)
 
     def _count_windows(self, rows: Tensor, blocks: range, out: Tensor) -> None:
-        starts = self.code_start[:, blocks.start : blocks.stop]
+        # An element's codes begin in a row of twice those for sign + and twice those for sign -.
+        part = slice(blocks.start, blocks.stop)
+        starts = self.shift[:, part] + 2 * self.columns * (self.sign[:, part] < 0)
         shape = (3 * self.columns + 1, self.columns)
         _add_up([row.as_strided(shape, (1, 1))[s] for row, s in zip(list(rows), starts, strict=True)], out)
+
+
+def _copied(device: torch.device, *arrays: "np.ndarray[Any, Any]") -> list[Tensor]:
+    """Arrays, those of wider numbers first, on `device`: in one copy, for which the host does not wait."""
+    if device.type == "cpu":
+        return [torch.from_numpy(each) for each in arrays]
+    code = torch.from_numpy(np.concatenate([each.reshape(-1).view(np.uint8) for each in arrays]))
+    parts = code.pin_memory().to(device, non_blocking=True).split([each.nbytes for each in arrays])
+    return [part.view(torch.from_numpy(each).dtype).view(each.shape) for part, each in zip(parts, arrays, strict=True)]
 
 
 def _add_to(cells: Tensor, values: Tensor, minus: bool) -> None:

@@ -17,9 +17,11 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.sketch.block_hash import BlockHash
 from wirebench.compressors.sketch.reference_hash import ReferenceHash
 from wirebench.compressors.sparse.gaps import Places
+from wirebench.compressors.sparse.selection import top_k
 from wirebench.gradient.flat import Layer
 
 Hash = Literal["block", "reference"]
@@ -47,10 +49,6 @@ class CellHash(Protocol):
 
     def add(self, x: Tensor, table: Tensor) -> None:
         """Add the sketch of `x`, shape (numel,), to `table`, shape (rows, columns)."""
-        ...
-
-    def estimates(self, table: Tensor, agree: bool) -> Tensor | None:
-        """All elements' estimates, (numel,), 0 where a row's is NaN; None where `counts` finds large ones faster."""
         ...
 
     def cells(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -108,6 +106,15 @@ class CountSketch:
             add_at(row, cell, sign.mul_(values))
         return table
 
+    def sketch_largest(self, x: Tensor, k: int) -> Tensor:
+        """The table of the `k` largest entries of `x` by magnitude, as `top_k` chooses them."""
+        if (hash := self.kernels_hash(x)) is None:
+            index = top_k(x, k)
+            return self.sketch_entries(index, x.index_select(0, index))
+        from wirebench.compressors.kernels.tables import fill
+
+        return fill(x, k, hash, self.columns)[0]
+
     def estimate(self, table: Tensor, index: Tensor) -> Tensor:
         """Estimates of the elements `index` (int64)."""
         estimates = table.new_empty(index.numel())
@@ -118,9 +125,24 @@ class CountSketch:
         return estimates
 
     def estimates(self, table: Tensor) -> Tensor | None:
-        """Estimates of all elements, 0 in gaps, on a GPU with block hashes; None elsewhere: ask `reaching`."""
-        found = self.hash.estimates(table, self.agree == "all")
-        return None if found is None else found.index_fill_(0, self.places.gaps, 0)
+        """Estimates of all elements, 0 in gaps and of NaN, if there are kernels; else None: ask `reaching`."""
+        if (hash := self.kernels_hash(table)) is None:
+            return None
+        from wirebench.compressors.kernels.sketches import estimates
+
+        return estimates(table, hash, self.numel, self.agree == "all").index_fill_(0, self.places.gaps, 0)
+
+    def kernels_hash(self, table: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """The hash for kernels/sketches.py, where these work on the table: it is on a GPU, the hash by blocks."""
+        return self.hash.tensors if isinstance(self.hash, BlockHash) and kernels.usable(table) else None
+
+    def find(self, table: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
+        """`find` of kernels/sketches.py: places of the `k` largest estimates, and a state; None without kernels."""
+        if (hash := self.kernels_hash(table)) is None:
+            return None
+        from wirebench.compressors.kernels.sketches import find
+
+        return find(table, hash, self.numel, self.agree == "all", self.places.gaps, k)
 
     def l2sq(self, table: Tensor) -> float:
         """The estimate of ||x||^2: the median of the rows' sums of squares; NaN where any row is not finite.

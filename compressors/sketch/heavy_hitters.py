@@ -95,9 +95,10 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
 
     A sample guesses a threshold that a little more than `k` should reach; where it misled, it is lowered. Exact.
     """
-    estimates = sketch.estimates(table)
-    if estimates is not None:
-        return top_k(estimates, k)
+    found = sketch.find(table, k)
+    if found is not None:
+        places, state = found
+        return places[1 : 1 + int(state[0])].long()
     share = k / sketch.numel
     sampled = min(max(SAMPLE_HITS / share, SAMPLE_LEAST), max(SAMPLE_SHARE * sketch.numel, SAMPLE_LEAST))
     sample = _sampled(sketch, table, sampled)

@@ -15,6 +15,7 @@ taken out with count n; when its cells hold nothing else it shows again, with co
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch import Tensor
 from wirebench.compressors.sketch.block_hash import BlockHash
 from wirebench.compressors.sketch.count_sketch import CountSketch, add_at
 from wirebench.compressors.sketch.heavy_hitters import largest
+from wirebench.compressors.sparse.selection import top_k
 from wirebench.errors import UserError
 from wirebench.utils.rng import seed_of
 
@@ -48,6 +50,42 @@ class Peeled:
     sums: Tensor
     complete: bool
     rest: Tensor
+
+
+class Chosen(NamedTuple):
+    """The chosen entries of a vector: their places, int64; with kernels the first `found`, int32 (1,), of them are."""
+
+    places: Tensor
+    found: Tensor | None
+
+    def listed(self) -> Tensor:
+        """The places; with kernels the host waits for their number."""
+        return self.places if self.found is None else self.places[: int(self.found)]
+
+
+class Dense(NamedTuple):
+    """The result of peeling a table by kernels: by place of the vector (`peel` of kernels/tables.py).
+
+    sums, counts  of each place; state: what was not finite, or is left; rest: the values that are left
+    """
+
+    sums: Tensor
+    counts: Tensor
+    state: Tensor
+    rest: Tensor
+
+    def listed(self, complete: bool) -> Peeled:
+        """As `peel` has it."""
+        index = torch.nonzero(self.counts).squeeze(1)
+        return Peeled(index, self.sums.index_select(0, index), complete, self.rest)
+
+    def write(self, grad: Tensor, size: int, residual: Tensor, sent: Chosen) -> Tensor:
+        """Write the average of `size` ranks into `grad`, and clear what this rank has sent."""
+        from wirebench.compressors.kernels.tables import average
+
+        assert sent.found is not None
+        average(grad, self.sums, self.counts, self.state, size, residual, *sent)
+        return grad
 
 
 def key_bytes(numel: int, columns: int, size: int) -> int:
@@ -88,6 +126,17 @@ class LookupTable:
             raise UserError(f"a table of {columns} columns for {numel} elements has no room for keys of {size} ranks")
         self.one = 1 << (bits - 1 - size.bit_length())  # what counts once, above a sum of `size` codes
 
+    def fill_largest(self, x: Tensor, k: int) -> tuple[Chosen, Tensor, Tensor]:
+        """The `k` largest entries of `x` by magnitude, as `top_k` chooses them; their table and keys, as of `fill`."""
+        if (hash := self.sketch.kernels_hash(x)) is None:
+            index = top_k(x, k)
+            return Chosen(index, None), *self.fill(index, x.index_select(0, index))
+        from wirebench.compressors.kernels.tables import fill
+
+        keys = torch.zeros(ROWS, self.sketch.columns, dtype=self.key_type, device=x.device)
+        table, places, found = fill(x, k, hash, self.sketch.columns, (keys, self._numbers()))
+        return Chosen(places, found), table, keys
+
     def fill(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The table and the keys, float32 and int32 or int64 (3, columns), of the `values` at the places `index`."""
         place = self._permuted(index)
@@ -112,6 +161,19 @@ class LookupTable:
             cells = self._cells_of(place)
             cells = cells[keys.view(-1).index_select(0, cells) != 0]
         return self._told(found, table, complete=not bool(keys.any()))
+
+    def peel_at_once(self, table: Tensor, keys: Tensor) -> Dense | None:
+        """As `peel`, by kernels; None where there are none."""
+        if (hash := self.sketch.kernels_hash(table)) is None:
+            return None
+        from wirebench.compressors.kernels.tables import peel
+
+        return Dense(*peel(table, keys, hash, self._numbers(), self.numel, MOST_PASSES), table)
+
+    def _numbers(self) -> tuple[int, ...]:
+        """What kernels know of the permutation and the keys."""
+        permutation = self.factor, self.shift, self.inverse, self.modulus
+        return *permutation, self.one, self.check_bits, self.numel, self.size
 
     def largest(self, rest: Tensor, k: int) -> Tensor:
         """Places, int64 ascending, of the up to `k` largest estimates of what is left in a table."""

@@ -46,10 +46,6 @@ class ReferenceHash:
                 else:  # sorts first, so that the order of additions is fixed there too
                     row.index_put_((cell,), part * sign, accumulate=True)
 
-    def estimates(self, table: Tensor, agree: bool) -> Tensor | None:
-        """None: large elements are found by `counts`."""
-        return None
-
     def cells(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """For each row: cells and signs of the elements `index`."""
         rows = self._pack(index) if self._packed is None else (row.index_select(0, index) for row in self._packed)

@@ -24,8 +24,10 @@ class Places:
         lengths = [piece.stop - piece.start for piece in pieces]
         self.numel = sum(lengths)
         self.whole = len(pieces) == 1
-        between = [torch.arange(a.stop, b.start) for a, b in pairwise(pieces)] or [torch.empty(0, dtype=torch.int64)]
-        self.gaps = torch.cat(between).to(device)
+        self.gaps = torch.empty(0, dtype=torch.int64, device=device)
+        if self.whole:
+            return
+        self.gaps = torch.cat([torch.arange(a.stop, b.start) for a, b in pairwise(pieces)]).to(device)
         self._starts = torch.tensor([piece.start for piece in pieces], device=device)
         self._stops = torch.tensor([piece.stop for piece in pieces], device=device)
         self._ranks = torch.tensor([0, *accumulate(lengths[:-1])], device=device)

@@ -15,7 +15,17 @@ from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.bits.narrow import Form
-from wirebench.compressors.kernels import chunks, fields, narrow, segments, selection, sketches, thin
+from wirebench.compressors.kernels import (
+    chunks,
+    fields,
+    narrow,
+    segments,
+    selection,
+    sketches,
+    tables,
+    thin,
+    together,
+)
 
 TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
 compiled: list[str] = []
@@ -26,7 +36,8 @@ def compile_only(kernel: JITFunction[Any], *args: Any, grid: Any, warmup: bool, 
     options = {name: kwargs.pop(name) for name in list(kwargs) if name not in kernel.arg_names}
     signature = {}
     for name, value in zip(kernel.arg_names, args, strict=False):
-        kind = TYPES[value.dtype] if isinstance(value, torch.Tensor) else "fp32" if isinstance(value, float) else "i32"
+        whole = "i64" if isinstance(value, int) and value >= 1 << 31 else "i32"
+        kind = TYPES[value.dtype] if isinstance(value, torch.Tensor) else "fp32" if isinstance(value, float) else whole
         signature[name] = kind
     signature |= dict.fromkeys(kwargs, "constexpr")
     compile(ASTSource(kernel, signature, constexprs=kwargs), target=GPUTarget("cuda", 90, 32), options=options)
@@ -67,10 +78,21 @@ def main() -> None:
         thin.to_right(x, x, x, table, added)
         thin.orthonormal(x, added, torch.zeros(3, 4, dtype=torch.int64), x)
         thin.product(x, x, x, table, subtract=added is None)
-    shift = torch.zeros(5, 10, dtype=torch.int64)
+    shift, narrower = torch.zeros(3, 10, dtype=torch.int64), torch.zeros(10_000, dtype=torch.int32)
+    hash, table, gaps = (shift, torch.zeros(3, 10), torch.zeros(1_000)), torch.zeros(3, 1_000), places[:0]
     for agree in (False, True):
-        sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
-        sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
+        sketches.add(x, table, hash)
+        sketches.estimates(table, hash, 10_000, agree)
+        sketches.find(table, hash, 10_000, agree, gaps, 100)
+        sketches.apply(table, hash, x, gaps, 100, 2, table if agree else None)
+        together.apply(x, places if agree else narrower, x, x, x if agree else None, 100, 2, narrow=agree)
+    tables.fill(x, 100, hash, 1_000)
+    for kind in (torch.int32, torch.int64):
+        keys = torch.zeros(3, 1_000, dtype=kind)
+        numbers = 3, 5, 7, 1 << 14, 1 << (30 if kind == torch.int32 else 62), 10, 10_000, 1
+        tables.fill(x, 100, hash, 1_000, (keys, numbers))
+        _, counts, state = tables.peel(table, keys, hash, numbers, 10_000, 256)
+    tables.average(x, x, counts, state, 2, x, places, state)
     print(*sorted(set(compiled)))
 
 

@@ -1,0 +1,208 @@
+"""Kernels of several phases in one launch: all of its programs run at once, and meet between two phases.
+
+The driver starts them together (a cooperative launch) or refuses to, so that none waits for one that has not begun.
+The exact top-k of selection.py is one such launch: a program keeps to its tiles, and its counts stay in registers.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wirebench.compressors.kernels import APART, launching, selection
+from wirebench.compressors.kernels.selection import _bin, _keys
+
+TOGETHER = {"launch_cooperative_grid": True, "num_warps": 8, "maxnreg": 128, **APART}
+"""Options of a launch whose programs meet; two programs of so many registers fit on a multiprocessor."""
+EACH = 2
+"""Programs of a multiprocessor."""
+TILE = 4096
+"""Elements that a program reads at once."""
+BINS = tl.constexpr(selection.BINS)
+ARRIVED, UNSOUND, TALLIES = (tl.constexpr(3 * selection.BINS + number) for number in range(3))
+"""Where, in a selection's numbers, behind the counts: programs that have met; whether an input was not finite; what
+each program counted.
+"""
+
+
+def programs(device: torch.device) -> int:
+    """Programs of a launch whose programs meet: as many as the device runs at once."""
+    return EACH * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def zeros(device: torch.device, more: int = 0) -> Tensor:
+    """What a selection counts in, int32, and `more` zeros behind it."""
+    numel = TALLIES.value + 2 * triton.next_power_of_2(programs(device)) + more
+    return torch.zeros(numel, dtype=torch.int32, device=device)
+
+
+@launching
+def largest(x: Tensor, k: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """As `selection.largest`, in one launch; places that are not found stay unset. counts: `zeros`, used up."""
+    places, found = x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
+    many = programs(x.device)
+    power = triton.next_power_of_2(many)
+    _largest[(many,)](x, counts, places, found, x.numel(), k, TILE=TILE, POWER=power, **TOGETHER)
+    return places, found
+
+
+@launching
+def apply(
+    totals: Tensor,
+    index: Tensor,
+    grad: Tensor,
+    residual: Tensor,
+    velocity: Tensor | None,
+    k: int,
+    size: int,
+    narrow: bool,
+) -> None:
+    """Write the `k` largest of `totals`, (n,), over `size` into `grad` at their places `index`, (n,), and 0 elsewhere;
+    NaN where a total is not finite. Their places leave `residual` and `velocity`.
+
+    narrow  they were sent as bf16: what rounding cuts off stays in `residual`
+
+    Twin: `top_k`, `Feedback.sent_narrow` and `write_average`.
+    """
+    many = programs(grad.device)
+    _apply[(many,)](
+        totals, index, grad, residual, residual if velocity is None else velocity, zeros(grad.device), totals.numel(),
+        grad.numel(), k, float(size), MASKED=velocity is not None, NARROW=narrow, TILE=TILE,
+        POWER=triton.next_power_of_2(many), **TOGETHER,
+    )  # fmt: skip
+
+
+@triton.jit
+def meet(arrived, number):
+    """Wait for all programs, at the launch's meeting of this `number`, from 1; what they wrote before can be read."""
+    tl.debug_barrier()
+    tl.atomic_add(arrived, 1, sem="acq_rel")
+    while tl.atomic_add(arrived, 0, sem="acq_rel") < number * tl.num_programs(0):
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
+def tiles_of(numel, TILE: tl.constexpr):
+    """How many tiles each program reads; they are neighbours."""
+    return tl.cdiv(tl.cdiv(numel, TILE), tl.num_programs(0))
+
+
+@triton.jit
+def tally(counts, many):
+    """Add what the program counted to what all have."""
+    bins = tl.arange(0, BINS)
+    tl.atomic_add(counts + bins, many, mask=many > 0, sem="relaxed")
+
+
+@triton.jit
+def first_bits(keys):
+    """How often each value of the first eleven bits occurs among keys; zeros do not count."""
+    return tl.histogram(keys >> 20, BINS, mask=keys > 0)
+
+
+@triton.jit
+def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr):
+    """The bits of the `k`-th magnitude; how many of those that equal it are chosen, and how many of these lie before
+    the program's tiles; how many of all that are chosen lie there; and how many are chosen. Before: `met` meetings,
+    and the first bits are counted. Three more follow.
+    """
+    program = tl.program_id(0)
+    tiles = tiles_of(numel, TILE)
+    first, k = _bin(counts, k, BINS)
+    many = tl.zeros([BINS], tl.int32)
+    for number in range(tiles):
+        _, keys = _keys(x, program * tiles + number, numel, TILE)
+        many += tl.histogram((keys >> 9) & (BINS - 1), BINS, mask=(keys > 0) & ((keys >> 20) == first))
+    tally(counts + BINS, many)
+    meet(counts + ARRIVED, met + 1)
+    second, k = _bin(counts + BINS, k, BINS)
+    prefix = first * BINS + second
+    many = tl.zeros([BINS], tl.int32)
+    above = tl.zeros([TILE], tl.int32)
+    for number in range(tiles):
+        _, keys = _keys(x, program * tiles + number, numel, TILE)
+        above += ((keys > 0) & ((keys >> 9) > prefix)).to(tl.int32)
+        many += tl.histogram(keys & 511, BINS, mask=(keys > 0) & ((keys >> 9) == prefix))
+    tally(counts + 2 * BINS, many)
+    meet(counts + ARRIVED, met + 2)
+    third, wanted = _bin(counts + 2 * BINS, k, BINS)
+    bins = tl.arange(0, BINS)
+    tl.store(counts + TALLIES + program, tl.sum(above, 0) + tl.sum(tl.where(bins > third, many, 0), 0))
+    tl.store(counts + TALLIES + POWER + program, tl.sum(tl.where(bins == third, many, 0), 0))
+    meet(counts + ARRIVED, met + 3)
+    others = tl.arange(0, POWER)
+    above = tl.load(counts + TALLIES + others)
+    equal = tl.load(counts + TALLIES + POWER + others)
+    equal_before = tl.sum(tl.where(others < program, equal, 0), 0)
+    begin = tl.sum(tl.where(others < program, above, 0), 0) + tl.minimum(equal_before, wanted)
+    total = tl.sum(above, 0) + tl.minimum(tl.sum(equal, 0), wanted)
+    return prefix * 512 + third, wanted, equal_before, begin, total
+
+
+@triton.jit
+def chosen_among(keys, kth, wanted, equal_before):
+    """Which of a tile's keys are chosen, 1 or 0; and how many equal the `k`-th, chosen or not."""
+    alike = ((keys == kth) & (keys > 0)).to(tl.int32)
+    rank = equal_before + tl.cumsum(alike, 0) - alike
+    chosen = ((keys > kth) & (keys > 0)) | ((alike > 0) & (rank < wanted))
+    return chosen.to(tl.int32), tl.sum(alike, 0)
+
+
+@triton.jit
+def _largest(x, counts, out, found, numel, k, TILE: tl.constexpr, POWER: tl.constexpr):
+    program = tl.program_id(0)
+    tiles = tiles_of(numel, TILE)
+    many = tl.zeros([BINS], tl.int32)
+    for number in range(tiles):
+        _, keys = _keys(x, program * tiles + number, numel, TILE)
+        many += first_bits(keys)
+    tally(counts, many)
+    meet(counts + ARRIVED, 1)
+    kth, wanted, equal_before, begin, total = threshold(x, counts, numel, k, 1, TILE, POWER)
+    if program == 0:
+        tl.store(found, total)
+    for number in range(tiles):
+        places, keys = _keys(x, program * tiles + number, numel, TILE)
+        chosen, alike = chosen_among(keys, kth, wanted, equal_before)
+        tl.store(out + begin + tl.cumsum(chosen, 0) - chosen, places, mask=chosen > 0)
+        equal_before += alike
+        begin += tl.sum(chosen, 0)
+
+
+@triton.jit
+def _apply(totals, index, grad, residual, velocity, counts, numel, length, k, size, MASKED: tl.constexpr,
+           NARROW: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    program = tl.program_id(0)
+    tiles = tiles_of(numel, TILE)
+    many = tl.zeros([BINS], tl.int32)
+    unsound = tl.zeros([TILE], tl.int32)
+    for number in range(tiles):
+        _, keys = _keys(totals, program * tiles + number, numel, TILE)
+        many += first_bits(keys)
+        unsound = tl.maximum(unsound, (keys >= 0x7F800000).to(tl.int32))
+    tally(counts, many)
+    tl.atomic_max(counts + UNSOUND, tl.max(unsound, 0), sem="relaxed")
+    meet(counts + ARRIVED, 1)
+    rest = tl.where(tl.load(counts + UNSOUND) > 0, float("nan"), 0.0) + tl.zeros([TILE], tl.float32)
+    for number in range(program, tl.cdiv(length, TILE), tl.num_programs(0)):
+        places = (tl.zeros([TILE], tl.int64) + number) * TILE + tl.arange(0, TILE)
+        tl.store(grad + places, rest, mask=places < length)
+    kth, wanted, equal_before, _begin, _total = threshold(totals, counts, numel, k, 1, TILE, POWER)
+    for number in range(tiles):
+        entries, keys = _keys(totals, program * tiles + number, numel, TILE)
+        chosen, alike = chosen_among(keys, kth, wanted, equal_before)
+        equal_before += alike
+        places = tl.load(index + entries, mask=chosen > 0, other=0)
+        values = tl.load(totals + entries, mask=chosen > 0, other=0.0)
+        tl.store(grad + places, tl.div_rn(values, tl.zeros_like(values) + size), mask=chosen > 0)
+        left = tl.zeros([TILE], tl.float32)
+        if NARROW:
+            exact = tl.load(residual + places, mask=chosen > 0, other=0.0)
+            bits = exact.to(tl.int32, bitcast=True)
+            bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16  # to the nearest bf16, or the even one
+            left = exact - bits.to(tl.float32, bitcast=True)
+            left = tl.where(tl.abs(left) < float("inf"), left, 0.0)
+        tl.store(residual + places, left, mask=chosen > 0)
+        if MASKED:
+            tl.store(velocity + places, tl.zeros([TILE], tl.float32), mask=chosen > 0)
