@@ -137,7 +137,7 @@ def _of_forecasts(root: Path, repository: Repository) -> Iterator[Breach]:
         try:
             found = _forecast(path.parent, repository)
         except (*DAMAGED, UserError) as error:
-            found = [Broken("schema", f"cannot be held against its runs: {error}")]
+            found = [Broken("schema", f"cannot be compared with its runs: {error}")]
         yield from (Breach(path, *each) for each in found)
 
 

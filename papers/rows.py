@@ -217,7 +217,7 @@ def machines(run: NotedRun) -> int:
 def refuse_twice(label: str, runs: Sequence[NotedRun]) -> None:
     """UserError where two runs of a row are of the same seed, or of the same turn by their folders' names.
 
-    The seed is that of the note, which has to be the record's, or that of a whole training.
+    The seed is in the note, and has to be the record's or a whole training's.
     """
     seen: dict[object, NotedRun] = {}
     for run in runs:

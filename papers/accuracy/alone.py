@@ -18,7 +18,7 @@ from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 SUFFIX = "_times"
-"""Of the name of a part, behind that of the task whose steps it times."""
+"""A part's name is its task's with this suffix."""
 STEPS = 35
 """Steps of a short run: five that are not counted, and a whole round of local steps."""
 CHANGES = "compressor.freeze_step="

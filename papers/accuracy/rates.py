@@ -22,7 +22,7 @@ from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 SUFFIX = "_rates"
-"""Of the name of a part, behind that of its task."""
+"""A part's name is its task's with this suffix."""
 _OWN_RATE = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
 _OTHERS_OF_GPT = (
     *OTHER_DENSE, "muon", "muon quantised_sum", "muon sparseloco every=2 beta=1", *OTHERS_OF_DION, "local_sgd",

@@ -57,7 +57,7 @@ class Task:
 
     @property
     def folder(self) -> Path:
-        """Folder of its runs, below that of all results."""
+        """The folder of its runs, below the one of all results."""
         return Path(self.series, self.name)
 
     def words(self, method: Composition, seed: int = 0, more: Sequence[str] = ()) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Task:
         return loader.load(ROOT / self.config, list(self.words(method, seed, more)))
 
     def known(self, names: Sequence[str] | None, density: float) -> list[Composition]:
-        """Its methods, or those of the names that it has."""
+        """All of its methods, or the named ones."""
         if names is None:
             return self.methods(self, None, density)
         found: dict[str, Composition] = {}

@@ -2,10 +2,10 @@
 
 python -m papers.failures.hosts --engine torch --seed 0 --data FOLDER --out results/failures/worlds
 
-ResNet-8 learns CIFAR-10 at 16 x 16 pixels with the largest 1 % of the gradient, on four hosts of one rank each, all of
-them this machine: an emulated cluster on torch, names that lead to this machine on Horovod, whose launcher would else
-need ssh. Of a broken run a host is lost after at least 1,000 of 3,120 steps, and one comes at least 1,000 steps of the
-three later. Runs that --out has are not made again. It needs root, to give hosts names.
+ResNet-8 learns CIFAR-10 at 16 x 16 pixels with the largest 1 % of the gradient, on four hosts of one rank each. All of
+them are this machine: an emulated cluster on torch, and names that lead to this machine on Horovod, whose launcher
+would else need ssh. A broken run loses a host after at least 1,000 of 3,120 steps, and gets one at least 1,000 steps of
+the three later. Runs that --out has are not made again. It needs root, to give hosts names.
 """
 
 import argparse
@@ -194,7 +194,7 @@ def _tell(folder: Path, names: Sequence[str]) -> None:
 
 
 def _forget(names: Sequence[str]) -> None:
-    """Give back the memory of hosts, which nobody else does where they were lost."""
+    """Give back the memory of hosts: a host that was lost did not."""
     for memory in (path for name in names for path in TMPFS.glob(f"wirebench-*/{name}")):
         shutil.rmtree(memory)
         with suppress(OSError):  # another host has some

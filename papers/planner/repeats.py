@@ -6,8 +6,8 @@ two such medians would differ by sqrt(2) times as much. That is the least by whi
 otherwise an hour later is in no single run. The seconds of whole epochs, which a record has as well, say less: they
 include what an epoch's end takes, which is a tenth of a step and more where an epoch has one step.
 
-Whether steps repeat themselves shows where a run is made again, in the folder of that name with SUFFIX behind it:
-schedulers that weigh times may cut the gradient otherwise, and what ranks wait for each other may differ.
+Whether steps repeat themselves shows where a run is made again, in the folder of its name and SUFFIX. Schedulers that
+weigh times may cut the gradient otherwise, and ranks may wait for each other longer.
 """
 
 import math

@@ -43,7 +43,7 @@ def _compressors() -> dict[str, tuple[str, ...]]:
 
 
 def _rows(config: str, overrides: Mapping[str, Sequence[str]], labels: Iterable[str] = ()) -> dict[str, Composition]:
-    """Rows of one config, all or those of these labels."""
+    """All rows of one config, or the ones with these labels."""
     return {label: (CONFIG.format(config), overrides[label]) for label in labels or overrides}
 
 

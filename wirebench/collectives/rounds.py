@@ -4,14 +4,15 @@ A collective's `rounds` gives its lists for any number of ranks and machines. Of
 reads them off its plan. costmodel/round_cost.py prices them.
 """
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from wirebench.collectives.parts.groups import strides
-from wirebench.collectives.plan import Collective, Plan, gather_moves, messages
+from wirebench.collectives.plan import Collective, Plan, Round, gather_moves, messages
 from wirebench.errors import UserError
 from wirebench.topology.tree import Topology
 
@@ -180,25 +181,34 @@ def read_off(collective: Collective, topology: Topology) -> RoundCounts | None:
     groups = [
         {rank: number for number, branch in enumerate(level) for rank in branch.ranks} for level in topology.levels[:-1]
     ]
-    moves = ([(m.src, m.dst, len(m.origins)) for m in each] for each in gather_moves(of_ranks, size, topology.ranks))
-    gathers = _merged(counted for each in moves for counted in _rounds(each, groups, 1, adds=False))
-    return RoundCounts(_halves(whole, groups, ITEMS_PER_RANK * size), gathers, _halves(uncut, groups, 1))
+    # Of large plans most rounds are alike: each kind is looked at once.
+    count: Count = functools.cache(lambda sent, items, adds: _rounds(sent, groups, items, adds))
+    moves = (
+        tuple((m.src, m.dst, len(m.origins)) for m in each) for each in gather_moves(of_ranks, size, topology.ranks)
+    )
+    gathers = _merged(counted for each in moves for counted in count(each, 1, False))
+    return RoundCounts(_halves(whole, count, ITEMS_PER_RANK * size), gathers, _halves(uncut, count, 1))
 
 
 Groups = Sequence[Mapping[int, int]]
 """For each level below the root the group of every rank that is in one."""
 Sent = tuple[int, int, int]
 """A message: source, destination, items."""
+Count = Callable[[tuple[Sent, ...], int, bool], list[EqualRounds]]
+"""`_rounds` on one topology: of a round's messages, the items of a whole message, and whether what arrives is added."""
 
 
-def _halves(plan: Plan, groups: Groups, items: int) -> list[EqualRounds]:
+def _halves(plan: Plan, count: Count, items: int) -> list[EqualRounds]:
     halves = ((plan.reduce, True), (plan.copy, False))
     return _merged(
-        each
-        for rounds, adds in halves
-        for transfers in rounds
-        for each in _rounds([(m.src, m.dst, m.stop - m.start) for m in messages(transfers)], groups, items, adds)
+        each for rounds, adds in halves for transfers in rounds for each in count(_sent(transfers), items, adds)
     )
+
+
+def _sent(transfers: Round) -> tuple[Sent, ...]:
+    pairs = {(t.src, t.dst) for t in transfers}
+    parts = transfers if len(pairs) == len(transfers) else messages(transfers)
+    return tuple((part.src, part.dst, part.stop - part.start) for part in parts)
 
 
 def _rounds(sent: Sequence[Sent], groups: Groups, items: int, adds: bool) -> list[EqualRounds]:

@@ -50,7 +50,7 @@ class ByteSequences:
         """16 hexadecimal digits of the SHA-256 of the training text that is used and the test text."""
         both = hashlib.sha256()
         for train in (True, False):
-            both.update(self._texts[train].numpy())
+            both.update(self._texts[train].numpy().data)
         return both.hexdigest()[:16]
 
     @property

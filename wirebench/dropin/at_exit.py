@@ -1,7 +1,7 @@
 """Exchanges that a program has not closed are closed when its process ends.
 
-Else their threads, and those of their process group, run on while the interpreter ends. A thread that then comes back
-from C++ aborts the process.
+Otherwise their threads and their process group's run on while the interpreter ends. A thread that then comes back from
+C++ aborts the process.
 """
 
 import atexit

@@ -30,8 +30,8 @@ class Submitted(NamedTuple):
 def gathered(paths: Sequence[Path], claim: str | None = None, series: str = "") -> list[Submitted]:
     """The runs of folders and of files that `packed` wrote; a file's runs keep their names and their claim.
 
-    claim   of CLAIMS, of the runs of folders; None: accuracy where those of any composition have several seeds, else
-            speed
+    claim   of CLAIMS, of the runs of folders; None: accuracy where any composition's runs have several seeds,
+            else speed
     series  folder of the runs; "": the first one's config and when it began, and of a file's runs the one they have
     Raises UserError for what is no run, or one that was interrupted, and for two of one name.
     """

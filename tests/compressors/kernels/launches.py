@@ -65,5 +65,6 @@ def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **optio
         seen.clear()
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
-            answer_all([_Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), seen)])
+            exchange: Any = _Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), seen)
+            answer_all([exchange])
     return seen
