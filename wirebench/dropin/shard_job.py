@@ -14,9 +14,11 @@ from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.overflow import Overflow, remembers
 from wirebench.errors import UserError
+from wirebench.exchange.holders import restore
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket
+from wirebench.utils.tensor_tree import on_device
 
 PHASES_OF_FSDP = ("data", "forward", "backward", "update")
 
@@ -130,10 +132,11 @@ class ShardJob(ExchangeJob):
         """Elements of each layer by name, in order: what a state belongs to."""
         return {layer.name: layer.numel for layer in self._model}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Begin with what was saved of a job with this layout."""
-        self.compressor.load_state_dict({name: each.to(self._device) for name, each in state["compressor"].items()})
-        self.steps = state["steps"]
+    def load(self, states: Sequence[Mapping[str, Any]], joins: bool) -> None:
+        """Begin with what was saved of jobs with this layout."""
+        kept = [on_device(state["compressor"], self._device) for state in states]
+        restore(self.compressor, kept, joins, self.engine.size / states[0]["replicas"])
+        self.steps = states[0]["steps"]
 
 
 class ShardedOverflow(Overflow):
