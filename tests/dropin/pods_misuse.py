@@ -4,7 +4,6 @@ Each function below is a case; rank 0 prints its name when it holds on all ranks
 """
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -177,7 +176,7 @@ def wrong_uses_are_one_line() -> None:
     none, replicate = compressors.build("none"), job.MESH["replicate"]
     wrap = wirebench.compress_replicas
     says("call fully_shard(module", lambda: wrap(Net(), none, replicate))
-    says('shard over the other one alone: fully_shard(module, mesh=mesh["shard"])',
+    says('over the other one alone: fully_shard(module, mesh=mesh["shard"])',
          lambda: wrap(sharded(mesh=job.MESH), none, replicate))  # fmt: skip
     says("this mesh has replicate, shard", lambda: wrap(sharded(), none, job.MESH))
     wrong: Any = 3
@@ -305,7 +304,7 @@ CASES: list[Callable[[], None]] = [
 
 if __name__ == "__main__":
     job.start()
-    for case in [each for each in CASES if each.__name__ in sys.argv or len(sys.argv) < 3]:
+    for case in CASES:
         case()
         if job.RANK == 0:
             print(case.__name__, flush=True)

@@ -1,11 +1,12 @@
 """Replicas of a model under FSDP2: to the bit as through DDP's hook; loops as people write them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.distributed.forked import fork
-from tests.dropin import pods, pods_misuse, pods_view
+from tests.dropin import pods, pods_misuse, pods_sums, pods_view
 from wirebench import compressors
 
 AVERAGING = [
@@ -30,10 +31,12 @@ def test_every_compressor_is_that_of_ddps_hook_to_the_bit(names: list[str], tmp_
         assert through_ddp == between_replicas, name
 
 
-def test_replicas_of_two_shards(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["fast"], tmp_path, script="tests/dropin/pods.py")
+@pytest.mark.parametrize("cases", [pods, pods_misuse, pods_view, pods_sums], ids=lambda cases: cases.__name__)
+def test_loops_of_four_ranks(cases: Any, tmp_path: Path) -> None:
+    script = f"{cases.__name__.replace('.', '/')}.py"
+    ended = fork("torch", 4, ["fast"], tmp_path, script=script)
     assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods.CASES]
+    assert ended.out.split() == [case.__name__ for case in cases.CASES]
 
 
 @pytest.mark.slow
@@ -41,15 +44,3 @@ def test_fifty_steps_of_two_shards(tmp_path: Path) -> None:
     ended = fork("torch", 4, ["slow"], tmp_path, script="tests/dropin/pods.py")
     assert ended.code == 0, ended.said
     assert ended.out.split() == [case.__name__ for case in pods.SLOW]
-
-
-def test_models_that_are_not_plain_and_wrong_uses(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_misuse.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods_misuse.CASES]
-
-
-def test_synchronise_takes_a_model_of_shards(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_view.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods_view.CASES]

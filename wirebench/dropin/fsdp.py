@@ -70,6 +70,7 @@ def compress_replicas(
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
     units = units_of(model)
+    _refuse_replicated(units)
     _refuse_method(method, len(units))
     group = _refuse_mesh(mesh).get_group()
     engine = attach(units[0].device, timeout_seconds, group)
@@ -181,6 +182,15 @@ class Replicas:
     def _finish(self) -> None:
         if not self._closed and self._job.runs and not backward_runs(self._job.units):
             self._job.finish(self.epoch)
+
+
+def _refuse_replicated(units: Sequence[Unit]) -> None:
+    unit = next((unit for unit in units if unit.replicated), None)
+    if unit is not None:
+        raise UserError(
+            f"{NAME}: {unit.label} has the dimension of replicas in its mesh, so FSDP sums over them itself; shard "
+            'over the other one alone: fully_shard(module, mesh=mesh["shard"])'
+        )
 
 
 def _refuse_method(compressor: Method, units: int) -> None:
