@@ -1,6 +1,7 @@
 """Replicas of a model under FSDP2: to the bit as through DDP's hook; loops as people write them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from tests.distributed.forked import fork
 from tests.dropin import pods, pods_misuse, pods_sums, pods_view
 from wirebench import compressors
+from wirebench.dropin import fsdp_units
+from wirebench.errors import UserError
 
 AVERAGING = [
     name
@@ -37,6 +40,22 @@ def test_loops_of_four_ranks(cases: Any, tmp_path: Path) -> None:
     ended = fork("torch", 4, ["fast"], tmp_path, script=script)
     assert ended.code == 0, ended.said
     assert ended.out.split() == [case.__name__ for case in cases.CASES]
+
+
+def test_another_torch_is_named_where_it_lacks_an_attribute() -> None:
+    with pytest.raises(
+        UserError, match=r"FSDP2: FSDPParamGroup has no fsdp_params in torch"
+    ):
+        fsdp_units._of(type("FSDPParamGroup", (), {})(), "fsdp_params")
+
+
+def test_a_module_of_an_older_torch_has_one_group_or_none() -> None:
+    for group in ("a group", None):
+        module: Any = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=group))  # noqa: B023
+        assert fsdp_units._group_of("", module) == group
+    several: Any = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_groups=["one", "other"]))
+    with pytest.raises(UserError, match="has 2 groups of parameters"):
+        fsdp_units._group_of("experts", several)
 
 
 @pytest.mark.slow

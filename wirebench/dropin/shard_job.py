@@ -49,6 +49,8 @@ class ShardJob(ExchangeJob):
         self._arrived: dict[int, Tensor] = {}
         self._queued = 0
         self._timed = False
+        self._hooks: torch.cuda.Stream | None = None
+        """The stream on which FSDP calls hooks, and goes on with the gradients."""
 
     @property
     def numel(self) -> int:
@@ -73,6 +75,7 @@ class ShardJob(ExchangeJob):
             )
         if not self._arrived:
             self._begin_step()
+        self._hooks = torch.cuda.current_stream(self._device) if self._stream is not None else None
         mine = shard[unit.span].div(unit.divisor)
         shard.zero_()
         self._arrived[place] = mine
@@ -80,6 +83,8 @@ class ShardJob(ExchangeJob):
 
     def finish(self, epoch: int) -> None:
         """The backward pass is over: wait for the averages, and add them to the gradients of the parameters."""
+        if self._hooks is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._hooks)
         like = next(iter(self._arrived.values()))
         for place, unit in enumerate(self.units):
             if place not in self._arrived:
