@@ -85,7 +85,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     main()
     end_process(0)

@@ -304,7 +304,6 @@ def a_scaler_that_nobody_told_of_is_refused() -> None:
 def start() -> None:
     """Join the job: two replicas of half its ranks."""
     global RANK, MESH
-    torch.set_num_threads(1)  # of two cores, which four ranks share
     dist.init_process_group("gloo")
     RANK = dist.get_rank()
     MESH = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
