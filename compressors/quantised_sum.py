@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import gcd
 from operator import itemgetter
 
+import torch
 from torch import Tensor
 
 from wirebench.compressors.bits.narrow import SCALE_BYTES, Form, added, message_bytes, quantised, restored
@@ -51,6 +52,14 @@ class QuantisedSum(Method):
             self.memory = self.feedback
         else:
             self.keeps, self.bounded_by = "nothing", ""
+        self.unshared = ""
+        if self.feedback:
+            self.unshared = (
+                "its error feedback would keep a residual of the whole gradient on each rank, the memory that sharding "
+                "saves; build it with feedback=False"
+            )
+        elif group:
+            self.unshared = "shares of groups lie on other ranks; build it with group=0"
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route for each stage, then one gather."""
@@ -78,6 +87,18 @@ class QuantisedSum(Method):
                 each for _, each in sorted(zip(self._places(world.size), messages, strict=True), key=itemgetter(0))
             ]
             return restored(in_order, self.chunk, self.form, bucket.grad, world.size)
+
+    def share(self, whole: Tensor, world: ExchangeContext) -> Exchange:
+        """One route: what `exchange` does before its gather, with each share padded to a multiple of `chunk`."""
+        numel = whole.numel() // world.size
+        with phase("encode"):
+            padded = whole.new_zeros((world.size, -(-numel // self.chunk) * self.chunk), dtype=torch.float32)
+            padded[:, :numel] = whole.view(world.size, numel)
+            message = quantised(padded.view(-1), self.chunk, self.form, padded.numel())
+        parts = list(message.chunk(world.size))
+        answers = yield Route(parts, values=self._values(message))
+        with phase("decode"):
+            return added(answers, self.chunk, self.form)[:numel]
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The gradient, once for each stage less what later stages leave out, and a share of it."""

@@ -1,6 +1,6 @@
 """Wirebench: what data-parallel training puts on the wire, composed, measured and explained.
 
-`synchronise`, `comm_hook`, `compress_replicas` and `profile` are the ways into a training loop of the user's own.
+The functions in `_HOMES` are the ways into a training loop of the user's own.
 """
 
 import importlib
@@ -12,6 +12,7 @@ _HOMES = {
     "synchronise": "wirebench.dropin.synchroniser",
     "comm_hook": "wirebench.dropin.comm_hook",
     "compress_replicas": "wirebench.dropin.fsdp",
+    "compress_shards": "wirebench.dropin.shard_sums",
     "profile": "wirebench.dropin.profiler",
 }
 

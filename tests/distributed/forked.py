@@ -17,6 +17,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from tests.distributed.launch import LIMIT_SECONDS, PLUGINS, ROOT, Ended, last_of_each
@@ -90,6 +91,8 @@ def _run(words: list[str], environment: dict[str, str], out: str, err: str) -> N
         os.close(target)
     os.environ.clear()
     os.environ.update(environment)
+    # PyTorch was imported before, and so has not read it; ranks that take all cores each slow each other down.
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     os.chdir(ROOT)
     if words[0] == "-m":
         sys.argv = words[1:]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -175,7 +176,7 @@ def wrong_uses_are_one_line() -> None:
     none, replicate = compressors.build("none"), job.MESH["replicate"]
     wrap = wirebench.compress_replicas
     says("call fully_shard(module", lambda: wrap(Net(), none, replicate))
-    says('shard over the other one alone: fully_shard(module, mesh=mesh["shard"])',
+    says('over the other one alone: fully_shard(module, mesh=mesh["shard"])',
          lambda: wrap(sharded(mesh=job.MESH), none, replicate))  # fmt: skip
     says("this mesh has replicate, shard", lambda: wrap(sharded(), none, job.MESH))
     wrong: Any = 3
@@ -242,6 +243,31 @@ def a_report_counts_what_goes_between_replicas() -> None:
     replicas.close()
 
 
+def fewer_replicas_keep_the_residuals() -> None:
+    """Four replicas of one shard become two: each takes over two, and their part in the average stays."""
+    four = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
+    two = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("job", "replicate", "shard"))
+    model = sharded(mesh=four["shard"])
+    replicas = wirebench.compress_replicas(model, compressors.build("topk"), four["replicate"])
+    for step in range(3):
+        loss_of(model, step).backward()
+    mine, states = replicas.state_dict(), [None] * 4
+    dist.all_gather_object(states, mine)
+    saved: Any = states
+    replicas.close()
+    model = sharded(mesh=two["shard"])
+    replicas = wirebench.compress_replicas(model, compressors.build("topk"), two["replicate"])
+    place = two["replicate"].get_local_rank()
+    says("take_over(states)", lambda: replicas.load_state_dict(saved[0]))
+    says("needs a state", lambda: replicas.take_over([]))
+    replicas.take_over([saved[place], saved[place + 2]])
+    before = [each["compressor"]["residual"] for each in saved]
+    after = replicas.compressor.state_dict()["residual"]
+    assert torch.equal(after, (before[place] + before[place + 2]) / 2) and after.any() and replicas.steps == 3
+    says("comes before the first step", lambda: replicas.take_over(saved))
+    replicas.close()
+
+
 def a_rank_that_dies_is_named_by_its_replica() -> None:
     """The last case: ranks 3 and 2 are gone then. Rank 0 waits for rank 2 until its time is over."""
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(4)]
@@ -272,6 +298,7 @@ CASES: list[Callable[[], None]] = [
     wrong_uses_are_one_line,
     a_divide_factor_of_the_users_counts,
     a_report_counts_what_goes_between_replicas,
+    fewer_replicas_keep_the_residuals,
     a_rank_that_dies_is_named_by_its_replica,
 ]
 

@@ -1,12 +1,16 @@
 """Replicas of a model under FSDP2: to the bit as through DDP's hook; loops as people write them."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.distributed.forked import fork
-from tests.dropin import pods, pods_misuse, pods_view
+from tests.dropin import pods, pods_misuse, pods_sums, pods_view
 from wirebench import compressors
+from wirebench.dropin import fsdp_units
+from wirebench.errors import UserError
 
 AVERAGING = [
     name
@@ -30,26 +34,31 @@ def test_every_compressor_is_that_of_ddps_hook_to_the_bit(names: list[str], tmp_
         assert through_ddp == between_replicas, name
 
 
-def test_replicas_of_two_shards(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["fast"], tmp_path, script="tests/dropin/pods.py")
+@pytest.mark.parametrize("cases", [pods, pods_misuse, pods_view, pods_sums], ids=lambda cases: cases.__name__)
+def test_loops_of_four_ranks(cases: Any, tmp_path: Path) -> None:
+    script = f"{cases.__name__.replace('.', '/')}.py"
+    ended = fork("torch", 4, [], tmp_path, script=script)
     assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods.CASES]
+    assert ended.out.split() == [case.__name__ for case in cases.CASES]
+
+
+def test_another_torch_is_named_where_it_lacks_an_attribute() -> None:
+    with pytest.raises(UserError, match=r"FSDP2: FSDPParamGroup has no fsdp_params in torch"):
+        fsdp_units._of(type("FSDPParamGroup", (), {})(), "fsdp_params")
+
+
+def test_a_module_of_an_older_torch_has_one_group_or_none() -> None:
+    for group in ("a group", None):
+        module: Any = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=group))  # noqa: B023
+        assert fsdp_units._group_of("", module) == group
+    several: Any = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_groups=["one", "other"]))
+    with pytest.raises(UserError, match="has 2 groups of parameters"):
+        fsdp_units._group_of("experts", several)
 
 
 @pytest.mark.slow
-def test_fifty_steps_of_two_shards(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["slow"], tmp_path, script="tests/dropin/pods.py")
+@pytest.mark.parametrize("case", [case.__name__ for case in pods.SLOW])
+def test_fifty_steps_of_two_shards(case: str, tmp_path: Path) -> None:
+    ended = fork("torch", 4, [case], tmp_path, script="tests/dropin/pods.py")
     assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods.SLOW]
-
-
-def test_models_that_are_not_plain_and_wrong_uses(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_misuse.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods_misuse.CASES]
-
-
-def test_synchronise_takes_a_model_of_shards(tmp_path: Path) -> None:
-    ended = fork("torch", 4, ["torch"], tmp_path, script="tests/dropin/pods_view.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in pods_view.CASES]
+    assert ended.out.split() == [case]

@@ -10,7 +10,7 @@ FSDP sums over the shards' ranks, in full precision. Each rank then exchanges it
 have the same shard of another replica, in a thread, while the backward pass goes on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,6 +70,7 @@ def compress_replicas(
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
     units = units_of(model)
+    _refuse_replicated(units)
     _refuse_method(method, len(units))
     group = _refuse_mesh(mesh).get_group()
     engine = attach(units[0].device, timeout_seconds, group)
@@ -117,19 +118,41 @@ class Replicas:
             **mark_state(NAME, self.compressor),
             "epoch": self.epoch,
             "steps": self.steps,
+            "replicas": self._job.engine.size,
             "layers": self._job.layout(),
             "compressor": self.compressor.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from what `state_dict` returned on the rank with this shard of this replica; before the first step."""
+        self._refuse_states("load_state_dict", [state])
+        now = self._job.engine.size
+        if state["replicas"] != now:
+            raise UserError(
+                f"{NAME}.load_state_dict: the state is of {state['replicas']} replicas, and here are {now}; hand the "
+                "residuals on by take_over(states)"
+            )
+        self._job.load([state], joins=False)
+
+    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False) -> None:
+        """Resume in a job with another number of replicas, so that no residual is lost; before the first step.
+
+        states  of this shard, of the replicas that this one takes over: each replica's states go to one replica
+        joins   this replica is new and takes over none: it gets from the first state what all replicas share
+        """
+        self._refuse_states("take_over", states)
+        self._job.load(states, joins)
+
+    def _refuse_states(self, where: str, states: Sequence[Mapping[str, Any]]) -> None:
         if self.steps:
-            raise UserError(f"{NAME}.load_state_dict: comes before the first step")
-        refuse_state(state, NAME, self.compressor)
-        if state["layers"] != self._job.layout():
-            raise UserError(f"{NAME}.load_state_dict: the state is of another model, or of another number of shards")
-        self.epoch = state["epoch"]
-        self._job.load(state)
+            raise UserError(f"{NAME}.{where}: comes before the first step")
+        if not states:
+            raise UserError(f"{NAME}.{where}: needs a state; a replica that takes over none passes joins=True, too")
+        for state in states:
+            refuse_state(state, NAME, self.compressor)
+            if state["layers"] != self._job.layout():
+                raise UserError(f"{NAME}.{where}: the state is of another model, or of another number of shards")
+        self.epoch = states[0]["epoch"]
 
     def close(self) -> None:
         """End the thread and leave the suite's own process group; a later backward pass of the model is refused."""
@@ -159,6 +182,15 @@ class Replicas:
     def _finish(self) -> None:
         if not self._closed and self._job.runs and not backward_runs(self._job.units):
             self._job.finish(self.epoch)
+
+
+def _refuse_replicated(units: Sequence[Unit]) -> None:
+    unit = next((unit for unit in units if unit.replicated), None)
+    if unit is not None:
+        raise UserError(
+            f"{NAME}: {unit.label} has the dimension of replicas in its mesh, so FSDP sums over them itself; shard "
+            'over the other one alone: fully_shard(module, mesh=mesh["shard"])'
+        )
 
 
 def _refuse_method(compressor: Method, units: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -26,6 +27,8 @@ class Unit:
     layers   this rank's shards of the parameters that learn, in the order in which they lie in the hook's tensor
     numel    elements of the hook's tensor: the shards and their padding
     start    place of its first element in the flat gradient of all units
+    shards   ranks that share the model, which are those of `group`
+    replicated  FSDP itself sums over replicas
     divisor  what FSDP divides a sum over shards by
     The hook gets sums over shards that are not divided: PyTorch's Gloo summed in some versions where it should average
     (pytorch #162338), and a forced sum is divided after the hook only.
@@ -38,13 +41,16 @@ class Unit:
         layers, stop = [], start
         for each in self._learning:
             if id(each.sharded_param) not in names:
-                raise UserError(f"compress_replicas: {name or 'the model'} is gathered now; call it before training")
+                raise UserError(f"model: {name or 'its own part'} is gathered now; call it before training")
             size = _of(each, "sharded_size")
             rows = max(size[0], 1) if size else 1
             layers.append(Layer(names[id(each.sharded_param)], stop, stop + size.numel(), len(size), rows))
             stop += _of(each, "padded_sharded_param_size").numel()
         self.layers, self.numel = tuple(layers), stop - start
-        self.shards: int = _of(_of(group, "mesh_info"), "shard_mesh_size")
+        info = _of(group, "mesh_info")
+        self.shards: int = _of(info, "shard_mesh_size")
+        self.replicated = getattr(info, "replicate_mesh_dim", None) is not None
+        self.group: dist.ProcessGroup = _of(info, "shard_process_group")
         self.device: torch.device = _of(group, "device")
         self._factor: float | None = _of(group, "gradient_divide_factor")
         self.divisor = float(self.shards) if self._factor is None else self._factor
@@ -85,6 +91,12 @@ class Unit:
         self._group.gradient_divide_factor = self._factor
         self.module.set_force_sum_reduction_for_comms(False)
 
+    def sum_by(self, comm: Any) -> Any:
+        """Let FSDP sum this module's gradients by another reduce-scatter; returns the one before."""
+        before = _of(self._group, "_reduce_scatter_comm")
+        self.module.set_custom_reduce_scatter(comm)
+        return before
+
     def refuse_changes(self, given: Tensor) -> None:
         """UserError where the hook's tensor is not the sum of all layers' gradients."""
         if self._group.gradient_divide_factor != 1.0 or not self._group.force_sum_reduction_for_comms:
@@ -124,7 +136,7 @@ class Unit:
 def units_of(model: nn.Module) -> list[Unit]:
     """The units of a model under FSDP2, in the reverse of the order in which the model has them.
 
-    UserError where it is not sharded over a 1-D mesh, or a parameter that learns is in no unit.
+    UserError where it is not sharded, or a parameter that learns is in no unit.
     """
     _refuse_unsharded(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -143,7 +155,7 @@ def units_of(model: nn.Module) -> list[Unit]:
     check_alike(learning)
     outside = next((name for name, parameter in learning.items() if id(parameter) not in held), None)
     if outside is not None:
-        raise UserError(f"compress_replicas: {outside} is in no module of fully_shard; call fully_shard(model), too")
+        raise UserError(f"model: {outside} is in no module of fully_shard; call fully_shard(model), too")
     return units
 
 
@@ -157,12 +169,12 @@ def _refuse_unsharded(model: nn.Module) -> None:
     fsdp = sys.modules["torch.distributed.fsdp"]
     if any(isinstance(each, fsdp.FullyShardedDataParallel) for each in model.modules()):
         raise UserError(
-            "compress_replicas: FullyShardedDataParallel has no hook for hybrid sharding; take FSDP2: "
+            "model: FullyShardedDataParallel has no hook for hybrid sharding; take FSDP2: "
             'fully_shard(module, mesh=mesh["shard"])'
         )
     if not any(isinstance(each, FSDPModule) for each in model.modules()):
         raise UserError(
-            'compress_replicas: no module of the model is sharded; call fully_shard(module, mesh=mesh["shard"]) first, '
+            'model: no module of it is sharded; call fully_shard(module, mesh=mesh["shard"]) first, '
             "or take wirebench.synchronise for a model that is whole on each rank"
         )
 
@@ -170,23 +182,16 @@ def _refuse_unsharded(model: nn.Module) -> None:
 def _group_of(name: str, module: FSDPModule) -> Any:
     """What FSDP reduces of this module; None where it has no parameters of its own."""
     state: Any = _state_of(module)
-    label = name or "the model"
-    single = getattr(state, "_fsdp_param_group", None) if not hasattr(state, "_fsdp_param_groups") else None
-    groups = [single] * (single is not None) if single is not None else list(getattr(state, "_fsdp_param_groups", []))
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # before torch 2.15
+        single = _of(state, "_fsdp_param_group")
+        groups = [] if single is None else [single]
     if len(groups) > 1:
         raise UserError(
-            f"compress_replicas: {label} has {len(groups)} groups of parameters, since shard_placement_fn gives them "
-            "several meshes, and FSDP takes a hook for one; shard it over one mesh"
+            f"model: {name or 'its own part'} has {len(groups)} groups of parameters, since shard_placement_fn gives "
+            "them several meshes, and FSDP takes a hook for one; shard it over one mesh"
         )
-    if not groups:
-        return None
-    info = _of(groups[0], "mesh_info")
-    if getattr(info, "replicate_mesh_dim", None) is not None:
-        raise UserError(
-            f"compress_replicas: {label} has the dimension of replicas in its mesh, so FSDP sums over them itself; "
-            'shard over the other one alone: fully_shard(module, mesh=mesh["shard"])'
-        )
-    return groups[0]
+    return groups[0] if groups else None
 
 
 def _state_of(module: FSDPModule) -> Any:
@@ -199,5 +204,5 @@ def _of(thing: Any, name: str) -> Any:
     except AttributeError:
         kind = type(thing).__name__
         raise UserError(
-            f"compress_replicas: {kind} has no {name} in torch {torch.__version__}; torch 2.11 to 2.15 have it"
+            f"FSDP2: {kind} has no {name} in torch {torch.__version__}; torch 2.11 to 2.15 have it"
         ) from None

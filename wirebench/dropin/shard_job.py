@@ -14,9 +14,11 @@ from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.overflow import Overflow, remembers
 from wirebench.errors import UserError
+from wirebench.exchange.holders import restore
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket
+from wirebench.utils.tensor_tree import on_device
 
 PHASES_OF_FSDP = ("data", "forward", "backward", "update")
 
@@ -47,6 +49,8 @@ class ShardJob(ExchangeJob):
         self._arrived: dict[int, Tensor] = {}
         self._queued = 0
         self._timed = False
+        self._hooks: torch.cuda.Stream | None = None
+        """The stream on which FSDP calls hooks, and goes on with the gradients."""
 
     @property
     def numel(self) -> int:
@@ -71,6 +75,7 @@ class ShardJob(ExchangeJob):
             )
         if not self._arrived:
             self._begin_step()
+        self._hooks = torch.cuda.current_stream(self._device) if self._stream is not None else None
         mine = shard[unit.span].div(unit.divisor)
         shard.zero_()
         self._arrived[place] = mine
@@ -78,6 +83,8 @@ class ShardJob(ExchangeJob):
 
     def finish(self, epoch: int) -> None:
         """The backward pass is over: wait for the averages, and add them to the gradients of the parameters."""
+        if self._hooks is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._hooks)
         like = next(iter(self._arrived.values()))
         for place, unit in enumerate(self.units):
             if place not in self._arrived:
@@ -130,10 +137,11 @@ class ShardJob(ExchangeJob):
         """Elements of each layer by name, in order: what a state belongs to."""
         return {layer.name: layer.numel for layer in self._model}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Begin with what was saved of a job with this layout."""
-        self.compressor.load_state_dict({name: each.to(self._device) for name, each in state["compressor"].items()})
-        self.steps = state["steps"]
+    def load(self, states: Sequence[Mapping[str, Any]], joins: bool) -> None:
+        """Begin with what was saved of jobs with this layout."""
+        kept = [on_device(state["compressor"], self._device) for state in states]
+        restore(self.compressor, kept, joins, self.engine.size / states[0]["replicas"])
+        self.steps = states[0]["steps"]
 
 
 class ShardedOverflow(Overflow):
