@@ -130,7 +130,7 @@ def _key(place, columns, one, check_bits):
     return ((place // columns) << check_bits) + _checks(place, check_bits) + one
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["factor", "shift"])
 def _fill(x, chosen, found, shifts, signs, place_signs, lists, nexts, signed, table, keys, k, columns, blocks,
           factor, shift, modulus, one, check_bits, KEYS: tl.constexpr, ROWS: tl.constexpr,
           BLOCK: tl.constexpr):  # fmt: skip
@@ -179,7 +179,7 @@ def _alone(keys, row, column, inside, shifts, columns, blocks, shift, inverse, m
     return place, (count * side).to(tl.int32), right
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["factor", "shift", "inverse"])
 def _peel(table, keys, shifts, signs, place_signs, arrived, state, taken, heads, nexts, signed, places, each, values,
           out, counts, columns, blocks, most, factor, shift, inverse, modulus, one, check_bits, numel, size,
           ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
