@@ -133,11 +133,12 @@ class GsSgd(Sketched):
             return bucket.grad.fill_(math.nan)
         total = waiting.index_select(0, index)
         if index.numel():
-            total = (yield Sum(bucket.narrow(total))).to(waiting.dtype)
+            total = yield Sum(bucket.narrow(total))
         k = self.entries(bucket.numel, self.model_numel(bucket))
         if self._by_kernels(world, total):
             with phase("decode"):
                 return self._apply(bucket, index, total, k, world.size)
+        total = total.to(waiting.dtype)
         if self.p2 > 1:
             with phase("decode"):
                 kept = top_k(total, k)
@@ -166,7 +167,7 @@ class GsSgd(Sketched):
 
         memory, masked = self.feedback, self.feedback.momentum > 0 and self.feedback.masking
         velocity = memory.slice(bucket, VELOCITY) if masked else None
-        apply(total, index, bucket.grad, memory.slice(bucket), velocity, k, size, bucket.wire_dtype is not None)
+        apply(total, index, bucket.grad, memory.slice(bucket), velocity, k, size)
         return bucket.grad
 
     def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from wirebench.compressors.kernels import (
     together,
 )
 
-TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
+TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8", torch.int16: "*i16"}
 compiled: list[str] = []
 
 
@@ -85,7 +85,7 @@ def main() -> None:
         sketches.estimates(sketch, hash, 10_000, agree)
         sketches.find(sketch, hash, 10_000, agree, gaps, 100)
         sketches.apply(sketch, hash, x, gaps, 100, 2, sketch if agree else None)
-        together.apply(x, places if agree else narrower, x, x, x if agree else None, 100, 2, narrow=agree)
+        together.apply(x.bfloat16() if agree else x, places if agree else narrower, x, x, x if agree else None, 100, 2)
     tables.fill(x, 100, hash, 1_000)
     for key_type in (torch.int32, torch.int64):
         keys = torch.zeros(3, 1_000, dtype=key_type)

@@ -50,10 +50,11 @@ def test_the_largest_and_their_sketch_are_the_twins(device, make, numel, k, colu
     usable(monkeypatch, False)
     wanted, table = top_k(x, k), CountSketch(numel, 3, columns, 7, agree="all").sketch_largest(x, k)
     usable(monkeypatch, True)
-    places, found = together.largest(x.to(device), k, together.zeros(device))
+    hash = CountSketch(numel, 3, columns, 7, device=device, agree="all").kernels_hash(x)
+    assert hash
+    got, places, found = tables.fill(x.to(device), k, hash, columns)
     assert places[: int(found)].cpu().equal(wanted)
-    sketch = CountSketch(numel, 3, columns, 7, device=device, agree="all")
-    assert same(sketch.sketch_largest(x.to(device), k), table)
+    assert same(got, table)
 
 
 @pytest.mark.sampled(12)
@@ -78,13 +79,13 @@ def test_sums_become_the_average_and_leave_the_memory_as_the_twins_do(
         usable(monkeypatch, yes)
         if yes:
             velocity = memories[1] if masked else None
-            together.apply(
-                total.to(device), index.int().to(device), bucket.grad, memories[0], velocity, k, 3, bool(narrow)
-            )
+            arriving = bucket.narrow(total).to(device)
+            together.apply(arriving, index.int().to(device), bucket.grad, memories[0], velocity, k, 3)
         else:
-            kept = top_k(total, k)
+            arriving = bucket.arriving(total)
+            kept = top_k(arriving, k)
             feedback.sent_narrow(bucket, index[kept])
-            write_average(bucket.grad, index[kept], total[kept], 3)
+            write_average(bucket.grad, index[kept], arriving[kept], 3)
         found.append((bucket.grad, *memories))
     assert all(same(mine, its) for mine, its in zip(*found, strict=True))
 
