@@ -67,7 +67,7 @@ class GsSgd(Sketched):
     A bucket goes dense whose table and values would not be fewer than its elements, as in the paper's warm-up.
 
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
-    works the table, 0.12 d, and its cells' codes, 0.06 d.
+    works the table, 0.12 d, and its cells' codes, 0.06 d (on a GPU all estimates, 1 d).
     Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show
     (with p1 = 0); chosen; and at 4096 places, for one more sum: recall, the share of the sum's largest entries that
     were chosen; sketch_error, the norm of the estimates' errors over the norm of the sums.
