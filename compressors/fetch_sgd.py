@@ -48,7 +48,7 @@ class FetchSgd(Sketched):
     changes, as after a warm-up, the memory starts empty.
 
     Memory: two tables, 1 d at the default sizes, the hash, 0.1 d; while it works another table, 0.5 d, and its cells'
-    codes, 0.25 d.
+    codes, 0.25 d (on a GPU all estimates, 1 d).
     """
 
     keeps: Keeps = "sketched"

@@ -67,7 +67,7 @@ class GsSgd(Sketched):
     A bucket goes dense whose table and values would not be fewer than its elements, as in the paper's warm-up.
 
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
-    works the table, 0.12 d, and its cells' codes, 0.06 d.
+    works the table, 0.12 d, and its cells' codes, 0.06 d (on a GPU all estimates, 1 d).
     Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show
     (with p1 = 0); chosen; and at 4096 places, for one more sum: recall, the share of the sum's largest entries that
     were chosen; sketch_error, the norm of the estimates' errors over the norm of the sums.
@@ -133,11 +133,12 @@ class GsSgd(Sketched):
             return bucket.grad.fill_(math.nan)
         total = waiting.index_select(0, index)
         if index.numel():
-            total = (yield Sum(bucket.narrow(total))).to(waiting.dtype)
+            total = yield Sum(bucket.narrow(total))
         k = self.entries(bucket.numel, self.model_numel(bucket))
         if self._by_kernels(world, total):
             with phase("decode"):
                 return self._apply(bucket, index, total, k, world.size)
+        total = total.to(waiting.dtype)
         if self.p2 > 1:
             with phase("decode"):
                 kept = top_k(total, k)
@@ -166,7 +167,7 @@ class GsSgd(Sketched):
 
         memory, masked = self.feedback, self.feedback.momentum > 0 and self.feedback.masking
         velocity = memory.slice(bucket, VELOCITY) if masked else None
-        apply(total, index, bucket.grad, memory.slice(bucket), velocity, k, size, bucket.wire_dtype is not None)
+        apply(total, index, bucket.grad, memory.slice(bucket), velocity, k, size)
         return bucket.grad
 
     def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ class Iblt(Sparse):
     A bucket whose table would not be smaller than itself goes dense. The hashes are new in every step, so that no
     entries collide twice.
 
-    Memory: the residual, 1 d; the table, 10.4 room k bytes (15.6 with the longer keys of many ranks).
+    Memory: the residual, 1 d; the table, 10.4 room k bytes (15.6 with the longer keys of many ranks); on a GPU what
+    peeling finds, by place, 2 d.
     Measures: read, the different entries that peeling has shown; stalled, the share of buckets where more were left.
     """
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wirebench.compressors.kernels import APART, launching, together
 from wirebench.compressors.kernels.sketches import Hash, cells_of
-from wirebench.compressors.kernels.together import TOGETHER, meet, programs
+from wirebench.compressors.kernels.together import ARRIVED, TOGETHER, meet, programs, write_largest
 
 BLOCK = 512
 """Entries, or cells, that a program handles at once."""
@@ -36,14 +36,14 @@ def fill(
     Twin: `top_k` and `CountSketch.sketch_entries`, or `LookupTable.fill`.
     """
     rows, blocks = hash[0].shape
-    counts = together.zeros(x.device, 1 + rows * columns)
-    lists = counts[-1 - rows * columns :]
-    places, found = together.largest(x, k, counts)
+    counts, at_once = together.zeros(x.device, rows * columns), programs(x.device)
+    places, found = x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
     table, nexts = x.new_empty(rows, columns), x.new_empty((rows, k), dtype=torch.int32)
     sums, (factor, shift, _, modulus, one, check_bits, *_) = keys or (table, (0,) * 8)
-    _fill[(programs(x.device),)](
-        x, places, found, *hash, lists, nexts, x.new_empty(rows, k), table, sums, k, columns, blocks,
-        factor, shift, modulus, one, check_bits, KEYS=keys is not None, ROWS=rows, BLOCK=BLOCK, **TOGETHER,
+    _fill[(at_once,)](
+        x, counts, places, found, *hash, counts[-rows * columns :], nexts, x.new_empty(rows, k), table, sums,
+        x.numel(), k, columns, blocks, factor, shift, modulus, one, check_bits, KEYS=keys is not None, ROWS=rows,
+        BLOCK=BLOCK, TILE=together.TILE, POWER=triton.next_power_of_2(at_once), **TOGETHER,
     )  # fmt: skip
     return table, places, found
 
@@ -130,12 +130,14 @@ def _key(place, columns, one, check_bits):
     return ((place // columns) << check_bits) + _checks(place, check_bits) + one
 
 
-@triton.jit
-def _fill(x, chosen, found, shifts, signs, place_signs, lists, nexts, signed, table, keys, k, columns, blocks,
-          factor, shift, modulus, one, check_bits, KEYS: tl.constexpr, ROWS: tl.constexpr,
-          BLOCK: tl.constexpr):  # fmt: skip
-    heads = lists + 1
-    many = tl.load(found)
+@triton.jit(do_not_specialize=["factor", "shift"])
+def _fill(x, counts, chosen, found, shifts, signs, place_signs, heads, nexts, signed, table, keys,
+          numel, k, columns, blocks, factor, shift, modulus, one, check_bits, KEYS: tl.constexpr,
+          ROWS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    many = write_largest(x, counts, chosen, numel, k, TILE, POWER)
+    if tl.program_id(0) == 0:
+        tl.store(found, many)
+    meet(counts + ARRIVED, 5)
     step = tl.num_programs(0) * BLOCK
     for start in range(tl.program_id(0) * BLOCK, many, step):
         entry = start + tl.arange(0, BLOCK)
@@ -150,7 +152,7 @@ def _fill(x, chosen, found, shifts, signs, place_signs, lists, nexts, signed, ta
             if KEYS:
                 key = _key(place, columns, one, check_bits).to(keys.dtype.element_ty)
                 tl.atomic_add(keys + row * columns + cell, key, mask=inside, sem="relaxed")
-    meet(lists, 1)
+    meet(counts + ARRIVED, 6)
     for start in range(tl.program_id(0) * BLOCK, ROWS * columns, step):
         cell = start + tl.arange(0, BLOCK)
         inside = cell < ROWS * columns
@@ -179,7 +181,7 @@ def _alone(keys, row, column, inside, shifts, columns, blocks, shift, inverse, m
     return place, (count * side).to(tl.int32), right
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["factor", "shift", "inverse"])
 def _peel(table, keys, shifts, signs, place_signs, arrived, state, taken, heads, nexts, signed, places, each, values,
           out, counts, columns, blocks, most, factor, shift, inverse, modulus, one, check_bits, numel, size,
           ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip

@@ -1,7 +1,7 @@
 """Kernels of several phases in one launch: all of its programs run at once, and meet between two phases.
 
 The driver starts them together (a cooperative launch) or refuses to, so that none waits for one that has not begun.
-The exact top-k of selection.py is one such launch: a program keeps to its tiles, and its counts stay in registers.
+The exact top-k of selection.py needs one such launch: a program keeps to its tiles, its counts stay in registers.
 """
 
 import torch
@@ -37,16 +37,6 @@ def zeros(device: torch.device, more: int = 0) -> Tensor:
 
 
 @launching
-def largest(x: Tensor, k: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """As `selection.largest`, in one launch; places that are not found stay unset. counts: `zeros`, used up."""
-    places, found = x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
-    many = programs(x.device)
-    power = triton.next_power_of_2(many)
-    _largest[(many,)](x, counts, places, found, x.numel(), k, TILE=TILE, POWER=power, **TOGETHER)
-    return places, found
-
-
-@launching
 def apply(
     totals: Tensor,
     index: Tensor,
@@ -55,20 +45,21 @@ def apply(
     velocity: Tensor | None,
     k: int,
     size: int,
-    narrow: bool,
 ) -> None:
     """Write the `k` largest of `totals`, (n,), over `size` into `grad` at their places `index`, (n,), and 0 elsewhere;
-    NaN where a total is not finite. Their places leave `residual` and `velocity`.
+    NaN elsewhere where a total is not finite. Their places leave `residual` and `velocity`.
 
-    narrow  they were sent as bf16: what rounding cuts off stays in `residual`
+    Of bf16 totals what rounding to bf16 cuts off stays in `residual`. The rest is fp32, and `index` int32 or int64.
 
     Twin: `top_k`, `Feedback.sent_narrow` and `write_average`.
     """
-    many = programs(grad.device)
+    many, narrow = programs(grad.device), totals.dtype == torch.bfloat16
+    sums = grad.new_empty(totals.numel()) if narrow else totals
+    # Triton's interpreter reads bf16 as whole numbers only.
     _apply[(many,)](
-        totals, index, grad, residual, residual if velocity is None else velocity, zeros(grad.device), totals.numel(),
-        grad.numel(), k, float(size), MASKED=velocity is not None, NARROW=narrow, TILE=TILE,
-        POWER=triton.next_power_of_2(many), **TOGETHER,
+        totals.view(torch.int16) if narrow else totals, sums, index, grad, residual,
+        residual if velocity is None else velocity, zeros(grad.device), totals.numel(), grad.numel(), k, float(size),
+        MASKED=velocity is not None, NARROW=narrow, TILE=TILE, POWER=triton.next_power_of_2(many), **TOGETHER,
     )  # fmt: skip
 
 
@@ -150,7 +141,11 @@ def chosen_among(keys, kth, wanted, equal_before):
 
 
 @triton.jit
-def _largest(x, counts, out, found, numel, k, TILE: tl.constexpr, POWER: tl.constexpr):
+def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.constexpr):
+    """Write the places of the `k` largest of `x` to `out`, int64, ascending, and return how many they are.
+
+    Programs meet four times. Twin: `selection.top_k`.
+    """
     program = tl.program_id(0)
     tiles = tiles_of(numel, TILE)
     many = tl.zeros([BINS], tl.int32)
@@ -160,25 +155,29 @@ def _largest(x, counts, out, found, numel, k, TILE: tl.constexpr, POWER: tl.cons
     tally(counts, many)
     meet(counts + ARRIVED, 1)
     kth, wanted, equal_before, begin, total = threshold(x, counts, numel, k, 1, TILE, POWER)
-    if program == 0:
-        tl.store(found, total)
     for number in range(tiles):
         places, keys = _keys(x, program * tiles + number, numel, TILE)
         chosen, alike = chosen_among(keys, kth, wanted, equal_before)
         tl.store(out + begin + tl.cumsum(chosen, 0) - chosen, places, mask=chosen > 0)
         equal_before += alike
         begin += tl.sum(chosen, 0)
+    return total
 
 
 @triton.jit
-def _apply(totals, index, grad, residual, velocity, counts, numel, length, k, size, MASKED: tl.constexpr,
+def _apply(totals, sums, index, grad, residual, velocity, counts, numel, length, k, size, MASKED: tl.constexpr,
            NARROW: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
     program = tl.program_id(0)
     tiles = tiles_of(numel, TILE)
     many = tl.zeros([BINS], tl.int32)
     unsound = tl.zeros([TILE], tl.int32)
     for number in range(tiles):
-        _, keys = _keys(totals, program * tiles + number, numel, TILE)
+        if NARROW:
+            at = (tl.zeros([TILE], tl.int64) + program * tiles + number) * TILE + tl.arange(0, TILE)
+            bits = tl.load(totals + at, mask=at < numel, other=0).to(tl.int32) << 16
+            tl.store(sums + at, bits.to(tl.float32, bitcast=True), mask=at < numel)
+            tl.debug_barrier()
+        _, keys = _keys(sums, program * tiles + number, numel, TILE)
         many += first_bits(keys)
         unsound = tl.maximum(unsound, (keys >= 0x7F800000).to(tl.int32))
     tally(counts, many)
@@ -188,13 +187,13 @@ def _apply(totals, index, grad, residual, velocity, counts, numel, length, k, si
     for number in range(program, tl.cdiv(length, TILE), tl.num_programs(0)):
         places = (tl.zeros([TILE], tl.int64) + number) * TILE + tl.arange(0, TILE)
         tl.store(grad + places, rest, mask=places < length)
-    kth, wanted, equal_before, _begin, _total = threshold(totals, counts, numel, k, 1, TILE, POWER)
+    kth, wanted, equal_before, _begin, _total = threshold(sums, counts, numel, k, 1, TILE, POWER)
     for number in range(tiles):
-        entries, keys = _keys(totals, program * tiles + number, numel, TILE)
+        entries, keys = _keys(sums, program * tiles + number, numel, TILE)
         chosen, alike = chosen_among(keys, kth, wanted, equal_before)
         equal_before += alike
         places = tl.load(index + entries, mask=chosen > 0, other=0)
-        values = tl.load(totals + entries, mask=chosen > 0, other=0.0)
+        values = tl.load(sums + entries, mask=chosen > 0, other=0.0)
         tl.store(grad + places, tl.div_rn(values, tl.zeros_like(values) + size), mask=chosen > 0)
         left = tl.zeros([TILE], tl.float32)
         if NARROW:

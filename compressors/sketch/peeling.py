@@ -84,7 +84,7 @@ class Dense(NamedTuple):
         from wirebench.compressors.kernels.tables import average
 
         assert sent.found is not None
-        average(grad, self.sums, self.counts, self.state, size, residual, *sent)
+        average(grad, self.sums, self.counts, self.state, size, residual, sent.places, sent.found)
         return grad
 
 

@@ -31,7 +31,7 @@ IN_FP32 = {"NVIDIA_TF32_OVERRIDE": "0"}
 """Convolutions with ten bits of mantissa would be all that is seen."""
 
 BY_VALUE = {
-    "clt_k", "dgc", "fetch_sgd", "gs_sgd", "gtopk", "iblt", "iwp", "oktopk", "randomk", "sketched_sgd", "threshold",
+    "clt_k", "dgc", "gs_sgd", "gtopk", "iblt", "iwp", "oktopk", "randomk", "sketched_sgd", "threshold",
     "topk",
 }  # fmt: skip
 """A message's length depends on values, or the CPU draws which entries are sent: these wait."""

@@ -27,7 +27,7 @@ from wirebench.compressors.kernels import (
     together,
 )
 
-TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
+TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8", torch.int16: "*i16"}
 compiled: list[str] = []
 
 
@@ -79,19 +79,19 @@ def main() -> None:
         thin.orthonormal(x, added, torch.zeros(3, 4, dtype=torch.int64), x)
         thin.product(x, x, x, table, subtract=added is None)
     shift, narrower = torch.zeros(3, 10, dtype=torch.int64), torch.zeros(10_000, dtype=torch.int32)
-    hash, table, gaps = (shift, torch.zeros(3, 10), torch.zeros(1_000)), torch.zeros(3, 1_000), places[:0]
+    hash, sketch, gaps = (shift, torch.zeros(3, 10), torch.zeros(1_000)), torch.zeros(3, 1_000), places[:0]
     for agree in (False, True):
-        sketches.add(x, table, hash)
-        sketches.estimates(table, hash, 10_000, agree)
-        sketches.find(table, hash, 10_000, agree, gaps, 100)
-        sketches.apply(table, hash, x, gaps, 100, 2, table if agree else None)
-        together.apply(x, places if agree else narrower, x, x, x if agree else None, 100, 2, narrow=agree)
+        sketches.add(x, sketch, hash)
+        sketches.estimates(sketch, hash, 10_000, agree)
+        sketches.find(sketch, hash, 10_000, agree, gaps, 100)
+        sketches.apply(sketch, hash, x, gaps, 100, 2, sketch if agree else None)
+        together.apply(x.bfloat16() if agree else x, places if agree else narrower, x, x, x if agree else None, 100, 2)
     tables.fill(x, 100, hash, 1_000)
-    for kind in (torch.int32, torch.int64):
-        keys = torch.zeros(3, 1_000, dtype=kind)
-        numbers = 3, 5, 7, 1 << 14, 1 << (30 if kind == torch.int32 else 62), 10, 10_000, 1
+    for key_type in (torch.int32, torch.int64):
+        keys = torch.zeros(3, 1_000, dtype=key_type)
+        numbers = 3, 5, 7, 1 << 14, 1 << (30 if key_type == torch.int32 else 62), 10, 10_000, 1
         tables.fill(x, 100, hash, 1_000, (keys, numbers))
-        _, counts, state = tables.peel(table, keys, hash, numbers, 10_000, 256)
+        _, counts, state = tables.peel(sketch, keys, hash, numbers, 10_000, 256)
     tables.average(x, x, counts, state, 2, x, places, state)
     print(*sorted(set(compiled)))
 
