@@ -56,7 +56,7 @@ def _end_in_one_line(kind: type[BaseException], error: BaseException, trace: Tra
         return _before(kind, error, trace)
     dist = sys.modules.get("torch.distributed")
     rank = f"rank {dist.get_rank()}: " if dist and dist.is_available() and dist.is_initialized() else ""
-    # PyTorch's hook, set by init_process_group, calls this one and shows what sys.stderr got, but not if this one exits.
+    # PyTorch's hook, set by init_process_group, calls this one and drops what sys.stderr got if this one exits.
     print(line_of(f"error: {rank}{error}"), file=sys.__stderr__)
     sys.exit(error.exit_code)
 

@@ -194,8 +194,8 @@ def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_pat
 def test_a_busy_machine_is_pointed_out_where_its_memory_was_measured(tmp_path, capsys, monkeypatch):
     busy = {"hostname": "test-host", "cores": 2, "seconds": 0.4, "others_cores": 1.5}
     of = ["--trace", "resnet20_epyc", "--workers", "4", "--compressors", "fp16"]
-    for load, warned in ((busy, 1), (busy | {"others_cores": 0.1}, 0), (busy | {"seconds": 0.001}, 0)):
-        monkeypatch.setattr(given.LoadMeter, "load", lambda meter, load=load: [load])
+    for met, warned in ((busy, 1), (busy | {"others_cores": 0.1}, 0), (busy | {"seconds": 0.001}, 0)):
+        monkeypatch.setattr(given.LoadMeter, "load", lambda meter, met=met: [met])
         assert len(answer(tmp_path, *of)["warnings"]) == warned
         printed = capsys.readouterr().out
         assert printed.count("warning: other programs kept 1.5 of this machine's 2 cores busy") == warned

@@ -69,7 +69,7 @@ def free_memory_bytes() -> int:
 def copy_bytes_per_second() -> float:
     """Bytes that a copy reads and writes in a second, the best of some: on the GPU, if there is one.
 
-    Copies for COPY_SECONDS, so that a moment's disturbance does not count, and the machine's load can be read beside it.
+    Copies for COPY_SECONDS, so that a moment's disturbance does not count, and the machine's load can be read.
     """
     import torch  # which takes seconds, and what else is asked here needs none of it
 
