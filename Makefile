@@ -12,6 +12,9 @@ ifeq ($(ENGINE),torch)
 export HOROVOD ?= 0
 endif
 NP ?= 4
+ifneq ($(shell printf '%s\n' '$(NP)' | grep -cxE '0*[1-9][0-9]*'),1)
+$(error NP is $(NP); it needs a whole number of processes, at least 1)
+endif
 CONFIG ?= configs/smoke.toml
 ARGS ?=
 

@@ -363,6 +363,14 @@ def test_make_refuses_an_engine_that_has_no_launcher(checkout):
     assert "ENGINE is nccl" in done.stderr
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "two", ""])
+def test_make_refuses_a_number_of_processes_that_is_none(checkout, number):
+    done = make(checkout, "run", f"NP={number}")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"NP is {number}; it needs a whole number" in line
+
+
 @pytest.fixture
 def fake_torch(tmp_path):
     """A Python that finds a torch of any version, by its version.py alone."""

@@ -1,6 +1,11 @@
-"""The ways a run can end early, and the exit code of each (docs/running.md)."""
+"""The ways a run can end early, and the exit code of each (docs/running.md).
+
+Importing this, as all that raises them does, has a program that does not catch them end with one line and that code.
+"""
 
 import signal
+import sys
+from types import TracebackType
 
 LONGEST = 900
 """Characters of an error's line; what was given may be as long as a file."""
@@ -40,3 +45,20 @@ class Stopped(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+
+
+_before = sys.excepthook
+
+
+def _end_in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The excepthook: all other errors, and those in an interactive session, are left to the hook before."""
+    if not isinstance(error, UserError | PeerLost) or hasattr(sys, "ps1") or sys.flags.interactive:
+        return _before(kind, error, trace)
+    dist = sys.modules.get("torch.distributed")
+    rank = f"rank {dist.get_rank()}: " if dist and dist.is_available() and dist.is_initialized() else ""
+    # PyTorch's hook, set by init_process_group, calls this one and drops what sys.stderr got if this one exits.
+    print(line_of(f"error: {rank}{error}"), file=sys.__stderr__)
+    sys.exit(error.exit_code)
+
+
+sys.excepthook = _end_in_one_line

@@ -191,6 +191,17 @@ def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_pat
     assert answer(tmp_path, "--trace", str(other), "--gpu", "v100", "--workers", "4", "--compressors", "fp16")
 
 
+def test_a_busy_machine_is_pointed_out_where_its_memory_was_measured(tmp_path, capsys, monkeypatch):
+    busy = {"hostname": "test-host", "cores": 2, "seconds": 0.4, "others_cores": 1.5}
+    of = ["--trace", "resnet20_epyc", "--workers", "4", "--compressors", "fp16"]
+    for met, warned in ((busy, 1), (busy | {"others_cores": 0.1}, 0), (busy | {"seconds": 0.001}, 0)):
+        monkeypatch.setattr(given.LoadMeter, "load", lambda meter, met=met: [met])
+        assert len(answer(tmp_path, *of)["warnings"]) == warned
+        printed = capsys.readouterr().out
+        assert printed.count("warning: other programs kept 1.5 of this machine's 2 cores busy") == warned
+        assert "GB/s (this machine's, measured just now)" in printed
+
+
 def test_more_workers_take_longer_to_decode_what_they_gather():
     trace, seconds = load(SHIPPED / "resnet50_v100.json"), {}
     for name in ("qsgd", "fp16"):

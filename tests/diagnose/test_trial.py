@@ -76,14 +76,15 @@ def recorded(folder: Path, command: str, *plants: Any) -> None:
 def test_the_change_is_tried_as_the_run_was_launched(
     launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(tmp_path, f"{CLUSTER} python train.py configs/synthetic/toy.toml data.batch_size=3", crowded)
+    given = "configs/synthetic/toy.toml data.batch_size=3"
+    recorded(tmp_path, f"{CLUSTER} python train.py {given}", crowded)
     assert main([str(tmp_path), "--try", "--steps", "7", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     gain = told["findings"][0]["gain"]
     assert told["trial"] == {
         "passed_over": [], "steps": 7, "before_seconds": pytest.approx(0.2), "befores_seconds": [0.2] * 4, "busy": [],
         "tried": [{
-            "finding": "threads", "command": f"{CLUSTER} python train.py engine.threads=1",
+            "finding": "threads", "command": f"{CLUSTER} python train.py {given} engine.threads=1",
             "after_seconds": pytest.approx(0.05), "afters_seconds": [0.05] * 3,
             "predicted_saving_seconds": gain, "measured_saving_seconds": pytest.approx(0.15),
             "savings_by_turn_seconds": pytest.approx([0.15] * 3),
@@ -105,7 +106,7 @@ def test_predicted_and_measured_are_printed(
     recorded(tmp_path, "torchrun --nproc-per-node 2 train.py c.toml", crowded, slow)
     assert main([str(tmp_path), "--try"]) == 0
     out = capsys.readouterr().out
-    assert "torchrun --nproc-per-node 2 train.py engine.threads=1" in out
+    assert "torchrun --nproc-per-node 2 train.py c.toml engine.threads=1" in out
     assert "as it was    200 ms a step" in out and "with it    50 ms a step" in out
     assert "measured   150 ms a step saved (+75%)" in out and "predicted " in out
 
@@ -225,9 +226,23 @@ def test_the_launchers_words() -> None:
     ):  # fmt: skip
         how = started({"environment": {"command": f"{command} c.toml output.dir=train.py"}})
         assert how is not None
-        assert (shlex.join(how.words(told)), shlex.join(how.shown(told))) == (words, shown)
+        assert (shlex.join(how.words(told)), shlex.join(how.shown(told, []))) == (words, f"{shown} c.toml")
         assert "env" not in how.words({})
     assert started({"environment": {}}) is None and started({"environment": {"command": "python mine.py"}}) is None
+
+
+def test_the_shown_command_is_the_runs_with_the_change() -> None:
+    run = (
+        "c.toml train.max_steps=9 output.dir=out compressor.name=topk compressor.density=0.1 scheduler.bucket_cap_mb=1"
+    )
+    how = started({"environment": {"command": f"wirebench train {run}"}})
+    assert how is not None
+    for settings, shown in (
+        (["compressor.name=fp16"], "train.max_steps=9 scheduler.bucket_cap_mb=1 compressor.name=fp16"),
+        (["scheduler.bucket_cap_mb=8"],
+         "train.max_steps=9 compressor.name=topk compressor.density=0.1 scheduler.bucket_cap_mb=8"),
+    ):  # fmt: skip
+        assert shlex.join(how.shown({}, settings)) == f"wirebench train c.toml {shown}"
 
 
 def test_a_command_finds_this_environments_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path)
     ended = fork(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))
     assert ended.code == 0, ended.said
     assert not ended.errors
+    assert f"resume with output.dir={folder} train.resume=auto (newest checkpoint: step-" in ended.out
     assert record(folder)["status"] == "interrupted"
     assert len(losses(folder)) == int(checkpoints(folder)[-1].name.removeprefix("step-")) in (3, 4)
 

@@ -8,9 +8,10 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -356,7 +357,7 @@ def an_error_that_nobody_catches_is_one_line() -> None:
     said = io.StringIO()
     for kind, code in ((UserError, 2), (PeerLost, 1)):
         try:
-            with redirect_stderr(said):
+            with patch.object(sys, "__stderr__", said):
                 sys.excepthook(kind, kind("what is wrong"), None)
         except SystemExit as ended:
             assert ended.code == code

@@ -7,7 +7,7 @@
 
 Every rank runs it. All collectives take turns at each size, so what slows the machine down slows all of them. Each is
 checked against the exact sum first. Sizes are bytes of float32; 60kf means 60,000 floats. --nccl-json writes what
-nccl-tests' all_reduce_perf -J does (docs/formats.md).
+nccl-tests' all_reduce_perf -J does (docs/formats.md). Files are written after each size, so that Ctrl-C loses one.
 """
 
 import argparse
@@ -66,10 +66,11 @@ def main(arguments: Sequence[str]) -> int:
         results += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
             print(f"  {size_text(items * ITEM_BYTES)} done", file=sys.stderr, flush=True)
-    about["load"] = load.loads(engine)
+        about["load"] = load.loads(engine)
+        if engine.is_first:
+            write(options, about, results)  # at each size: one that is stopped keeps the sizes before
     if engine.is_first:
         show(results, topology)
-        write(options, about, results)
     engine.close()
     wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in results if not cell.right]
     if wrong and engine.is_first:

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,12 +19,10 @@ from wirebench.comm.metered import Metered
 from wirebench.comm.peers import agree_on, introduce, missing, reporting_loss
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.sections import EngineConfig
-from wirebench.errors import PeerLost, UserError, line_of
+from wirebench.errors import UserError
 
 Group = dist.ProcessGroup | None
 HOW = "torch.distributed.init_process_group() or horovod.torch.init()"
-_before: list[Any] = []
-"""The excepthook that was there before ours."""
 _made: Counter[str] = Counter()
 """How many groups of ours each group of the user's has had, by its name: the same on all of its ranks."""
 
@@ -39,7 +36,6 @@ def attach(device: torch.device, timeout_seconds: float = 60.0, group: Group = N
     Horovod counts where it is initialised, torch.distributed else. Raises UserError where neither is, for a group under
     Horovod, and on a rank outside the group.
     """
-    say_in_one_line()
     hvd = sys.modules.get("horovod.torch")
     if hvd is not None and hvd.is_initialized():
         if group is not None and len(_ranks(group)) != hvd.size():
@@ -145,18 +141,3 @@ def _beside(parent: dist.ProcessGroup, backends: str, timeout: timedelta) -> dis
     group: dist.ProcessGroup = made[0]
     c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
     return group
-
-
-def say_in_one_line() -> None:
-    """Print an uncaught error of the suite as one line from now on, and end with its exit code."""
-    if not _before:  # once: a hook that was set later may call ours
-        _before.append(sys.excepthook)
-        sys.excepthook = _say
-
-
-def _say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not isinstance(error, UserError | PeerLost):
-        return _before[0](kind, error, trace)
-    rank = f"rank {dist.get_rank()}: " if dist.is_available() and dist.is_initialized() else ""
-    print(line_of(f"error: {rank}{error}"), file=sys.stderr)
-    sys.exit(error.exit_code)

@@ -53,6 +53,8 @@ from wirebench.utils import this_machine
 from wirebench.utils.heap import keep_freed_memory
 from wirebench.utils.own import trainer
 
+MOST_NAMED = 8
+"""Ranks that an error names."""
 ENGINES = {
     "local": f"virtual workers in this process: {trainer()} CONFIG.toml",
     "torch": f"torch.distributed: {COMMANDS['torch'].format(size=4)} {trainer(launched=True)} CONFIG.toml",
@@ -196,7 +198,7 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
         store = meeting.keep(place, meeting.listen_for(place, one_host), wait)
     else:
         store = meeting.join(place, wait)
-    _join(section, launch, device, store)
+    _join(section, launch, device, store, place)
     inner = TorchCommunicator(staged=_staged(launch, device))
     communicator = Metered(inner)
     backend = "nccl" if device.type == "cuda" and not inner.staged else "gloo"
@@ -255,7 +257,7 @@ def horovod_engine(
     store = meeting.join(place, wait) if server is None else meeting.keep(place, server, wait)
     closers: list[Callable[[], None]] = []
     if rounds == "p2p" and beside is None:
-        _join(section, launch, device, store)
+        _join(section, launch, device, store, place)
         beside = TorchCommunicator(staged=_staged(launch, device))
         closers.append(dist.destroy_process_group)
     communicator = Metered(HorovodCommunicator(hvd, beside, section.timeout_seconds))
@@ -267,8 +269,13 @@ def horovod_engine(
     )  # fmt: skip
 
 
-def _join(section: EngineConfig, launch: Launch, device: torch.device, store: dist.Store) -> None:
-    """Join the default process group, whose members find each other through the store."""
+def _join(
+    section: EngineConfig, launch: Launch, device: torch.device, store: dist.Store, place: meeting.StorePlace
+) -> None:
+    """Join the default process group, whose members find each other through the store at `place`.
+
+    Raises PeerLost, which names the ranks that do not come.
+    """
     if launch.local_size == launch.size:
         # Host names need not resolve where all ranks share one host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -276,10 +283,30 @@ def _join(section: EngineConfig, launch: Launch, device: torch.device, store: di
         os.environ.setdefault("GLOO_SOCKET_IFNAME", os.environ["HOROVOD_GLOO_IFACE"])
     timeout = timedelta(seconds=section.timeout_seconds)
     backend = "gloo" if device.type == "cpu" or _staged(launch, device) else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.size, timeout=timeout)
+    here = dist.PrefixStore("wirebench/here", store)
+    here.set(str(launch.rank), "")
+    try:
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.size, timeout=timeout)
+    except RuntimeError as error:
+        if absent := _absent(here, launch.size):
+            raise PeerLost(
+                f"{absent} of {launch.size} did not come within {section.timeout_seconds:g} s "
+                f"(engine.timeout_seconds) to the store of rank 0 at {place.address}"
+            ) from error
+        raise
     if "nccl" in backend:
         # NCCL wants every rank in a group's first call, and the first round of a tree leaves some out.
         dist.all_reduce(torch.zeros(1, device=device))
+
+
+def _absent(here: dist.Store, size: int) -> str:
+    """The ranks that have not signed in at the store; "" if all have, or if the store is gone, too."""
+    try:
+        absent = [str(rank) for rank in range(size) if not here.check([str(rank)])]
+    except RuntimeError:
+        return ""
+    names = ", ".join(absent[:MOST_NAMED]) + f" and {len(absent) - MOST_NAMED} more" * (len(absent) > MOST_NAMED)
+    return f"rank{'s' * (len(absent) > 1)} {names}" if absent else ""
 
 
 def _device(section: EngineConfig, launch: Launch | None) -> torch.device:

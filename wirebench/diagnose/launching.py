@@ -19,10 +19,11 @@ LAST_LINES = 15
 
 
 class Started(NamedTuple):
-    """How a run was started: the launcher's words, none for a run alone, and the program's words, as typed."""
+    """How a run was started: the launcher's words, none for a run alone, the program's and its arguments, as typed."""
 
     launcher: list[str]
     program: list[str]
+    arguments: list[str]
 
     def words(self, variables: Mapping[str, str]) -> list[str]:
         """What trains in the same way, of this installation: torchrun takes a module, any other launcher a program.
@@ -33,9 +34,17 @@ class Started(NamedTuple):
         own = [*([] if self._takes_module else interpreter), "-m", "wirebench", "train"]
         return [*self.launcher, *self._told(variables), *own]
 
-    def shown(self, variables: Mapping[str, str]) -> list[str]:
-        """The command as the user typed it, with the variables."""
-        return [*self.launcher, *self._told(variables), *self.program]
+    def shown(self, variables: Mapping[str, str], settings: Sequence[str]) -> list[str]:
+        """The command as the user typed it, with the variables and settings, for a run into a folder of its own."""
+        replaced = {setting.partition("=")[0] for setting in settings} | {"output.dir", "train.resume"}
+        # The options that were typed belong to the plugin that was.
+        others = tuple(key.removesuffix("name") for key in replaced if key.endswith(".name"))
+        kept = [
+            word
+            for word in self.arguments
+            if "=" not in word or not (word.partition("=")[0] in replaced or word.startswith(others))
+        ]
+        return [*self.launcher, *self._told(variables), *self.program, *kept, *settings]
 
     @property
     def _takes_module(self) -> bool:
@@ -60,7 +69,7 @@ def started(record: dict[str, Any]) -> Started | None:
         return None
     begin -= names[begin - 1 : begin] == ["-m"]
     begin -= begin > 0 and _is_python(words[begin - 1])
-    return Started(words[:begin], words[begin : end + 1])
+    return Started(words[:begin], words[begin : end + 1], words[end + 1 :])
 
 
 def _is_python(word: str) -> bool:

@@ -170,7 +170,7 @@ def _short(evidence: Evidence, steps: int) -> list[str]:
 def _changed(how: Started, ending: Sequence[str], change: Change) -> Short:
     """The run with the change, started as the run was."""
     words = (*how.words(change.variables), *ending, *change.settings)
-    return Short(words, change.variables, shlex.join([*how.shown(change.variables), *change.settings]))
+    return Short(words, change.variables, shlex.join(how.shown(change.variables, change.settings)))
 
 
 def _record(short: Short, folder: Path) -> dict[str, Any]:

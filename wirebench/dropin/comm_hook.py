@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
-from wirebench.comm.attach import Group, say_in_one_line
+from wirebench.comm.attach import Group
 from wirebench.dropin import optimizer_watch
 from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.ddp_buckets import ddp_of
@@ -56,7 +56,6 @@ def comm_hook(
     Raises UserError for parts that are of another kind. Errors of an exchange end the backward pass with their own
     types: UserError, or PeerLost, which names the rank that is gone.
     """
-    say_in_one_line()
     refuse_names(compressor=compressor)
     refuse_kinds(scaler, collective)
     method = conformance.method_of(compressor)

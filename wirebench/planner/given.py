@@ -27,10 +27,12 @@ from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import Adviser
 from wirebench.planner.render import Ranking, ShownSetting, content, key_of, show
 from wirebench.planner.timing import NOTHING, TimedExchange
+from wirebench.record.compare import busy_machines
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
+from wirebench.telemetry.machines import LoadMeter
 from wirebench.topology import presets
 from wirebench.topology.tree import Link, Topology
 from wirebench.traces import inputs
@@ -39,6 +41,8 @@ from wirebench.utils import this_machine
 from wirebench.utils.files import write_atomically
 
 PROBE_SECONDS = 30.0
+SHORTEST = 0.1
+"""Seconds for which the load of the machine is believed."""
 OF_A_MODEL = ("probe", "option", "data", "image_size", "classes", "precision", "probe_seconds")
 """Options that say nothing beside a trace."""
 GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon")
@@ -66,7 +70,7 @@ def given_by(options: argparse.Namespace) -> Given:
     network = f"one machine: all workers in it, on {inside}" if alone else source_of(options)
     if options.gbit is not None:
         network = f"--gbit in place of the rate of {network}"
-    memory, bytes_per_second = _memory(gpu)
+    memory, bytes_per_second, busy = _memory(gpu)
     check_time(model)
     setting = ShownSetting(
         model.faster(options.speed),
@@ -78,6 +82,7 @@ def given_by(options: argparse.Namespace) -> Given:
         gbit_of(topology),
         memory,
         bytes_per_second,
+        busy,
         options.density,
         gpu is not None,
     )
@@ -192,11 +197,20 @@ def _gpu_of(model: Trace) -> Gpu | None:
     return gpu
 
 
-def _memory(gpu: Gpu | None) -> tuple[str, float]:
-    """The memory that compresses: whose it is, and its bytes per second, a GPU's by its data sheet."""
-    if gpu is None:
-        return "this machine's, measured just now", this_machine.copy_bytes_per_second()
-    return gpu.label, gpu.memory_gbs * 1e9
+def _memory(gpu: Gpu | None) -> tuple[str, float, str]:
+    """The memory that compresses: whose it is, its bytes per second, a GPU's by its data sheet; a warning, or ""."""
+    if gpu is not None:
+        return gpu.label, gpu.memory_gbs * 1e9, ""
+    meter = LoadMeter()
+    bytes_per_second, load = this_machine.copy_bytes_per_second(), meter.load()
+    # Processor times are counted in hundredths of a second: of a shorter time they say little.
+    busy = busy_machines({"load": load}) if load[0]["seconds"] >= SHORTEST else []
+    warning = "".join(
+        f"warning: other programs kept {each['others_cores']:.2g} of this machine's {each['cores']} cores busy while "
+        "its memory was measured, so compressors may be faster than this says"
+        for each in busy
+    )
+    return "this machine's, measured just now", bytes_per_second, warning
 
 
 def _or(given: Any, usual: Any) -> Any:

@@ -39,6 +39,7 @@ class ShownSetting(NamedTuple):
 
     network, memory   words for where the numbers come from
     gbit              between machines; bytes_per_second: of the memory that compresses
+    busy              a warning if other programs disturbed the memory's measurement, or ""
     each              workers of a machine, at most; inside: what links them, in words
     on_gpu            whether a GPU compresses
     """
@@ -52,6 +53,7 @@ class ShownSetting(NamedTuple):
     gbit: float
     memory: str
     bytes_per_second: float
+    busy: str
     density: float | None
     on_gpu: bool
 
@@ -145,6 +147,7 @@ def content(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate])
         "inside": setting.inside or None,
         "memory": setting.memory,
         "memory_bytes_per_second": setting.bytes_per_second,
+        "warnings": [setting.busy] * bool(setting.busy),
         "density": setting.density,
         "timed_here": ranking.timed.entry(),
         "exchange_factors": {"low": ranking.errors.low, "high": ranking.errors.high, "runs": ranking.errors.runs},
@@ -252,7 +255,7 @@ PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> list[str]:
-    """The assumptions, in four lines."""
+    """The assumptions, in four lines, and a warning if there is one."""
     trace, judge = setting.trace, ranking.judge
     kind, seconds = "estimated" if trace.estimate else "measured", trace.forward_seconds + trace.backward_seconds
     inside = f"; {setting.each} workers a machine, on {setting.inside}" if setting.inside else ""
@@ -272,7 +275,9 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     return [
         f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {trace.numel / 1e6:.3g}M parameters, "
         f"{setting.images}: a step alone takes {1e3 * seconds:.1f} ms, {setting.alone_per_second:.0f} {trace.unit}/s",
-        f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}",
+        f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}; "
+        f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
+        *[setting.busy] * bool(setting.busy),
         f"speed-up: over dense training as DDP has it ({plain.scheduler} on {plain.collective}), "
         f"{images(plain)} {plain.unit}/s",
         f"{measure.head}: {told}",
@@ -281,12 +286,11 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
 
 def _more(setting: ShownSetting, ranking: Ranking) -> list[str]:
     """Where the numbers come from."""
-    memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
     measured = ranking.accuracies.setting or f"nothing in {ranking.accuracies.measure.folder}"
     return [
         f"trace: {setting.trace.source}",
         f"network: {setting.network}",
-        f"compressors: in memory of {memory}; they slow nothing down",
+        "compressors slow nothing else down",
         ranking.errors.said,
         f"trained: {measured}",
         "milliseconds of a step: compressing, all its messages, what of both is not hidden",

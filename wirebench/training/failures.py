@@ -42,6 +42,11 @@ def _advice(trainer: Trainer) -> str:
         trainer.commits.settle()
         if trainer.commits.newest is not None:
             return f"the ranks that the launcher starts anew go on after step {trainer.commits.newest}"
+    return how_to_resume(trainer)
+
+
+def how_to_resume(trainer: Trainer) -> str:
+    """How the newest checkpoint of a run that has ended early is resumed, or that there is none."""
     checkpoints = trainer.checkpoints
     checkpoints.settle()
     which = checkpoints.newest

@@ -8,6 +8,7 @@ from wirebench.errors import Diverged, PeerLost
 from wirebench.gradient.clipping import clip
 from wirebench.training.divergence import seeded
 from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
+from wirebench.training.failures import how_to_resume
 from wirebench.training.optimizers.rates import apply_learning_rate, learning_rate
 from wirebench.training.trainer import Trainer
 
@@ -18,6 +19,10 @@ AGAIN = PeerLost.exit_code
 def conduct(run: Trainer) -> int:
     """Train to the end, or to the step after which all ranks agree to stop, write the record; the exit code."""
     run.resume()
+    if run.step > run.total_steps:
+        train = run.config.train
+        asked = f"train.max_steps={train.max_steps}" if train.max_steps else f"train.epochs={train.epochs}"
+        run.progress.note(f"already past {asked}: the checkpoint is of {run.step} steps, and no step is trained")
     if run.already_finished():
         run.progress.note(f"nothing to do: {run.directory} has finished its {run.step} steps")
         run.close()
@@ -45,9 +50,12 @@ def conduct(run: Trainer) -> int:
     status = "interrupted" if final is None else status
     record = run.finish(status, final or {})
     run.progress.result(record)
-    run.progress.note(f"record: {run.directory / 'record.json'} (every line: wirebench show --all FOLDER)")
+    run.progress.note(f"record: {run.directory / 'record.json'} (every line: wirebench show --all {run.directory})")
+    goes_on = status == "interrupted" and run.goes_on()
+    if status == "interrupted" and not goes_on:
+        run.progress.note(f"stopped at step {run.step}; {how_to_resume(run)}")
     run.close()
-    if status == "interrupted" and run.goes_on():
+    if goes_on:
         come_back(run)
         return AGAIN
     if run.stopper.told and not launched().alone:

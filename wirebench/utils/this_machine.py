@@ -18,7 +18,7 @@ import psutil
 CPUINFO = Path("/proc/cpuinfo")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 INTERFACES = Path("/sys/class/net")
-COPIED_FLOATS, COPIES = 1 << 24, 5
+COPIED_FLOATS, COPIES, COPY_SECONDS = 1 << 24, 5, 0.3
 _SPEED_FLAGS = re.compile(r"avx|avx2|fma|f16c|avx_vnni|avx512\w*|amx_\w+|asimd\w*|sve\w*|bf16")
 
 
@@ -67,13 +67,18 @@ def free_memory_bytes() -> int:
 
 
 def copy_bytes_per_second() -> float:
-    """Bytes that a copy reads and writes in a second, the best of some: on the GPU, if there is one."""
+    """Bytes that a copy reads and writes in a second, the best of some: on the GPU, if there is one.
+
+    Copies for COPY_SECONDS, so that a moment's disturbance does not count, and the machine's load can be read.
+    """
     import torch  # which takes seconds, and what else is asked here needs none of it
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     source = torch.ones(COPIED_FLOATS, device=device)
     target, best = torch.empty_like(source), float("inf")
-    for _ in range(COPIES):
+    start, copies = time.perf_counter(), 0
+    while copies < COPIES or time.perf_counter() < start + COPY_SECONDS:
+        copies += 1
         if device.type == "cuda":
             torch.cuda.synchronize()
         begin = time.perf_counter()

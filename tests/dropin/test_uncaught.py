@@ -1,0 +1,27 @@
+"""A mistake in a user's script that nothing catches: one line and exit code 2, nothing else changed."""
+
+import subprocess
+import sys
+
+import pytest
+
+MISTAKE = "from wirebench import schedulers\nschedulers.build('fusedd')"
+
+
+@pytest.mark.parametrize(
+    ("code", "flags", "ends", "last"),
+    [
+        (MISTAKE, (), 2, "error: scheduler.name: no scheduler 'fusedd'; did you mean 'fused'?"),
+        (f"try:\n    {MISTAKE.replace(chr(10), chr(10) + '    ')}\nexcept ValueError:\n    print('caught')", (), 0, ""),
+        ("import wirebench.errors\n1 / 0", (), 1, "ZeroDivisionError: division by zero"),
+        (MISTAKE, ("-i",), 0, "wirebench.errors.UserError: scheduler.name: no scheduler 'fusedd'"),
+    ],
+)
+def test_what_nobody_catches(code: str, flags: tuple[str, ...], ends: int, last: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    told = [line for line in done.stderr.splitlines() if line.strip(" >")]
+    assert done.returncode == ends, done.stderr
+    assert (told[-1] if told else "").startswith(last)
+    assert (len(told) == 1) == (ends == 2)
