@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
+
 
 def blend(grad: Tensor, momentum: Tensor, beta1: float, beta2: float) -> Tensor:
     """beta1 m + (1 - beta1) g, whose sign is Lion's update; then, in place, m <- beta2 m + (1 - beta2) g.
@@ -10,6 +12,12 @@ def blend(grad: Tensor, momentum: Tensor, beta1: float, beta2: float) -> Tensor:
     Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023, arXiv 2302.06675, Algorithm 2. The
     result is a tensor of its own, of the gradient's shape.
     """
+    if kernels.usable(grad):
+        from wirebench.compressors.kernels import steps
+
+        direction = torch.empty_like(grad)
+        steps.blend(grad, momentum, direction, beta1, beta2)
+        return direction
     direction = torch.lerp(grad, momentum, beta1)
     momentum.lerp_(grad, 1 - beta2)
     return direction

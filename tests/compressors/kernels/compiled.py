@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.bits.narrow import Form
-from wirebench.compressors.kernels import chunks, fields, narrow, segments, selection, sketches, thin
+from wirebench.compressors.kernels import chunks, fields, narrow, segments, selection, sketches, steps, thin
 
 TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
 compiled: list[str] = []
@@ -37,20 +37,21 @@ def main() -> None:
     """Every launch once; prints the kernels' names."""
     JITFunction.run = compile_only
     x, groups = torch.zeros(10_000), (Run(9_000, 1), Run(100, 10))
-    for kind in ("largest", "squares", "magnitudes", "sides"):
+    for kind in ("largest", "squares", "magnitudes", "means", "spread", "sides"):
         segments.reduced(x, groups, kind)
     scales, words = torch.zeros(2, 11), torch.zeros(2, 5_000, dtype=torch.int32)
     row = torch.zeros(4096, dtype=torch.int32), torch.zeros(9, 2, dtype=torch.int32)
     for noise, limits, wide in ((row, None, (Run(512, 20),)), (None, scales[0], groups)):
         fields.encode_levels(
-            x, wide, scales[0], words[0], levels=7, least_scale=1e-36, base=8, width=4, noise=noise,
+            x, wide, scales[0], words[0], levels=7, least_scale=1e-36, base=8, width=4, noise=noise, above=1 << 29,
             feedback=limits is None, limits=limits, inside=0.9,
         )  # fmt: skip
     for each in (False, True):
         fields.decode_levels(words, groups, scales, x, levels=7, width=4, each=each)
-    pair = scales[0], scales[1]
-    fields.encode_signs(x, groups, words[0], pair=pair, zeros_are_negative=True, width=1, base=0)
-    fields.decode_signs(words, groups, scales, scales, x)
+    for low in (scales, None):
+        pair = scales[0], low
+        fields.encode_signs(x, groups, words[0], pair=pair, zeros_are_negative=True, width=1, base=0)
+        fields.decode_signs(words, groups, scales, low, x)
     fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
     for form in get_args(Form):
         message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
@@ -71,6 +72,7 @@ def main() -> None:
     for agree in (False, True):
         sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
         sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
+    steps.blend(x, x, x, 0.9, 0.99)
     print(*sorted(set(compiled)))
 
 
