@@ -1,9 +1,19 @@
 """Lion's two moving averages of one memory, and signs that let what is not finite through."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from wirebench.compressors import kernels
+
+
+class Lion(NamedTuple):
+    """A momentum, and the shares of it that stay: in the update, and in itself."""
+
+    momentum: Tensor
+    beta1: float
+    beta2: float
 
 
 def blend(grad: Tensor, momentum: Tensor, beta1: float, beta2: float) -> Tensor:

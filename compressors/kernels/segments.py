@@ -166,3 +166,11 @@ def of_places(numbers, places, inside, starts, first, last, CHUNK: tl.constexpr)
         for group in range(first + 1, last + 1):
             found = tl.where(places >= tl.load(starts + group), tl.load(numbers + group), found)
     return found
+
+
+@triton.jit
+def narrowed(values):
+    """fp32 `values` rounded to bfloat16, halves to even; by whole numbers, since the interpreter cuts off."""
+    bits = values.to(tl.int32, bitcast=True)
+    bits = tl.where(values == values, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
+    return ((bits >> 16) << 16).to(tl.float32, bitcast=True)

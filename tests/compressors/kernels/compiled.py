@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 os.environ.pop("TRITON_INTERPRET", None)
 
+import numpy as np
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
@@ -15,9 +16,21 @@ from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.bits.narrow import Form
-from wirebench.compressors.kernels import chunks, fields, narrow, segments, selection, sketches, steps, thin
+from wirebench.compressors.common.lion import Lion
+from wirebench.compressors.kernels import (
+    bases,
+    chunks,
+    fields,
+    narrow,
+    segments,
+    selection,
+    sketches,
+    steps,
+    thin,
+    votes,
+)
 
-TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
+TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
 compiled: list[str] = []
 
 
@@ -62,17 +75,28 @@ def main() -> None:
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
     for mode in ("forward", "write", "subtract", "signs"):
         chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
-    table = thin.Table(*(torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)))
-    for added in (None, x):
-        thin.to_left(x, x, x, table, added)
-        thin.to_right(x, x, x, table, added)
-        thin.orthonormal(x, added, torch.zeros(3, 4, dtype=torch.int64), x)
-        thin.product(x, x, x, table, subtract=added is None)
+    numbers = [torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)]
+    for rank, added in ((4, None), (4, x), (100, x)):
+        table, sizes = thin.Table(*numbers, x, rank), bases.Sizes(numbers[3], numbers[2], rank)
+        for product in (thin.to_left, thin.to_right):
+            product(x, x, x, table, added, None if added is None else thin.Taken(0.5, narrow=True))
+        thin.orthonormal(x, added, numbers[3], x, drop=added is None)
+        thin.product(x, x, x, table, subtract=added is None, shaped=rank > 4)
+        bases.orthonormal(x, sizes, x, drop=added is None)
+        bases.sound(x, x, sizes, x, unit=added, divisor=2)
+        steps.settle(x, numbers[0], x, 2, None if added is None else Lion(x, 0.9, 0.99))
     shift = torch.zeros(5, 10, dtype=torch.int64)
     for agree in (False, True):
         sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
         sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
     steps.blend(x, x, x, 0.9, 0.99)
+    ballot = votes.Ballot(x, 0.1, 0.5, 7)
+    votes.choose(x, x, groups, ballot, [1.0] * 11, [2] * 11, bytes(2), 2_000, 2)
+    found = votes.unite(x, groups, np.zeros((2, 11), np.int64))
+    for velocity in (None, x):
+        votes.take(x, velocity, found, 9, narrow=velocity is None)
+    votes.write(x, found, x[:9], 2)
+    votes.moments(x, x, groups, ballot)
     print(*sorted(set(compiled)))
 
 
