@@ -10,14 +10,16 @@ Nakamori, Gomezjurado Gonzalez, Talluri et al., "Orth-Dion", arXiv 2605.16341: Q
 from math import ceil, isqrt
 
 import torch
+from torch import Tensor
 
-from wirebench.compressors.common.lion import betas, blend, signs
+from wirebench.compressors import kernels
+from wirebench.compressors.common.lion import Lion, betas, blend, signs
 from wirebench.compressors.lowrank.base import Factored
-from wirebench.compressors.lowrank.factors import normalise, orthonormalise, plan_of
+from wirebench.compressors.lowrank.factors import plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
-from wirebench.gradient.flat import Bucket
+from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
 
@@ -74,22 +76,21 @@ class Dion(Factored):
                 plan.factors(memory, self.start(plan.right, world, grad.device), lefts, to_left=True, added=grad)
         total = yield Sum(bucket.narrow(message))
         with phase("select"):
-            lefts = plan.left.orthonormal(plan.settle(total.to(grad.dtype), grad, world.size))
+            lion = self._lion(bucket) if kernels.usable(grad) else None
+            lefts = plan.left.orthonormal(plan.settle(total.to(grad.dtype), grad, world.size, lion))
             packed = grad.new_empty(plan.right.numel)
             right = plan.right.of(packed)
-            plan.factors(memory, lefts, right, to_left=False, arriving=bucket.arriving, share=1 - self.mu)
+            plan.factors(memory, lefts, right, to_left=False, leaving=bucket, share=1 - self.mu)
         if plan.runs:
             packed = yield Sum(bucket.narrow(packed))
         with phase("decode"):
-            packed = packed.to(grad.dtype)
-            for group in plan.right.groups(packed.div_(world.size)):
-                to_unit = orthonormalise if self.orthonormal else normalise
-                to_unit(group)
-            self.keep(plan.right, packed)
-            plan.write(grad, lefts, plan.right.of(packed))
-            for run, update in zip(plan.runs, plan.matrices(grad), strict=True):
-                update.mul_((run.rows / run.columns) ** 0.5)
-            self._update_vectors(bucket)
+            if plan.runs:
+                draws = self.draws(plan.right, world, grad.device)
+                packed, start = plan.right.to_unit(packed.to(grad.dtype), world.size, self.orthonormal, draws)
+                self.keep(plan.right, start)
+            plan.write(grad, lefts, plan.right.of(packed), shaped=True)
+            if lion is None:
+                self._update_vectors(bucket)
         return grad
 
     def wire_bytes(self, numel: int, size: int) -> int:
@@ -106,8 +107,28 @@ class Dion(Factored):
         for layer in bucket.layers:
             if layer.ndim < 2:
                 average = bucket.grad[layer.start - bucket.start : layer.stop - bucket.start]
-                momentum = self.shared.setdefault(f"{layer.name}.momentum", torch.zeros_like(average))
-                if momentum.shape != average.shape:
-                    raise UserError(f"compressor: the saved momentum of {layer.name} is of another model")
-                momentum = self.shared[f"{layer.name}.momentum"] = momentum.to(average.device)
+                momentum = self.shared[_key(layer)] = self._momentum(layer, bucket.grad)
                 average.copy_(signs(blend(average, momentum, self.beta1, self.beta2)))
+
+    def _momentum(self, layer: Layer, grad: Tensor) -> Tensor:
+        momentum = self.shared.get(_key(layer))
+        if momentum is None:
+            momentum = grad.new_zeros(layer.numel)
+        if momentum.numel() != layer.numel:
+            raise UserError(f"compressor: the saved momentum of {layer.name} is of another model")
+        return momentum.to(grad.device)
+
+    def _lion(self, bucket: Bucket) -> Lion:
+        """Lion's momentum of the bucket's vectors, one after the other."""
+        vectors = tuple(layer for layer in bucket.layers if layer.ndim < 2)
+        momentum = self.kept_by(vectors, bucket.grad.device)
+        if momentum is None:
+            parts = [self._momentum(layer, bucket.grad) for layer in vectors]
+            momentum = torch.cat(parts) if parts else bucket.grad.new_empty(0)
+            pieces = momentum.split([layer.numel for layer in vectors])
+            self.share(vectors, momentum, {_key(layer): each for layer, each in zip(vectors, pieces, strict=True)})
+        return Lion(momentum, self.beta1, self.beta2)
+
+
+def _key(layer: Layer) -> str:
+    return f"{layer.name}.momentum"

@@ -11,13 +11,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
+from wirebench.compressors.bits.blocks import SQUARES, by_layer, reduce
 from wirebench.compressors.common.feedback import Feedback
-from wirebench.compressors.sparse.importance import LOWS, Chooser, Luck, Moments, Piece, all_finite, least_divisors
+from wirebench.compressors.sparse.encoding import BITS
+from wirebench.compressors.sparse.importance import (
+    LOWS,
+    Chooser,
+    Luck,
+    Moments,
+    Piece,
+    all_finite,
+    least_divisors,
+    moments_of,
+)
 from wirebench.compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
-from wirebench.compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
+from wirebench.compressors.sparse.mask_code import NOT_FINITE, Head, MaskCode, Masks, Vote, places, runs
 from wirebench.compressors.sparse.places import write_average
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
@@ -26,7 +39,7 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Sum
 from wirebench.utils.names import suggest
-from wirebench.utils.rng import generator
+from wirebench.utils.rng import generator, seed_of
 
 EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
 LEAST_RHO = 1e-9  # of one coordinate in 1 / rho some luck is drawn: a number of 32 bits
@@ -136,6 +149,8 @@ class Iwp(Method):
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         wanted = self._wanted(bucket, world)
+        if kernels.usable(grad) and self.code.masks == "bits":
+            return (yield from self._exchange_at_once(bucket, world, residual, wanted))
         with phase("select"):
             vote, moments = self._vote(bucket, world, residual, wanted)
         with phase("encode"):
@@ -151,7 +166,7 @@ class Iwp(Method):
             values = residual.index_select(0, index)
             self.feedback.sent_narrow(bucket, index)
         if self.waiting:
-            self._note_sent(bucket, world, index)
+            self._last_sent(bucket, world).index_fill_(0, index, world.step)
         if world.measuring:
             self._measure(bucket, world, index.numel(), sum(each.numel() for each in messages), moments)
         total = (yield Sum(bucket.narrow(values))) if index.numel() else values
@@ -162,6 +177,110 @@ class Iwp(Method):
         """The values, and this rank's part of all voters' masks, if as much is sent as in the paper."""
         masks = min(self.voters, size) * self.code.expected_bytes(EXPECTED_SHARE, numel)
         return VALUE_BYTES * -(-numel // round(1 / EXPECTED_SHARE)) + -(-masks // size)
+
+    def _exchange_at_once(
+        self, bucket: Bucket, world: ExchangeContext, residual: Tensor, wanted: Mapping[int, int]
+    ) -> Exchange:
+        """The rest of an exchange, by kernels: as many of them for any number of layers. Luck is another draw."""
+        from wirebench.compressors.kernels import votes
+
+        grad, layers = bucket.grad, bucket.layers
+        with phase("select"):
+            message, moments = self._vote_at_once(bucket, world, residual, wanted)
+        messages = yield Gather(message, values=0)
+        with phase("decode"):
+            heads = self.code.read_heads(messages, layers, wanted)
+            if heads is None:
+                return grad.fill_(torch.nan)
+            self._learn(bucket, world, wanted, [head.numbers for head in heads])
+            addresses = np.empty((len(messages), len(self._owners(bucket))), np.int64)
+            for row, each, head in zip(addresses, messages, heads, strict=True):
+                row[:] = [votes.NOWHERE if at is None else each.data_ptr() + at for at in self._begins(bucket, head)]
+            found = votes.unite(grad, by_layer(bucket), addresses)
+            sent = int(found.counts.cpu().numpy().sum())  # the host waits, since this is the next message's length
+        with phase("encode"):
+            values = votes.take(residual, self.feedback.masked(bucket), found, sent, bucket.wire_dtype is not None)
+        if self.waiting:
+            self._last_sent(bucket, world).masked_fill_(found.flags.bool(), world.step)
+        if world.measuring:
+            self._measure(bucket, world, sent, sum(each.numel() for each in messages), moments)
+        total = (yield Sum(bucket.narrow(values))) if sent else values
+        with phase("decode"):
+            votes.write(grad, found, total.to(grad.dtype), world.size)
+        return grad
+
+    def _vote_at_once(
+        self, bucket: Bucket, world: ExchangeContext, residual: Tensor, wanted: Mapping[int, int]
+    ) -> tuple[Tensor, dict[int, Moments]]:
+        """As `_vote`, with the message in place of the vote."""
+        from wirebench.compressors.kernels import votes
+
+        layers, groups, owners = bucket.layers, by_layer(bucket), self._owners(bucket)
+        chosen = [number for number, layer in enumerate(layers) if self._votes(bucket, world, layer.start)]
+        squares = residual
+        if self.epsilon and chosen:
+            (squares,) = reduce(bucket.param, groups, SQUARES)
+        seed = seed_of("iwp", world.seed, world.rank, world.step, bucket.start)
+        ballot = votes.Ballot(squares, self.epsilon, self.rho, seed)
+        moments: dict[int, Moments] = {}
+        adapts = self.thresholds.mode == "layerwise"
+        if chosen and (adapts or world.measuring):
+            sums = votes.moments(residual, bucket.param, groups, ballot).tolist()
+            of_layer = {owner: each for owner, each in zip(owners, zip(*sums, strict=True), strict=True)}
+            moments = {number: moments_of(*of_layer[number], layers[number].numel) for number in chosen}
+        if chosen and world.measuring and self.histograms:
+            self._add_shares(bucket, residual, chosen, moments)
+        typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0
+        thresholds = dict.fromkeys(chosen, self.thresholds.base(world.epoch))
+        if adapts:
+            thresholds = {n: self.thresholds.adapted(world.epoch, moments[n].ratio, typical) for n in chosen}
+        head = self.code.head(layers, chosen, [moments[number].ratio for number in chosen if number in wanted])
+        read = Head(chosen, {}, len(head))
+        length = len(head) + sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
+        limits = [-1.0 if owner is None else thresholds.get(owner, -1.0) for owner in owners]
+        begins = self._begins(bucket, read)
+        message = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE)
+        return message, moments
+
+    def _add_shares(self, bucket: Bucket, residual: Tensor, chosen: Sequence[int], moments: dict[int, Moments]) -> None:
+        """The distributions of the importance of those layers of which they are measured."""
+        bounds = {i: (bucket.layers[i].start - bucket.start, bucket.layers[i].stop - bucket.start) for i in chosen}
+        weights = {number: bucket.param[start:stop] for number, (start, stop) in bounds.items()}
+        least = dict(zip(chosen, least_divisors(list(weights.values()), self.epsilon), strict=True))
+        chooser = Chooser(residual, max(stop - start for start, stop in runs(bucket.layers, chosen)))
+        for number, (start, stop) in bounds.items():
+            if bucket.layers[number].name in self.histograms:
+                shares = chooser.shares(residual[start:stop], weights[number], least[number])
+                moments[number] = moments[number]._replace(shares=shares)
+
+    @staticmethod
+    def _owners(bucket: Bucket) -> list[int | None]:
+        """For each of the groups of `by_layer` its layer's number in the bucket; None for a gap."""
+        owners: list[int | None] = []
+        place = bucket.start
+        for number, layer in enumerate(bucket.layers):
+            owners += [None, number] if layer.start > place else [number]
+            place = layer.stop
+        return owners
+
+    def _begins(self, bucket: Bucket, head: Head) -> list[int | None]:
+        """For each of these groups: where in a message the mask of the bucket's first place would be; None: nowhere."""
+        of_layer: dict[int, int] = {}
+        place, layers = head.length, iter(head.chosen)
+        for start, stop in runs(bucket.layers, head.chosen):
+            first, last = start // BITS, -(-stop // BITS)
+            number = next(layers)
+            of_layer[number] = place - first
+            while bucket.layers[number].stop - bucket.start < stop:
+                number = next(layers)
+                of_layer[number] = place - first
+            place += last - first
+        owners = self._owners(bucket)
+        begins = [None if owner is None else of_layer.get(owner) for owner in owners]
+        for group, owner in enumerate(owners):
+            if owner is None and begins[group - 1] == begins[group + 1]:  # a gap within a run is part of its mask
+                begins[group] = begins[group - 1]
+        return begins
 
     def _vote(
         self, bucket: Bucket, world: ExchangeContext, residual: Tensor, wanted: Mapping[int, int]
@@ -242,14 +361,14 @@ class Iwp(Method):
             ratios = [each[number] for each in numbers if number in each]
             note(self.shared, place, ratios, world.epoch, _model_layers(bucket))
 
-    def _note_sent(self, bucket: Bucket, world: ExchangeContext, index: Tensor) -> None:
-        """Remember when each coordinate was sent."""
-        last = self.own.get(LAST_SENT)
+    def _last_sent(self, bucket: Bucket, world: ExchangeContext) -> Tensor:
+        """The step in which each of the bucket's coordinates was sent last, int32, to be written to."""
+        last, device = self.own.get(LAST_SENT), bucket.grad.device
         if last is None:
             before = world.step - 1
-            last = torch.full((bucket.model_numel,), before, dtype=torch.int32, device=index.device)
-        self.own[LAST_SENT] = last = last.to(index.device)  # checkpoints are read to the CPU
-        last[bucket.start : bucket.stop].index_fill_(0, index, world.step)
+            last = torch.full((bucket.model_numel,), before, dtype=torch.int32, device=device)
+        self.own[LAST_SENT] = last = last.to(device)  # checkpoints are read to the CPU
+        return last[bucket.start : bucket.stop]
 
     def _measure(
         self, bucket: Bucket, world: ExchangeContext, sent: int, mask_bytes: int, moments: Mapping[int, Moments]

@@ -79,9 +79,9 @@ def means(x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         from wirebench.compressors.kernels.segments import reduced
 
         above, below, count = reduced(x, groups, "sides")
-        negative = -count.view(torch.int32)
-    else:
-        above, below, negative = reduce(x, groups, (_above, torch.add), (_below, torch.add), (_negative, torch.add))
+        positive = widths(groups, x.device) - count.view(torch.int32)
+        return above / positive.clamp_(min=1), below / count.view(torch.int32).clamp(min=1)
+    above, below, negative = reduce(x, groups, (_above, torch.add), (_below, torch.add), (_negative, torch.add))
     positive = widths(groups, x.device) + negative  # counted as -1 each
     return above / positive.clamp_(min=1), below / negative.neg_().clamp_(min=1)
 

@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wirebench.compressors.bits.blocks import MAGNITUDES, Groups, by_layer, reduce, widths
+from wirebench.compressors import kernels
+from wirebench.compressors.bits.blocks import Groups, by_layer, mean_magnitudes
 from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
 from wirebench.compressors.bits.signs import Signs
 from wirebench.compressors.common.feedback import Feedback
@@ -82,14 +83,14 @@ class SignSGD(Method):
             scales = self._scales(x, groups)
         with phase("encode"):
             code = Signs(groups, grad.device)
-            words = code.encode(x, (scales, -scales) if self.feedback else None)
+            words = code.encode(x, (scales, None) if self.feedback else None)
             message = torch.cat([scales.view(torch.int32), words])
         if measured:
             self.measures.ratio("kept_energy", torch.dot(x, x), energy)
         messages = yield Gather(message, values=words.numel())
         with phase("decode"):
             parts = [(s.view(torch.float32), w) for s, w in (m.split([len(groups), words.numel()]) for m in messages)]
-            return code.decode([(w, s, -s) for s, w in parts], grad)
+            return code.decode([(w, s, None) for s, w in parts], grad)
 
     def _vote(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         grad, groups, size, sums = bucket.grad, by_layer(bucket), world.size, self._sums(world.size)
@@ -106,7 +107,7 @@ class SignSGD(Method):
         else:
             messages = yield Gather(torch.cat([scales.view(torch.int32), words]), values=words.numel())
             parts = [each.split([len(groups), words.numel()]) for each in messages]
-            scales = torch.stack([each.view(torch.float32) for each, _ in parts]).sum(0)
+            scales = kernels.stacked([each.view(torch.float32) for each, _ in parts]).sum(0)
             contributions = [each for _, each in parts]
         with phase("decode"):
             # Half the votes: each minus took 1 from size / 2, and every raised rank added 1.
@@ -114,12 +115,11 @@ class SignSGD(Method):
             return code.decode_vote(contributions, plus, self._factors(scales / size), grad)
 
     def _scales(self, x: Tensor, groups: Groups) -> Tensor:
-        scales = reduce(x, groups, MAGNITUDES)[0] / widths(groups, x.device)
-        return self._factors(scales)
+        return self._factors(mean_magnitudes(x, groups))
 
     def _factors(self, scales: Tensor) -> Tensor:
         """`scales` unchanged; with scale = "one", 1 in place of every scale that is finite and not 0."""
-        return scales if self.scale == "mean" else torch.where(scales == 0, scales, scales - scales + 1)
+        return scales if self.scale == "mean" else scales.sign().add_(scales, alpha=0)
 
     def _sums(self, size: int) -> bool:
         """Whether a ring's sum moves less than its gather: 2 (P - 1) / P of the words, against P - 1 of the bits."""

@@ -74,12 +74,19 @@ class TernGrad(Method):
         """The largest magnitude of every layer after clipping, (layers,)."""
         if not self.clip_factor:
             return largest(grad, groups)
-        (total,) = reduce(grad, groups, SQUARES)
-        limits = self.clip_factor * (total / widths(groups, grad.device)).sqrt_()
-        on_cpu = grad.device.type == "cpu" and not kernels.usable(grad)
-        peaks = _peaks(grad, groups, limits) if on_cpu else largest(grad, groups)
+        if kernels.usable(grad):
+            from wirebench.compressors.kernels.segments import reduced
+
+            total, peaks = reduced(grad, groups, "spread")
+            limits = self._limits(total, groups)
+        else:
+            limits = self._limits(reduce(grad, groups, SQUARES)[0], groups)
+            peaks = _peaks(grad, groups, limits) if grad.device.type == "cpu" else largest(grad, groups)
         # Squares of very small gradients are 0, and no limit.
         return torch.where(limits > 0, torch.minimum(peaks, limits), peaks)
+
+    def _limits(self, squares: Tensor, groups: Groups) -> Tensor:
+        return self.clip_factor * (squares / widths(groups, squares.device)).sqrt_()
 
 
 def _peaks(grad: Tensor, groups: Groups, limits: Tensor) -> Tensor:

@@ -189,6 +189,15 @@ SQUARES = (squares, torch.add)
 MAGNITUDES = (magnitudes, torch.add)
 
 
+def mean_magnitudes(x: Tensor, groups: Groups) -> Tensor:
+    """The mean magnitude of each group."""
+    if kernels.usable(x):
+        from wirebench.compressors.kernels.segments import reduced
+
+        return reduced(x, groups, "means")[0]
+    return reduce(x, groups, MAGNITUDES)[0] / widths(groups, x.device)
+
+
 def largest(x: Tensor, groups: Groups) -> Tensor:
     """The largest magnitude of each group."""
     if kernels.usable(x):

@@ -11,7 +11,7 @@ from torch import Tensor
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Block, Groups, Scales, cut
 from wirebench.compressors.bits.fields import Fields
-from wirebench.compressors.bits.noise import Noise, drawn
+from wirebench.compressors.bits.noise import Noise, as_float, drawn
 
 INSIDE = 1 - 2**-21
 """Factor on a limit that is also the scale: float32 rounds values / scale * levels by less, so none gets too high."""
@@ -129,7 +129,8 @@ class Levels:
         noise = drawn(x.numel(), tile, self.exponent, generator) if generator else None
         encode_levels(
             x, self.groups, scales, words, levels=self.levels, least_scale=LEAST_SCALE, base=self.fields.base,
-            width=self.fields.width, noise=noise, feedback=feedback, limits=limits, inside=INSIDE,
+            width=self.fields.width, noise=noise, above=as_float(self.exponent), feedback=feedback, limits=limits,
+            inside=INSIDE,
         )  # fmt: skip
         return words
 

@@ -17,14 +17,19 @@ MANTISSA_BITS, EXPONENT_BIAS = 23, 127
 
 
 def drawn(numel: int, block: int, exponent: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The row, int32, and the words of each block's stretches, int32 (blocks, stretches); see Noise."""
+    """The row's random bits, int32, and the words of each block's stretches, int32 (blocks, stretches); see Noise."""
     bits, device = MANTISSA_BITS - exponent, generator.device
     assert bits > 0, "no bits are left for the draw"
     row_numel = min(ROW, numel)
-    row = torch.randint(1 << bits, (row_numel,), dtype=torch.int32, generator=generator, device=device)
-    shape = (-(-numel // block), -(-min(block, numel) // row_numel))
-    words = torch.randint(1 << bits, shape, dtype=torch.int32, generator=generator, device=device)
-    return row | ((EXPONENT_BIAS + exponent) << MANTISSA_BITS), words
+    blocks, stretches = -(-numel // block), -(-min(block, numel) // row_numel)
+    count = row_numel + blocks * stretches
+    both = torch.randint(1 << bits, (count,), dtype=torch.int32, generator=generator, device=device)
+    return both[:row_numel], both[row_numel:].view(blocks, stretches)
+
+
+def as_float(exponent: int) -> int:
+    """What makes random bits a float of 2^exponent + u: the bits above the mantissa."""
+    return (EXPONENT_BIAS + exponent) << MANTISSA_BITS
 
 
 class Noise:
@@ -35,7 +40,8 @@ class Noise:
     """
 
     def __init__(self, numel: int, block: int, exponent: int, generator: torch.Generator) -> None:
-        self._row, words = drawn(numel, block, exponent, generator)
+        row, words = drawn(numel, block, exponent, generator)
+        self._row = row | as_float(exponent)
         self.row_numel = self._row.numel()
         self._words = words.unsqueeze(-1).unbind()
         self._draws = torch.empty((words.shape[1], self.row_numel), dtype=torch.int32, device=words.device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from wirebench.compressors.bits.blocks import MAGNITUDES, Groups, Run, by_layer, reduce, widths
+from wirebench.compressors.bits.blocks import Groups, Run, by_layer, mean_magnitudes
 from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
 from wirebench.compressors.bits.signs import Signs
 from wirebench.gradient.context import ExchangeContext
@@ -99,8 +99,8 @@ def _coded(values: Tensor, groups: Groups, places: int) -> Tensor:
     """The message of `values`, int32: `places` words of bits, then scales; the quantisation error stays in `values`."""
     if not groups:
         return values.new_empty(0, dtype=torch.int32)
-    scales = reduce(values, groups, MAGNITUDES)[0] / widths(groups, values.device)
-    words = Signs(groups, values.device).encode(values, (scales, -scales))
+    scales = mean_magnitudes(values, groups)
+    words = Signs(groups, values.device).encode(values, (scales, None))
     return torch.cat((pad(words, (0, places - words.numel())), scales.view(torch.int32)))
 
 
@@ -109,5 +109,5 @@ def _average(messages: list[Tensor], groups: Groups, places: int, out: Tensor) -
     if groups:
         count, end = -(-out.numel() // WORD_BITS), places + len(groups)
         pairs = [(each[:count], each[places:end].view(torch.float32)) for each in messages]
-        Signs(groups, out.device).decode([(words, scales, -scales) for words, scales in pairs], out)
+        Signs(groups, out.device).decode([(words, scales, None) for words, scales in pairs], out)
     return out

@@ -15,6 +15,9 @@ from wirebench.compressors.bits.fields import Fields
 
 SIGN_PLACE = 31
 
+Pair = tuple[Tensor, Tensor | None]
+"""The values of all groups, (groups,) each: high, and low; None: minus the high ones."""
+
 
 class Signs:
     """The signs of a bucket with these `groups`, packed into fields of `width` bits.
@@ -32,7 +35,7 @@ class Signs:
         """The bucket's blocks."""
         return cut(self.groups, self.fields.block_numel)
 
-    def encode(self, x: Tensor, pair: tuple[Tensor, Tensor] | None = None, zeros_are_negative: bool = False) -> Tensor:
+    def encode(self, x: Tensor, pair: Pair | None = None, zeros_are_negative: bool = False) -> Tensor:
         """Words for the signs of `x`.
 
         pair                each group's (high, low), which are subtracted from `x` by sign
@@ -46,7 +49,7 @@ class Signs:
             encode_signs(x, self.groups, words, pair=pair, zeros_are_negative=below, width=fields.width, base=base)
             return words
         numbers, y = fields.scratch(x.numel(), x.device), torch.empty_like(x[: fields.block_numel])
-        high, gap = (Scales(pair[0]), Scales(pair[1] - pair[0])) if pair else (None, None)
+        high, gap = (Scales(pair[0]), Scales(_low(*pair) - pair[0])) if pair else (None, None)
         for block, values, packed in zip(self.blocks, x.split(fields.block_numel), fields.split(words), strict=True):
             signs, bits = numbers[: block.numel], values.view(torch.int32)
             if zeros_are_negative:  # one below its integer, +0 is negative; all but the zeros keep their signs
@@ -60,18 +63,19 @@ class Signs:
             fields.pack(signs, packed, numbers)
         return words
 
-    def decode(self, contributions: Sequence[tuple[Tensor, Tensor, Tensor]], out: Tensor) -> Tensor:
+    def decode(self, contributions: Sequence[tuple[Tensor, Tensor, Tensor | None]], out: Tensor) -> Tensor:
         """Write the average of what all ranks' (words, high, low) stand for, in their order, to `out`."""
         size, fields = len(contributions), self.fields
         if kernels.usable(out):
             from wirebench.compressors.kernels.fields import decode_signs
 
-            words, highs, lows = map(kernels.stacked, zip(*contributions, strict=True))
-            decode_signs(words, self.groups, highs, lows, out)
+            words, highs = (kernels.stacked([each[place] for each in contributions]) for place in (0, 1))
+            lows = [low for _, _, low in contributions if low is not None]
+            decode_signs(words, self.groups, highs, kernels.stacked(lows) if lows else None, out)
             return out
         numbers, y = fields.scratch(out.numel(), out.device), torch.empty_like(out[: fields.block_numel])
         base = Scales(torch.stack([high / size for _, high, _ in contributions]).sum(0))
-        gaps = [Scales((high - low) / size) for _, high, low in contributions]
+        gaps = [Scales((high - _low(high, low)) / size) for _, high, low in contributions]
         parts = zip(*(fields.split(words) for words, _, _ in contributions), strict=True)
         for block, values, ranks in zip(self.blocks, out.split(fields.block_numel), parts, strict=True):
             for rows, level in zip(block.rows(values), block.of(base), strict=True):
@@ -101,3 +105,7 @@ class Signs:
             for rows, factor in zip(block.rows(values), block.of(factors), strict=True):
                 rows.mul_(factor)
         return out
+
+
+def _low(high: Tensor, low: Tensor | None) -> Tensor:
+    return -high if low is None else low

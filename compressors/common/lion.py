@@ -1,7 +1,19 @@
 """Lion's two moving averages of one memory, and signs that let what is not finite through."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+from wirebench.compressors import kernels
+
+
+class Lion(NamedTuple):
+    """A momentum, and the shares of it that stay: in the update, and in itself."""
+
+    momentum: Tensor
+    beta1: float
+    beta2: float
 
 
 def blend(grad: Tensor, momentum: Tensor, beta1: float, beta2: float) -> Tensor:
@@ -10,6 +22,12 @@ def blend(grad: Tensor, momentum: Tensor, beta1: float, beta2: float) -> Tensor:
     Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023, arXiv 2302.06675, Algorithm 2. The
     result is a tensor of its own, of the gradient's shape.
     """
+    if kernels.usable(grad):
+        from wirebench.compressors.kernels import steps
+
+        direction = torch.empty_like(grad)
+        steps.blend(grad, momentum, direction, beta1, beta2)
+        return direction
     direction = torch.lerp(grad, momentum, beta1)
     momentum.lerp_(grad, 1 - beta2)
     return direction

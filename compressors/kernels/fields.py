@@ -35,6 +35,7 @@ def encode_levels(
     base: int,
     width: int,
     noise: tuple[Tensor, Tensor] | None,
+    above: int,
     feedback: bool,
     limits: Tensor | None,
     inside: float,
@@ -42,6 +43,7 @@ def encode_levels(
     """Write the words of `x`; the twin is `Levels.encode`, for the meaning of all else see there.
 
     noise  the row, and the words of each tile's stretches (`bits/noise.py`); None: rounded to the nearest
+    above  the bits that make a float of random ones
     """
     per_word = WORD_BITS // width
     tile = words_of_tile(per_word)
@@ -49,7 +51,7 @@ def encode_levels(
     row, draws = noise or (words, words)
     _encode_levels[(len(table.first),)](
         x, words, scales, scales if limits is None else limits, table.starts, table.first, table.last, row, draws,
-        x.numel(), levels, least_scale, base, inside, row.numel(), draws.shape[1] if noise else 0,
+        x.numel(), levels, least_scale, base, inside, row.numel(), draws.shape[1] if noise else 0, above,
         WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
         NOISY=noise is not None, FEEDBACK=feedback, LIMITED=limits is not None, **APART,
     )  # fmt: skip
@@ -76,7 +78,7 @@ def decode_levels(
 
 @launching
 def encode_signs(
-    x: Tensor, groups: Groups, words: Tensor, *, pair: tuple[Tensor, Tensor] | None, zeros_are_negative: bool,
+    x: Tensor, groups: Groups, words: Tensor, *, pair: tuple[Tensor, Tensor | None] | None, zeros_are_negative: bool,
     width: int, base: int,
 ) -> None:  # fmt: skip
     """Write the words of the signs of `x`; the twin is `Signs.encode`."""
@@ -85,24 +87,26 @@ def encode_signs(
     table = tiles_of(groups, tile * per_word, x.device)
     high, low = pair or (x, x)
     _encode_signs[(len(table.first),)](
-        x, words, high, low, table.starts, table.first, table.last, x.numel(), base,
+        x, words, high, high if low is None else low, table.starts, table.first, table.last, x.numel(), base,
         WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
-        FEEDBACK=pair is not None, BELOW=int(zeros_are_negative), **APART,
+        FEEDBACK=pair is not None, OPPOSED=low is None, BELOW=int(zeros_are_negative), **APART,
     )  # fmt: skip
 
 
 @launching
-def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor, out: Tensor) -> None:
+def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor | None, out: Tensor) -> None:
     """Write the average of what the ranks' signs, (ranks, words), stand for; high and low are (ranks, groups), each.
+
+    low  None: what is low is minus what is high
 
     The twin is `Signs.decode`.
     """
     tile = words_of_tile(WORD_BITS)
     table = tiles_of(groups, tile * WORD_BITS, out.device)
     _decode_signs[(len(table.first),)](
-        words, high, low, out, table.starts, table.first, table.last, out.numel(),
-        len(words), words.stride(0), high.stride(0), low.stride(0),
-        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk, **APART,
+        words, high, high if low is None else low, out, table.starts, table.first, table.last, out.numel(),
+        len(words), words.stride(0), high.stride(0), 0 if low is None else low.stride(0),
+        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk, OPPOSED=low is None, **APART,
     )  # fmt: skip
 
 
@@ -149,7 +153,7 @@ def _field(words, WIDTH: tl.constexpr, PER_WORD: tl.constexpr, field):
 
 @triton.jit
 def _encode_levels(x, words, scales, limits, starts, firsts, lasts, row, draws,
-                   numel, levels, least_scale, base, inner, row_numel, stretches,
+                   numel, levels, least_scale, base, inner, row_numel, stretches, above,
                    WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
                    NOISY: tl.constexpr, FEEDBACK: tl.constexpr, LIMITED: tl.constexpr):  # fmt: skip
     whole = tl.zeros([TILE], tl.float32)
@@ -168,7 +172,7 @@ def _encode_levels(x, words, scales, limits, starts, firsts, lasts, row, draws,
         if NOISY:
             drawn = tl.load(row + within % row_numel, mask=inside, other=0)
             drawn ^= tl.load(draws + tl.program_id(0) * stretches + within // row_numel, mask=inside, other=0)
-            rounded = drawn.to(tl.float32, bitcast=True) + clipped * factor
+            rounded = (drawn | above).to(tl.float32, bitcast=True) + clipped * factor
         else:
             rounded = (base + 0.5) + clipped * factor
         if not LIMITED:
@@ -215,7 +219,7 @@ def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
 @triton.jit
 def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base,
                   WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
-                  FEEDBACK: tl.constexpr, BELOW: tl.constexpr):  # fmt: skip
+                  FEEDBACK: tl.constexpr, OPPOSED: tl.constexpr, BELOW: tl.constexpr):  # fmt: skip
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
     total = tl.zeros([TILE], tl.int32)
     for field in range(PER_WORD):
@@ -225,7 +229,9 @@ def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base,
         total += tl.where(inside, sign - base, 0) << (field * WIDTH)
         if FEEDBACK:
             high = of_places(highs, places, inside, starts, first, last, CHUNK)
-            low = of_places(lows, places, inside, starts, first, last, CHUNK)
+            low = -high
+            if not OPPOSED:
+                low = of_places(lows, places, inside, starts, first, last, CHUNK)
             tl.store(x + places, values + sign.to(tl.float32) * (low - high) - high, mask=inside)
     _, _, _, word, there = _part(numel, 0, TILE, PER_WORD)
     tl.store(words + word, total, mask=there)
@@ -234,7 +240,8 @@ def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base,
 @triton.jit
 def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
                   ranks, distance, high_distance, low_distance,
-                  PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+                  PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+                  OPPOSED: tl.constexpr):  # fmt: skip
     whole = tl.zeros([TILE], tl.float32)
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
     for field in range(PER_WORD):
@@ -246,7 +253,10 @@ def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
         for rank in range(ranks):
             packed = tl.load(words + word, mask=there, other=0)
             high = of_places(highs + rank * high_distance, places, inside, starts, first, last, CHUNK)
-            low = of_places(lows + rank * low_distance, places, inside, starts, first, last, CHUNK)
+            if OPPOSED:
+                low = -high
+            else:
+                low = of_places(lows + rank * low_distance, places, inside, starts, first, last, CHUNK)
             sign = _field(packed, 1, PER_WORD, field).to(tl.float32)
             base += sign * tl.div_rn(high - low, whole + ranks)
             word += distance

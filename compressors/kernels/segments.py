@@ -20,6 +20,8 @@ PIECE = 4096
 """Elements of a piece."""
 LANES = 1024
 """Numbers that a program collects at once."""
+ROWS = {"spread": 2, "sides": 3}
+"""Numbers of a group, of reductions that give several."""
 
 
 class Pieces(NamedTuple):
@@ -80,24 +82,26 @@ def _on(numbers: "np.ndarray[Any, np.dtype[np.int64]]", device: torch.device) ->
 def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
     """Numbers of each group, (numbers, groups); two launches. The twin is `blocks.reduce`.
 
-    kind  largest: the largest magnitude, or NaN if the group has one; squares, magnitudes: their sum; sides: the sum
-          of what is above 0, of what is below, and how many have a minus, as the bits of an int32
+    kind  largest: the largest magnitude, or NaN if the group has one; squares, magnitudes: their sum; means: that of
+          magnitudes over the group's elements; spread: the sum of squares, and the largest magnitude; sides: the sum of
+          what is above 0, of what is below, and how many have a minus, as the bits of an int32
     """
-    pieces, rows = pieces_of(groups, x.device), 3 if kind == "sides" else 1
+    pieces, rows = pieces_of(groups, x.device), ROWS.get(kind, 1)
     count, many = pieces.edges.numel() - 1, pieces.of_group.numel() - 1
     parts = x.new_empty((rows, count))
     if count:
-        _read_pieces[(count,)](x, pieces.edges, parts, count, KIND=kind, LANES=PIECE, **APART)
+        whole = pieces.most == 1
+        _read_pieces[(count,)](x, pieces.edges, parts, count, KIND=kind, WHOLE=whole, LANES=PIECE, **APART)
     if pieces.most <= 1:
         return parts
     numbers = x.new_empty((rows, many))
-    _collect[(many, rows)](parts, pieces.of_group, numbers, count, many, KIND=kind, LANES=LANES, **APART)
+    _collect[(many, rows)](parts, pieces.edges, pieces.of_group, numbers, count, many, KIND=kind, LANES=LANES, **APART)
     return numbers
 
 
 @triton.jit
-def _read_pieces(x, edges, parts, count, KIND: tl.constexpr, LANES: tl.constexpr):
-    """A program a piece: its numbers to `parts`, (rows, count)."""
+def _read_pieces(x, edges, parts, count, KIND: tl.constexpr, WHOLE: tl.constexpr, LANES: tl.constexpr):
+    """A program a piece: its numbers to `parts`, (rows, count). WHOLE: a group is one piece."""
     piece = tl.program_id(0)
     begin, end = tl.load(edges + piece), tl.load(edges + piece + 1)
     places = begin + tl.arange(0, LANES)
@@ -107,8 +111,15 @@ def _read_pieces(x, edges, parts, count, KIND: tl.constexpr, LANES: tl.constexpr
         tl.store(parts + piece, tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0).to(tl.float32, bitcast=True))
     elif KIND == "squares":
         tl.store(parts + piece, tl.sum(values * values, 0))
-    elif KIND == "magnitudes":
-        tl.store(parts + piece, tl.sum(tl.abs(values), 0))
+    elif KIND == "spread":
+        tl.store(parts + piece, tl.sum(values * values, 0))
+        most = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
+        tl.store(parts + count + piece, most.to(tl.float32, bitcast=True))
+    elif KIND == "magnitudes" or KIND == "means":
+        total = tl.sum(tl.abs(values), 0)
+        if WHOLE and KIND == "means":
+            total = tl.div_rn(total, (end - begin).to(tl.float32))
+        tl.store(parts + piece, total)
     else:
         # Comparisons that a NaN passes, so that it reaches both sums, as it does where PyTorch clamps.
         tl.store(parts + piece, tl.sum(tl.where(values < 0, 0.0, values), 0))
@@ -118,27 +129,31 @@ def _read_pieces(x, edges, parts, count, KIND: tl.constexpr, LANES: tl.constexpr
 
 
 @triton.jit
-def _collect(parts, of_group, numbers, count, many, KIND: tl.constexpr, LANES: tl.constexpr):
+def _collect(parts, edges, of_group, numbers, count, many, KIND: tl.constexpr, LANES: tl.constexpr):
     """A program a group and a row: the parts of its pieces, in a fixed order, to `numbers`, (rows, many)."""
     group, row = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(of_group + group), tl.load(of_group + group + 1)
     parts += row * count
     numbers += row * many
-    whole = KIND == "largest" or row == 2
+    most = KIND == "largest" or (KIND == "spread" and row == 1)
+    whole = most or row == 2
     if whole:
         totals = tl.zeros([LANES], tl.int32)
         for start in range(begin, end, LANES):
             places = start + tl.arange(0, LANES)
             found = tl.load(parts + places, mask=places < end, other=0.0).to(tl.int32, bitcast=True)
-            totals = tl.maximum(totals, found) if KIND == "largest" else totals + found
-        number = tl.max(totals, 0) if KIND == "largest" else tl.sum(totals, 0)
+            totals = tl.where(most, tl.maximum(totals, found), totals + found)
+        number = tl.where(most, tl.max(totals, 0), tl.sum(totals, 0))
         tl.store(numbers + group, number.to(tl.float32, bitcast=True))
     else:
         sums = tl.zeros([LANES], tl.float32)
         for start in range(begin, end, LANES):
             places = start + tl.arange(0, LANES)
             sums += tl.load(parts + places, mask=places < end, other=0.0)
-        tl.store(numbers + group, tl.sum(sums, 0))
+        total = tl.sum(sums, 0)
+        if KIND == "means":
+            total = tl.div_rn(total, (tl.load(edges + end) - tl.load(edges + begin)).to(tl.float32))
+        tl.store(numbers + group, total)
 
 
 @triton.jit
@@ -151,3 +166,11 @@ def of_places(numbers, places, inside, starts, first, last, CHUNK: tl.constexpr)
         for group in range(first + 1, last + 1):
             found = tl.where(places >= tl.load(starts + group), tl.load(numbers + group), found)
     return found
+
+
+@triton.jit
+def narrowed(values):
+    """fp32 `values` rounded to bfloat16, halves to even; by whole numbers, since the interpreter cuts off."""
+    bits = values.to(tl.int32, bitcast=True)
+    bits = tl.where(values == values, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
+    return ((bits >> 16) << 16).to(tl.float32, bitcast=True)

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.common.own_steps import OwnSteps
 from wirebench.compressors.lowrank.factors import FactorPlace, FactorPlan, Pack, PackedFactors, plan_of
 from wirebench.errors import UserError
@@ -28,6 +29,7 @@ class Factored(Method):
     def __init__(self) -> None:
         super().__init__()
         self._draws: dict[Pack, Tensor] = {}
+        self._kept: dict[object, tuple[Tensor, dict[str, Tensor]]] = {}
 
     def last(self, pack: Pack, world: ExchangeContext, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """The factors to start from, packed: the last ones, or standard normal ones; and what a lost row of the last
@@ -35,27 +37,42 @@ class Factored(Method):
 
         A row that is zero would stay so for ever, and so would one that is not finite, after a step that overflowed.
         """
-        draws = self._drawn(pack, world, device)
+        draws = self.draws(pack, world, device)
         if not self.warm_start:
             return draws, None
+        kept = self.kept_by(pack, device)
+        if kept is not None:
+            return kept, draws
         last = torch.cat(
             [self._last(place, device) if place.key in self.shared else draws[place.piece] for place in pack.places]
         )
         return last, draws
 
     def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> PackedFactors:
-        """The factors to start from."""
+        """The factors to start from, of a method that keeps what `Pack.to_unit` gives."""
         last, draws = self.last(pack, world, device)
-        if draws is not None:
+        if draws is not None and self.kept_by(pack, device) is None:
             pack.mend(last, draws)
         return pack.of(last)
 
     def keep(self, pack: Pack, packed: Tensor) -> None:
         """Remember factors, which are the same on all ranks, for the next start."""
         if self.warm_start:
-            self.shared.update({place.key: packed[place.piece].view(place.shape) for place in pack.places})
+            self.share(pack, packed, {place.key: packed[place.piece].view(place.shape) for place in pack.places})
 
-    def _drawn(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
+    def share(self, owner: object, packed: Tensor, views: dict[str, Tensor]) -> None:
+        """Put views of a vector into `shared`. Where kernels work, the vector itself is found again by its owner."""
+        self.shared.update(views)
+        if kernels.usable(packed):
+            self._kept[owner] = packed, views
+
+    def kept_by(self, owner: object, device: torch.device) -> Tensor | None:
+        """The vector that `share` got, if its views still are in `shared`."""
+        packed, views = self._kept.get(owner, (None, {}))
+        same = packed is not None and packed.device == device
+        return packed if same and all(self.shared.get(name) is view for name, view in views.items()) else None
+
+    def draws(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
         """Standard normal factors: always the same for a layer, but new each step without warm start."""
         if pack in self._draws:
             return self._draws[pack]
@@ -145,7 +162,7 @@ class LowRank(OwnSteps, Factored):
         kept = self.error_feedback
         flat, added = self.memory_of(bucket), bucket.grad if add and kept else None
         energies: list[tuple[Tensor, Tensor]] | None = [] if kept and world.measuring else None
-        plan.factors(flat, basis, out, to_left, added, bucket.arriving if kept else None, energies=energies)
+        plan.factors(flat, basis, out, to_left, added, bucket if kept else None, energies=energies)
         for before, after in energies or ():
             self.measures.ratio("kept_energy", after, before)
 

@@ -7,7 +7,7 @@ as a copy of M. With P stored as (rows, rank) it takes 8 times as long.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from wirebench.compressors import kernels
+from wirebench.compressors.common.lion import Lion
 from wirebench.compressors.sparse.gaps import joined
-from wirebench.gradient.flat import Layer
+from wirebench.gradient.flat import Bucket, Layer
 
 if TYPE_CHECKING:
+    from wirebench.compressors.kernels.bases import Sizes
     from wirebench.compressors.kernels.thin import Table
 
 THIN = 16
-"""The highest rank that kernels/thin.py takes."""
+"""The highest rank whose bases kernels/thin.py finds."""
 EPSILON = 1e-8
 ROUNDING = 1e-5
 """A part of a row below this share of it, or a row below this share of the longest one, is rounding in fp32."""
@@ -91,7 +93,7 @@ class Pack:
         self.places: list[FactorPlace] = []
         self._groups: list[tuple[slice, tuple[int, int, int]]] = []
         self._runs: list[tuple[int, slice]] = [(0, slice(0))] * len(runs)  # (group, its members)
-        self._tables: dict[torch.device, Tensor] = {}
+        self._tables: dict[torch.device, Sizes] = {}
         self.numel = 0
         for size, rank in sorted(set(keys)):
             begin, count = self.numel, 0
@@ -124,12 +126,8 @@ class Pack:
 
         instead  another vector, from which a row comes that is zero, or not finite
         """
-        if kernels.usable(packed) and self.thin:
-            from wirebench.compressors.kernels.thin import orthonormal
-
-            basis = torch.empty_like(packed)
-            orthonormal(packed, instead, self._sizes(packed.device), basis)
-            return self.of(basis)
+        if kernels.usable(packed):
+            return self.of(self._basis_at_once(packed, instead, drop=False))
         if instead is not None:
             self.mend(packed, instead)
         of_rows = basis_by_cholesky if packed.is_cuda else basis_by_householder
@@ -141,15 +139,48 @@ class Pack:
             sound = now.any(2, keepdim=True) & now.isfinite().all(2, keepdim=True)
             now.copy_(torch.where(sound, now, new))
 
-    @property
-    def thin(self) -> bool:
-        """Whether there are factors, and none of a rank too high for the kernels of thin ones."""
-        return bool(self.places) and all(place.shape[0] <= THIN for place in self.places)
+    def to_unit(self, packed: Tensor, size: int, orthonormal: bool, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of length 1, made of the sum over `size` ranks of all factors, orthonormal or as they are; and these
+        again to start from, with rows of `draws` for lost ones where kernels work. May overwrite `packed`.
+        """
+        if not kernels.usable(packed):
+            for group in self.groups(packed.div_(size)):
+                (orthonormalise if orthonormal else normalise)(group)
+            return packed, packed
+        from wirebench.compressors.kernels import bases
 
-    def _sizes(self, device: torch.device) -> Tensor:
+        sizes, start = self._sizes(packed.device), torch.empty_like(packed)
+        if orthonormal:
+            packed = self._basis_at_once(packed, None, drop=True)
+            bases.sound(packed, draws, sizes, start, unit=None, divisor=1)
+        else:
+            bases.sound(packed, draws, sizes, start, unit=packed, divisor=size)
+        return packed, start
+
+    def _basis_at_once(self, packed: Tensor, instead: Tensor | None, drop: bool) -> Tensor:
+        from wirebench.compressors.kernels import bases, thin
+
+        basis = torch.empty_like(packed)
+        if not self.places:
+            return basis
+        sizes = self._sizes(packed.device)
+        if sizes.rank <= THIN:
+            thin.orthonormal(packed, instead, sizes.factors, basis, drop)
+            return basis
+        if instead is not None:
+            bases.sound(packed, instead, sizes, mended := torch.empty_like(packed), unit=None, divisor=1)
+            packed = mended
+        bases.orthonormal(packed, sizes, basis, drop)
+        return basis
+
+    def _sizes(self, device: torch.device) -> "Sizes":
         if device not in self._tables:
+            from wirebench.compressors.kernels.bases import SPAN, Sizes
+
             numbers = [(place.piece.start, *place.shape) for place in self.places]
-            self._tables[device] = torch.tensor(numbers, dtype=torch.int64).T.contiguous().to(device)
+            columns = [(i, first) for i, (_, _, size) in enumerate(numbers) for first in range(0, size, SPAN)]
+            factors, programs = (_table(each, device) for each in (numbers, columns))
+            self._tables[device] = Sizes(factors, programs, max(rank for _, rank, _ in numbers))
         return self._tables[device]
 
     def _by_run(self, groups: Sequence[Tensor]) -> list[Tensor]:
@@ -183,11 +214,15 @@ class OnDevice(NamedTuple):
         rows = [(i, row) for i, (many, _) in enumerate(shapes) for row in range(0, many, BLOCK)]
         columns = [(i, column) for i, (_, many) in enumerate(shapes) for column in range(0, many, BLOCK)]
         both = [(i, row, column) for i, row in rows for column in range(0, shapes[i][1], BLOCK)]
-        made = (
-            torch.tensor(each, dtype=torch.int64).T.contiguous().to(device) for each in (matrices, rows, columns, both)
-        )
+        made = [_table(each, device) for each in (matrices, rows, columns, both)]
+        ratios = torch.tensor([(rows / columns) ** 0.5 for rows, columns in shapes]).to(device)
+        rank = max((factor.shape[0] for factor in plan.left.places), default=0)
         places = [torch.arange(piece.start, piece.stop) for piece in dense] or [torch.empty(0, dtype=torch.int64)]
-        return cls(torch.cat(places).to(device), Table(*made))
+        return cls(torch.cat(places).to(device), Table(*made, ratios, rank))
+
+
+def _table(rows: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int64).T.contiguous().to(device)
 
 
 class PackedFactors(NamedTuple):
@@ -223,12 +258,17 @@ class FactorPlan:
             torch.cat([grad[piece] for piece in self._dense], out=message[: self._dense_numel])
         return message, pack.of(message[self._dense_numel :])
 
-    def settle(self, total: Tensor, grad: Tensor, size: int) -> Tensor:
-        """Write the average of what is dense to `grad`; return the sum of the factors, a view."""
-        average, place = total[: self._dense_numel].div_(size), 0
+    def settle(self, total: Tensor, grad: Tensor, size: int, lion: Lion | None = None) -> Tensor:
+        """Write the average of what is dense to `grad`; return the sum of the factors, a view.
+
+        lion  where kernels work: its update is written in the average's place
+        """
         if kernels.usable(grad):
-            grad.index_copy_(0, self._table(grad.device).dense, average)
+            from wirebench.compressors.kernels import steps
+
+            steps.settle(total, self._table(grad.device).dense, grad, size, lion)
             return total[self._dense_numel :]
+        average, place = total[: self._dense_numel].div_(size), 0
         for piece in self._dense:
             target = grad[piece]
             target.copy_(average[place : place + target.numel()])
@@ -246,59 +286,78 @@ class FactorPlan:
         out: PackedFactors,
         to_left: bool,
         added: Tensor | None = None,
-        arriving: Callable[[Tensor], Tensor] | None = None,
-        share: float | None = None,
+        leaving: Bucket | None = None,
+        share: float = 1.0,
         energies: list[tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         """The factors of `flat`'s matrices M on the other side of a basis, to `out`: right M^T, or left M.
 
         added     a vector of the bucket's elements, which is added to M first; None: nothing is
-        arriving  what is made of a factor on its way: left^T right, or `share` of it, leaves M; None: nothing does
+        leaving   `share` of left^T right leaves M, as this bucket's factor arrives; None: nothing does
         energies  gets the squares of M before and after that
         """
-        if self._thin(flat) and share is None:
-            from wirebench.compressors.kernels import thin
-
-            table = self._table(flat.device).programs
-            (thin.to_left if to_left else thin.to_right)(flat, basis.packed, out.packed, table, added)
-            if arriving is not None:
-                squares = [_energy(each) for each in self.matrices(flat)] if energies is not None else []
-                sent = arriving(out.packed)
-                left, right = (sent, basis.packed) if to_left else (basis.packed, sent)
-                thin.product(flat, left, right, table, subtract=True)
-                if energies is not None:
-                    energies += [(one, _energy(each)) for one, each in zip(squares, self.matrices(flat), strict=True)]
+        if kernels.usable(flat):
+            self._factors_at_once(flat, basis, out, to_left, added, leaving, share, energies)
             return
         more = [None] * len(self.runs) if added is None else self.matrices(added)
         for each, plus, base, factor in zip(self.matrices(flat), more, basis.runs, out.runs, strict=True):
             if plus is not None:
                 each.add_(plus)
             torch.bmm(base, each.mT if to_left else each, out=factor)
-            if arriving is not None:
+            if leaving is not None:
                 before = _energy(each) if energies is not None else None
-                left, right = (arriving(factor), base) if to_left else (base, arriving(factor))
-                if left.shape[1] == 1 and share is None:
+                sent = leaving.arriving(factor)
+                left, right = (sent, base) if to_left else (base, sent)
+                if left.shape[1] == 1 and share == 1:
                     each.addcmul_(left.mT, right, value=-1)
                 else:
-                    each.baddbmm_(left.mT, right, alpha=-1 if share is None else -share)
+                    each.baddbmm_(left.mT, right, alpha=-share)
                 if energies is not None and before is not None:
                     energies.append((before, _energy(each)))
 
-    def write(self, flat: Tensor, left: PackedFactors, right: PackedFactors) -> None:
-        """Write left^T right to `flat`'s matrices."""
-        if self._thin(flat):
+    def _factors_at_once(
+        self,
+        flat: Tensor,
+        basis: PackedFactors,
+        out: PackedFactors,
+        to_left: bool,
+        added: Tensor | None,
+        leaving: Bucket | None,
+        share: float,
+        energies: list[tuple[Tensor, Tensor]] | None,
+    ) -> None:
+        """`factors`, by kernels."""
+        if not self.runs:
+            return
+        from wirebench.compressors.kernels import thin
+
+        table, taken = self._table(flat.device).programs, None
+        if leaving is not None and energies is None:
+            taken = thin.Taken(share, leaving.wire_dtype is not None)
+        (thin.to_left if to_left else thin.to_right)(flat, basis.packed, out.packed, table, added, taken)
+        if leaving is not None and energies is not None:
+            squares = [_energy(each) for each in self.matrices(flat)]
+            sent = leaving.arriving(out.packed)
+            left, right = (sent, basis.packed) if to_left else (basis.packed, sent)
+            thin.product(flat, left, right, table, subtract=True)
+            energies += [(one, _energy(each)) for one, each in zip(squares, self.matrices(flat), strict=True)]
+
+    def write(self, flat: Tensor, left: PackedFactors, right: PackedFactors, shaped: bool = False) -> None:
+        """Write left^T right to `flat`'s matrices; shaped: each times the root of its rows over its columns."""
+        if kernels.usable(flat):
             from wirebench.compressors.kernels import thin
 
-            thin.product(flat, left.packed, right.packed, self._table(flat.device).programs, subtract=False)
+            if self.runs:
+                table = self._table(flat.device).programs
+                thin.product(flat, left.packed, right.packed, table, subtract=False, shaped=shaped)
             return
-        for each, one, other in zip(self.matrices(flat), left.runs, right.runs, strict=True):
+        for run, each, one, other in zip(self.runs, self.matrices(flat), left.runs, right.runs, strict=True):
             if one.shape[1] == 1:  # several times faster than a product of matrices
                 torch.mul(one.mT, other, out=each)
             else:
                 torch.bmm(one.mT, other, out=each)
-
-    def _thin(self, flat: Tensor) -> bool:
-        return kernels.usable(flat) and self.left.thin
+            if shaped:
+                each.mul_((run.rows / run.columns) ** 0.5)
 
     def _table(self, device: torch.device) -> "OnDevice":
         if device not in self._tables:

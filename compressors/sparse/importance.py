@@ -130,8 +130,7 @@ class Chooser:
             divisor = torch.abs(w[place], out=self._bar[:count]).clamp_(min=least)
             importance = torch.abs(v[place], out=self._size[:count]).div_(divisor)
             total += torch.stack([importance.sum(), torch.dot(importance, importance)])
-        mean, square = (total / v.numel()).tolist()
-        return Moments(mean, max(square - mean * mean, 0.0))
+        return moments_of(*total.tolist(), v.numel())
 
     def shares(self, v: Tensor, w: Tensor, least: float) -> tuple[float, ...]:
         """Which share of v has an importance in each bin of LOWS; what is not a number is in the last one."""
@@ -166,6 +165,12 @@ def _in_blocks(pieces: Sequence[Piece], start: int, block: int) -> Iterator[tupl
         for low in range(start + (piece.start - start) // block * block, piece.stop, block):
             parts.setdefault(low, []).append(piece.within(low, low + block))
     yield from parts.items()
+
+
+def moments_of(total: float, squares: float, numel: int) -> Moments:
+    """Mean and variance of `numel` numbers, of which these are the sum and that of squares."""
+    mean = total / numel
+    return Moments(mean, max(squares / numel - mean * mean, 0.0))
 
 
 def least_divisors(weights: Sequence[Tensor], epsilon: float) -> list[float]:

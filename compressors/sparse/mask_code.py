@@ -52,6 +52,15 @@ class Read(NamedTuple):
     numbers: list[dict[int, float]]
 
 
+class Head(NamedTuple):
+    """How a message begins: the layers chosen for, the numbers of some of them, its own length, and the masks' form."""
+
+    chosen: Sequence[int]
+    numbers: dict[int, float]
+    length: int
+    form: int = AS_BITS
+
+
 class MaskCode:
     """Encodes votes on a bucket, and reads all ranks' messages.
 
@@ -74,37 +83,56 @@ class MaskCode:
             gaps = self._as_gaps(vote, layers)
             if self.masks == "delta" or gaps.numel() < masks.numel():
                 form, masks = AS_GAPS, gaps
-        flags = torch.zeros(len(layers), dtype=torch.bool)
-        flags[list(vote.layers)] = True
-        numbers = torch.tensor(vote.numbers, dtype=torch.float64).view(torch.uint8)
-        head = torch.cat([torch.tensor([form], dtype=torch.uint8), pack_bits(flags), numbers])
+        head = torch.frombuffer(bytearray(self.head(layers, vote.layers, vote.numbers, form)), dtype=torch.uint8)
         return torch.cat([head.to(device), masks])
+
+    def head(
+        self, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float], form: int = AS_BITS
+    ) -> bytes:
+        """What a message begins with, before the masks; the numbers are of chosen layers."""
+        if not chosen:
+            return bytes([form])
+        flags = np.zeros(len(layers), np.bool_)
+        flags[list(chosen)] = True
+        packed = np.packbits(flags, bitorder="little").tobytes()
+        return bytes([form]) + packed + np.array(numbers, np.float64).tobytes()
 
     def decode(self, messages: Sequence[Tensor], layers: Sequence[Layer], wanted: Collection[int]) -> Read | None:
         """All ranks' votes on a bucket of `layers`; None if any rank's vector is not finite.
 
         `wanted` are the numbers of the layers of which the messages hold a number.
         """
+        heads = self.read_heads(messages, layers, wanted)
+        if heads is None:
+            return None
         numel = layers[-1].stop - layers[0].start
         bits = torch.zeros(-(-numel // BITS), dtype=torch.uint8, device=messages[0].device)
+        for message, head in zip(messages, heads, strict=True):
+            if head.chosen:
+                self._unite(bits, message[head.length :], head.form, runs(layers, head.chosen), numel)
+        return Read(bits, [head.numbers for head in heads])
+
+    def read_heads(
+        self, messages: Sequence[Tensor], layers: Sequence[Layer], wanted: Collection[int]
+    ) -> list[Head] | None:
+        """How all ranks' messages begin; None if any rank's vector is not finite. `wanted` as in `decode`."""
         length = 1 + -(-len(layers) // BITS)
-        heads = torch.cat([message[:length] for message in messages]).tolist()  # the host waits for a GPU once
-        numbers: list[dict[int, float]] = []
+        data = torch.cat([message[:length] for message in messages]).tolist()  # the host waits for a GPU once
+        heads = []
         for message in messages:
-            form, heads = heads[0], heads[1:]
+            form, data = data[0], data[1:]
             if form == NOT_FINITE:
                 return None
             if message.numel() == 1:
-                numbers.append({})
+                heads.append(Head((), {}, 1))
                 continue
-            flags, heads = heads[: length - 1], heads[length - 1 :]
+            flags, data = data[: length - 1], data[length - 1 :]
             chosen = [i for i in range(len(layers)) if flags[i // BITS] >> i % BITS & 1]
             numbered = [layer for layer in chosen if layer in wanted]
             stop = length + len(numbered) * NUMBER_BYTES
             read = message[length:stop].clone().view(torch.float64).tolist() if numbered else []
-            numbers.append(dict(zip(numbered, read, strict=True)))
-            self._unite(bits, message[stop:], form, runs(layers, chosen), numel)
-        return Read(bits, numbers)
+            heads.append(Head(chosen, dict(zip(numbered, read, strict=True)), stop, form))
+        return heads
 
     def expected_bytes(self, share: float, numel: int, layers: int = 1) -> int:
         """Bytes of a message that chose a `share` of the places of `numel` elements in `layers` layers, or near it."""

@@ -70,10 +70,13 @@ def test_reductions_equal_their_twins(groups, device, monkeypatch):
 
     def all_of() -> list[Tensor]:
         sums = [blocks.reduce(x, groups, each)[0] for each in (SQUARES, MAGNITUDES)]
-        return [blocks.largest(x, groups), *sums, *means(x, groups)]
+        return [blocks.largest(x, groups), *sums, *means(x, groups), blocks.mean_magnitudes(x, groups)]
 
     twin, found = both(monkeypatch, all_of)
     assert found[0].equal(twin[0])
+    spread = segments_module.reduced(x, groups, "spread")
+    assert spread[0].equal(found[1])
+    assert spread[1].equal(found[0])
     for one, other in zip(found[1:], twin[1:], strict=True):
         assert_close(one, other)
 
@@ -83,7 +86,8 @@ def test_what_is_not_finite_or_tiny_reaches_its_group_alone(bad, device, monkeyp
     groups = (Run(40, 2), Run(3, 1))
     x = filled(groups, device)
     x[50] = bad
-    twin, found = both(monkeypatch, lambda: [blocks.largest(x, groups), *means(x, groups)])
+    measures = (blocks.largest, blocks.mean_magnitudes)
+    twin, found = both(monkeypatch, lambda: [*(each(x, groups) for each in measures), *means(x, groups)])
     for one, other in zip(found, twin, strict=True):
         torch.testing.assert_close(one, other, equal_nan=True, rtol=1e-6, atol=1e-6)
 
@@ -118,11 +122,12 @@ def test_levels_equal_their_twin(groups, levels, width, noisy, limited, device, 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("groups", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize(("width", "raised", "below"), [(1, False, False), (1, False, True), (3, True, False)])
-def test_signs_equal_their_twin(groups, width, raised, below, device, monkeypatch):
+@pytest.mark.parametrize("opposed", [False, True])
+def test_signs_equal_their_twin(groups, width, raised, below, opposed, device, monkeypatch):
     """Words, what stays behind, the average and the vote."""
     x = filled(groups, device)
     high = blocks.largest(x, groups)
-    low = -high / 3
+    low = None if opposed else -high / 3
 
     def all_of() -> list[Tensor]:
         code, left = Signs(groups, device, width, raised), x.clone()

@@ -11,9 +11,8 @@ from wirebench.compressors.kernels import selection
 
 MOST = 12
 LEFT = {
-    "chunk_topk": 82, "clt_k": 35, "demo": 39, "dgc": 21, "gtopk": 23,
-    "lion_sign": 18, "oktopk": 116, "randomk": 26, "terngrad": 14, "threshold": 23, "topk": 19,
-    "iwp": 480, "dion": 200,
+    "chunk_topk": 82, "clt_k": 35, "demo": 39, "dgc": 21, "gtopk": 23, "oktopk": 116, "randomk": 26, "threshold": 23,
+    "topk": 19,
 }  # fmt: skip
 """Compressors that start more, and how many; that of some depends on the layers."""
 

@@ -1,0 +1,64 @@
+"""Steps of optimizers that live in a compressor, element by element; one launch each."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wirebench.compressors.common.lion import Lion
+from wirebench.compressors.kernels import APART, launching
+
+TILE = 4096
+"""Elements that a program reads."""
+
+
+@launching
+def blend(grad: Tensor, momentum: Tensor, out: Tensor, beta1: float, beta2: float) -> None:
+    """Write beta1 m + (1 - beta1) g to `out`; then m <- beta2 m + (1 - beta2) g. The twin is `lion.blend`."""
+    numel = grad.numel()
+    _blend[(triton.cdiv(numel, TILE),)](grad, momentum, out, numel, float(beta1), 1.0 - beta2, TILE=TILE, **APART)
+
+
+@launching
+def settle(total: Tensor, places: Tensor, out: Tensor, divisor: float, lion: Lion | None) -> None:
+    """Write the first numbers of `total` over `divisor` to these places of `out`, (n,) int64; or Lion's update.
+
+    lion  its momentum is of these numbers, (n,): the twins are `lion.blend` and `lion.signs`
+    """
+    count = places.numel()
+    momentum, beta1, beta2 = lion or Lion(total, 0.0, 0.0)
+    if count:
+        _settle[(triton.cdiv(count, TILE),)](
+            total, places, out, momentum, count, float(divisor), float(beta1), 1.0 - beta2,
+            LION=lion is not None, TILE=TILE, **APART,
+        )  # fmt: skip
+
+
+@triton.jit
+def lerp(start, end, weight):
+    """As PyTorch's: from the end that is nearer."""
+    return tl.where(weight < 0.5, start + weight * (end - start), end - (end - start) * (1.0 - weight))
+
+
+@triton.jit
+def _blend(grad, momentum, out, numel, beta1, share, TILE: tl.constexpr):
+    places = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    values = tl.load(grad + places, mask=places < numel, other=0.0)
+    kept = tl.load(momentum + places, mask=places < numel, other=0.0)
+    tl.store(out + places, lerp(values, kept, beta1), mask=places < numel)
+    tl.store(momentum + places, lerp(kept, values, share), mask=places < numel)
+
+
+@triton.jit
+def _settle(total, places, out, momentum, count, divisor, beta1, share, LION: tl.constexpr, TILE: tl.constexpr):
+    number = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    there = number < count
+    at = tl.load(places + number, mask=there, other=0)
+    values = tl.load(total + number, mask=there, other=0.0)
+    values = tl.div_rn(values, tl.zeros_like(values) + divisor)
+    if LION:
+        kept = tl.load(momentum + number, mask=there, other=0.0)
+        tl.store(momentum + number, lerp(kept, values, share), mask=there)
+        update = lerp(values, kept, beta1)
+        sign = (update > 0).to(tl.float32) - (update < 0).to(tl.float32)
+        values = sign + update * 0.0
+    tl.store(out + at, values, mask=there)
