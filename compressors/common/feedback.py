@@ -65,8 +65,13 @@ class Feedback(ErrorMemory):
             residual.index_fill_(0, index, 0)
         else:
             residual.index_copy_(0, index, kept)
-        if self.momentum and self.masking:
-            self.slice(bucket, VELOCITY).index_fill_(0, index, 0)
+        velocity = self.masked(bucket)
+        if velocity is not None:
+            velocity.index_fill_(0, index, 0)
+
+    def masked(self, bucket: Bucket) -> Tensor | None:
+        """u, where an entry of it is to become 0 when it is sent."""
+        return self.slice(bucket, VELOCITY) if self.momentum and self.masking else None
 
     def sent_narrow(self, bucket: Bucket, index: Tensor) -> None:
         """The places `index` (int64) of v were sent in the wire's dtype (Bucket.narrow)."""

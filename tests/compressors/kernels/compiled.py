@@ -5,6 +5,7 @@ Triton's interpreter runs what its compiler refuses. Launches are of vectors on 
 
 import os
 from typing import Any, get_args
+from unittest.mock import patch
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -15,9 +16,12 @@ from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.bits.narrow import Form
-from wirebench.compressors.kernels import chunks, fields, narrow, segments, selection, sketches, thin
+from wirebench.compressors.kernels import chunks, entries, fields, narrow, segments, selection, sketches, thin
 
-TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8"}
+TYPES = {
+    torch.float32: "*fp32", torch.float16: "*fp16", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
+    torch.uint8: "*u8",
+}  # fmt: skip
 compiled: list[str] = []
 
 
@@ -57,7 +61,18 @@ def main() -> None:
         narrow.quantise(x, 100, form, message[0])
         narrow.restore(message, 100, form, x, 2, 3)
     selection.largest(x, 100)
+    selection.largest(x, 100, zeros=True)
+    # It launches the second of its kernels where the first has found something.
+    with patch.object(torch.Tensor, "sum", lambda counts: torch.tensor(9)):
+        selection.above(x, 1)
     places = torch.zeros(11, dtype=torch.int64)
+    for dtype in entries.KINDS:
+        values = torch.zeros(11, dtype=dtype)
+        entries.take(x, places, values, places=places.int(), arriving=x, rest=x, clear=x)
+        entries.take(x, places.int(), values, flags=torch.zeros(4, dtype=torch.int32))
+        entries.place(x, places, values, 3)
+        entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
+    entries.put_back(x, places, x, places)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
     for mode in ("forward", "write", "subtract", "signs"):
         chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)

@@ -1,6 +1,7 @@
 """Count what a compressor would launch on a GPU, on a machine without one.
 
-Each operation of PyTorch that is not a view counts as a launch, as does each kernel; the answers of others do not.
+Each operation of PyTorch that is not a view counts as a launch, as does each kernel; the answers of others do not, nor
+does what the host draws.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from triton.runtime.interpreter import GridExecutor
 
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
+from wirebench.compressors import randomk
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
@@ -56,6 +58,11 @@ def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **optio
         with _disable_current_modes():
             return interpret(kernel, *args, **kwargs)
 
+    def drawn(*args: Any) -> Any:
+        with _disable_current_modes():
+            return draw(*args)
+
+    draw = randomk.draw
     method = compressors.build(name, **options)
     layers = lay_out(shapes)
     generator = torch.Generator().manual_seed(0)
@@ -65,5 +72,6 @@ def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **optio
         seen.clear()
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
+            patched.setattr(randomk, "draw", drawn)
             answer_all([_Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), seen)])
     return seen

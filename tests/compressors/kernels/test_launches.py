@@ -11,8 +11,8 @@ from wirebench.compressors.kernels import selection
 
 MOST = 12
 LEFT = {
-    "chunk_topk": 82, "clt_k": 35, "demo": 39, "dgc": 21, "fetch_sgd": 144, "gs_sgd": 82, "gtopk": 23, "iblt": 393,
-    "lion_sign": 18, "oktopk": 116, "randomk": 26, "sketched_sgd": 41, "terngrad": 14, "threshold": 23, "topk": 19,
+    "chunk_topk": 82, "demo": 39, "fetch_sgd": 144, "gs_sgd": 82, "iblt": 393,
+    "lion_sign": 18, "oktopk": 116, "sketched_sgd": 41, "terngrad": 14,
     "iwp": 480, "dion": 200,
 }  # fmt: skip
 """Compressors that start more, and how many; that of some depends on the layers."""
