@@ -16,7 +16,17 @@ from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.bits.narrow import Form
-from wirebench.compressors.kernels import chunks, entries, fields, narrow, segments, selection, sketches, thin
+from wirebench.compressors.kernels import (
+    chunk_messages,
+    chunks,
+    entries,
+    fields,
+    narrow,
+    segments,
+    selection,
+    sketches,
+    thin,
+)
 
 TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
@@ -74,6 +84,12 @@ def main() -> None:
         entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
     entries.put_back(x, places, x, places)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
+    chunks.choose(x, places[1:], places[1:], places, 4096, 64, torch.bfloat16)
+    for dtype in (torch.float32, torch.bfloat16):
+        message = chunk_messages.with_values(x, places, places, dtype)
+        chunk_messages.decode_values(x, [message] * 2, places[1:], places[1:], places, 64, 4096, dtype)
+    message = chunk_messages.with_codes(x, places, places[1:], places, places, places, places, 64, 6.0)
+    chunk_messages.decode_codes(x, [message] * 2, places[1:], places[1:], places, places, 10, 64, 4096)
     for mode in ("forward", "write", "subtract", "signs"):
         chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
     table = thin.Table(*(torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)))

@@ -11,7 +11,7 @@ from wirebench.compressors.kernels import selection
 
 MOST = 12
 LEFT = {
-    "chunk_topk": 82, "demo": 39, "fetch_sgd": 144, "gs_sgd": 82, "iblt": 393,
+    "fetch_sgd": 144, "gs_sgd": 82, "iblt": 393,
     "lion_sign": 18, "oktopk": 116, "sketched_sgd": 41, "terngrad": 14,
     "iwp": 480, "dion": 200,
 }  # fmt: skip
