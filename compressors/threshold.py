@@ -51,7 +51,7 @@ class Threshold(Method):
         """One gather of indices and values.
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
-        (on a GPU two), one writing to clear the gradient.
+        (on a GPU two, between which the host waits for the number of entries), one writing to clear the gradient.
         """
         code = self.code.of(bucket)
         with phase("update"):

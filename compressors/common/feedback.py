@@ -13,7 +13,7 @@ from wirebench.gradient.requests import Sum
 
 
 def decayed(memory: Tensor, beta: float, grad: Tensor) -> Tensor:
-    """memory <- beta memory + grad, in place; returns it."""
+    """Write beta times `memory` plus `grad` to `memory`; returns it."""
     if kernels.usable(memory):  # one launch, which rounds once where two round twice
         return torch.add(grad, memory, alpha=beta, out=memory)
     if beta < 1:

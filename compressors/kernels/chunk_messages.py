@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wirebench.compressors.bits.packing import bytes2, bytes12
 from wirebench.compressors.kernels import APART, launching, stacked
-from wirebench.compressors.kernels.entries import KINDS, _as_stored, _value, _word
+from wirebench.compressors.kernels.entries import KINDS, _stored_bits, _value, _word
 
 QUADS = 256
 """Four entries each, which a program writes."""
@@ -122,11 +122,7 @@ def _write_values(values, starts, within, message, total, places,
             entry = 4 * quad + 2 * half + odd
             place = tl.load(within + entry, mask=entry < total, other=0)
             at = tl.load(starts + entry, mask=entry < total, other=0) + place
-            value = _as_stored(tl.load(values + at, mask=entry < total, other=0.0), KIND)
-            if BYTES == 4:
-                bits = value.to(tl.int32, bitcast=True)
-            else:
-                bits = value.to(tl.int16, bitcast=True).to(tl.int32)
+            bits = _stored_bits(tl.load(values + at, mask=entry < total, other=0.0), KIND)
             for byte in tl.static_range(BYTES):
                 where = message + places + entry * BYTES + byte
                 tl.store(where, ((bits >> (8 * byte)) & 255).to(tl.uint8), mask=entry < total)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.kernels import APART, launching, on, stacked
+from wirebench.compressors.kernels import APART, launching, on
 
 SPAN, LANES = 4096, 128
 """Places that a program of a decoding owns, and entries that a program handles at once."""
@@ -70,19 +70,16 @@ def place(out: Tensor, index: Tensor, total: Tensor, divisor: float) -> None:
 
 
 @launching
-def average(out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int) -> None:
-    """Write the sum of all ranks' messages, in their order, over `size` to `out`; one launch, and one of joining them
-    where they do not lie in a row. Twin: `base.average_of`.
+def average(out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = ()) -> None:
+    """Write the sum of all ranks' messages, in their order, over `size` to `out`; one launch. Twin: `base.average_of`.
+
+    bases  the place from which each message's places count; by default 0
     """
-    lengths = tuple(each.numel() for each in messages)
-    if len(set(lengths)) == 1:
-        data = stacked(messages)
-        table = _alike(len(messages), data.stride(0), lengths[0] // (4 + dtype.itemsize), out.device)
-    else:
-        data = torch.cat(list(messages))
-        table = _table(lengths, 4 + dtype.itemsize, out.device)
-    _average[(triton.cdiv(out.numel(), SPAN),)](
-        out, data, table, out.numel(), len(messages), float(size), (max(lengths) // (4 + dtype.itemsize)).bit_length(),
+    entry_bytes = 4 + dtype.itemsize
+    table = table_of(messages, entry_bytes, bases or [0] * len(messages), out.device)
+    most = max(each.numel() for each in messages) // entry_bytes
+    _average[(max(triton.cdiv(out.numel(), SPAN), 1),)](
+        out, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
         KIND=KINDS[dtype], BYTES=dtype.itemsize, RANKS=triton.next_power_of_2(len(messages)), SPAN=SPAN, LANES=LANES,
         **APART,
     )  # fmt: skip
@@ -103,16 +100,15 @@ def _bits(numbers: Tensor) -> Tensor:
     return numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers
 
 
+def table_of(messages: Sequence[Tensor], entry_bytes: int, bases: Sequence[int], device: torch.device) -> Tensor:
+    """int64 (3, messages): where each begins, in bytes from the first one, wherever it lies; its entries; its base."""
+    begins = tuple(each.data_ptr() - messages[0].data_ptr() if each.numel() else 0 for each in messages)
+    return _table(begins, tuple(each.numel() // entry_bytes for each in messages), tuple(bases), device)
+
+
 @lru_cache(maxsize=1024)
-def _alike(ranks: int, distance: int, count: int, device: torch.device) -> Tensor:
-    """int64 (2, ranks): where each rank's message begins, in bytes, and its entries."""
-    return torch.tensor([[rank * distance for rank in range(ranks)], [count] * ranks]).to(device)
-
-
-def _table(lengths: Sequence[int], entry_bytes: int, device: torch.device) -> Tensor:
-    """As `_alike`, of messages of different lengths that follow one another."""
-    ends = torch.tensor(lengths).cumsum(0)
-    return on(device, torch.stack([ends - torch.tensor(lengths), torch.tensor(lengths) // entry_bytes]))
+def _table(begins: tuple[int, ...], counts: tuple[int, ...], bases: tuple[int, ...], device: torch.device) -> Tensor:
+    return on(device, torch.tensor([begins, counts, bases]))
 
 
 @triton.jit
@@ -139,6 +135,13 @@ def _as_stored(values, KIND: tl.constexpr):
         return (values.to(tl.int32, bitcast=True) >> 16).to(tl.int16)
     else:
         return values
+
+
+@triton.jit
+def _stored_bits(values, KIND: tl.constexpr):
+    """The bits of `_as_stored`, int32."""
+    stored = _as_stored(values, KIND)
+    return stored.to(tl.int32, bitcast=True) if KIND == "fp32" else stored.to(tl.int16, bitcast=True).to(tl.int32)
 
 
 @triton.jit
@@ -245,10 +248,10 @@ def _value(bits, KIND: tl.constexpr):
 
 
 @triton.jit
-def _cut(data, begins, counts, target, steps):
-    """How many entries of each message lie below the place `target`, int64."""
+def _below_in(data, begins, counts, target, steps):
+    """How many entries of each message have a place below `target`, int64."""
     low = begins * 0
-    high = counts
+    high = low + counts
     for _ in range(steps):
         middle = (low + high) // 2
         inside = low < high
@@ -269,15 +272,18 @@ def _average(out, data, table, numel, ranks, size, steps,
     each = tl.arange(0, RANKS)
     begins = tl.load(table + each, mask=each < ranks, other=0)
     counts = tl.load(table + ranks + each, mask=each < ranks, other=0)
-    firsts, lasts = _cut(data, begins, counts, begin, steps), _cut(data, begins, counts, begin + SPAN, steps)
+    bases = tl.load(table + 2 * ranks + each, mask=each < ranks, other=0)
+    firsts = _below_in(data, begins, counts, begin - bases, steps)
+    lasts = _below_in(data, begins, counts, begin + SPAN - bases, steps)
     for rank in range(ranks):
         here = each == rank
         message, count = tl.load(table + rank), tl.load(table + ranks + rank)
+        base = tl.load(table + 2 * ranks + rank)
         last = tl.sum(tl.where(here, lasts, 0), 0)
         tl.debug_barrier()
         for start in range(tl.sum(tl.where(here, firsts, 0), 0), last, LANES):
             lane = start + tl.arange(0, LANES)
-            at = _word(data, message + 4 * lane, lane < last, 4)
+            at = base + _word(data, message + 4 * lane, lane < last, 4)
             value = _value(_word(data, message + 4 * count + BYTES * lane, lane < last, BYTES), KIND)
             tl.store(out + at, tl.load(out + at, mask=lane < last, other=0.0) + value, mask=lane < last)
     tl.debug_barrier()

@@ -50,19 +50,24 @@ def above(x: Tensor, limit: int) -> Tensor:
     tiles = triton.cdiv(triton.cdiv(x.numel(), TILE), PROGRAMS)
     how = {"LEAST": 1, "GIVEN": True, "TILE": TILE, "BINS": BINS, "PROGRAMS": PROGRAMS}
     _sides[(PROGRAMS,)](x, tallies, tallies, x.numel(), limit, tiles, **how, **APART)
-    places = torch.empty(int(tallies[:PROGRAMS].sum()), dtype=torch.int64, device=x.device)
+    places = torch.empty(int(tallies[:PROGRAMS].cpu().numpy().sum()), dtype=torch.int64, device=x.device)
     if places.numel():
         _write[(PROGRAMS,)](x, tallies, tallies, places, tallies, x.numel(), limit, tiles, **how, **APART)
     return places
 
 
 @triton.jit
+def _key(values):
+    """The bits of the magnitudes of fp32 `values`; NaNs are alike."""
+    return tl.minimum(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0x7F800001)
+
+
+@triton.jit
 def _keys(x, tile, numel, TILE: tl.constexpr):
-    """Places of a tile, and the bits of their magnitudes; -1 outside. NaNs are alike, and the largest."""
+    """Places of a tile, and the bits of their magnitudes; -1 outside."""
     places = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
     values = tl.load(x + places, mask=places < numel, other=0.0)
-    keys = tl.minimum(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0x7F800001)
-    return places, tl.where(places < numel, keys, -1)
+    return places, tl.where(places < numel, _key(values), -1)
 
 
 @triton.jit

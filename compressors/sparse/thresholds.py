@@ -86,7 +86,7 @@ def floor_of(values: Tensor, k: int) -> float:
     if index.numel() < k:
         return 0.0
     least = int((values[index].view(torch.int32) & SIGN_OFF).min())
-    return torch.tensor(min(least - 1, _bits(LARGEST)), dtype=torch.int32).view(torch.float32).item()
+    return torch.tensor(min(least - 1, limit_of(LARGEST)), dtype=torch.int32).view(torch.float32).item()
 
 
 class Peaks:
@@ -113,7 +113,7 @@ class Peaks:
 
     def above(self, threshold: float) -> Tensor:
         """Places whose magnitude is larger than `threshold`, int64, ascending, as from the function `above`."""
-        limit = _bits(threshold)
+        limit = limit_of(threshold)
         if kernels.usable(self.x):
             from wirebench.compressors.kernels import selection
 
@@ -136,7 +136,7 @@ def _compare_all(x: Tensor, limit: int) -> Tensor:
     return torch.from_numpy(places) if places.size else torch.empty(0, dtype=torch.int64)
 
 
-def _bits(threshold: float) -> int:
+def limit_of(threshold: float) -> int:
     """The threshold's bits: as integers, magnitudes order as the numbers do, and NaN above infinity."""
     assert not threshold < 0, "a threshold is a magnitude"
     finite = threshold if threshold <= LARGEST else LARGEST  # NaN is not

@@ -22,6 +22,7 @@ from wirebench.compressors.kernels import (
     entries,
     fields,
     narrow,
+    region_messages,
     segments,
     selection,
     sketches,
@@ -73,7 +74,7 @@ def main() -> None:
     selection.largest(x, 100)
     selection.largest(x, 100, zeros=True)
     # It launches the second of its kernels where the first has found something.
-    with patch.object(torch.Tensor, "sum", lambda counts: torch.tensor(9)):
+    with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
         selection.above(x, 1)
     places = torch.zeros(11, dtype=torch.int64)
     for dtype in entries.KINDS:
@@ -84,6 +85,11 @@ def main() -> None:
         entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
     entries.put_back(x, places, x, places)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
+    for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
+        for dtype in entries.KINDS:
+            with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
+                region_messages.Above(x, [0, 5_000, 10_000], thresholds).messages(0, dtype, x)
+    region_messages.keep_rest_of(x, places, x, [torch.zeros(80, dtype=torch.uint8)] * 2, [0, 50], torch.float32)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64, torch.bfloat16)
     for dtype in (torch.float32, torch.bfloat16):
         message = chunk_messages.with_values(x, places, places, dtype)

@@ -15,12 +15,13 @@ from wirebench.compressors.sparse import thresholds
 from wirebench.compressors.sparse.base import average_of, taken
 from wirebench.compressors.sparse.encoding import SparseCode, Values
 from wirebench.compressors.sparse.places import values_at, write_average
+from wirebench.compressors.sparse.regions import regions, split
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL, VELOCITY
 from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton")
-from wirebench.compressors.kernels import entries, selection
+from wirebench.compressors.kernels import entries, region_messages, selection
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
@@ -31,10 +32,11 @@ HARD = [0.0, -0.0, 1e-41, -3e-8, 65519.0, -1e30, math.inf, -math.inf, math.nan, 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Vectors reach over several programs, and programs over several tiles."""
-    for module, sizes in ((entries, {"SPAN": 32, "LANES": 4, "TILE": 16}), (selection, {"TILE": 32})):
-        for name, size in sizes.items():
-            monkeypatch.setattr(module, name, size)
+    for module in (entries, selection, region_messages):
+        monkeypatch.setattr(module, "TILE", 32)
         monkeypatch.setattr(module, "PROGRAMS", 4)
+    monkeypatch.setattr(entries, "SPAN", 32)
+    monkeypatch.setattr(entries, "LANES", 4)
 
 
 def both(monkeypatch, call):
@@ -137,6 +139,32 @@ def test_zeros_fill_up_what_is_chosen(device, monkeypatch):
 
 
 @devices
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("numel", "bounds"), [(1, []), (150, [0, 64, 64]), (150, [150])])
+def test_messages_of_regions_are_the_twins(numel, bounds, kind, device, monkeypatch):
+    """What is above a threshold, by regions, some of which are empty; and what rounding cuts off."""
+    code, parts = SparseCode(kind), regions(bounds, numel)
+    limits = [thresholds.limit_of(each) for each in (0.0, 0.5, 1.0, 2.0, 1e20, math.inf)]
+    x = vector(numel, 8)
+    for many in (limits, limits[2:3]):
+        found = region_messages.Above(x.to(device), [0, *bounds, numel], many)
+        for number, limit in enumerate(many):
+            index = torch.nonzero((x.view(torch.int32) & 0x7FFFFFFF) > limit).squeeze(1)
+            exact = x.index_select(0, index)
+            arriving = code.rounded(exact)
+            rest = torch.zeros(numel, device=device)
+            mine, values, messages = found.messages(number, code.dtype, rest)
+            alike(index, mine)
+            alike(arriving, values)
+            alike((exact - arriving).nan_to_num_(0.0, 0.0, 0.0), rest[mine])
+            assert not rest.cpu().index_fill_(0, index, 0.0).any()
+            for one, other in zip(split(index, arriving, parts, code), messages, strict=True):
+                size = parts[0].stop if len(parts) == 1 else numel
+                for a, b in zip(code.decode(one, size), code.decode(other.cpu(), size), strict=True):
+                    alike(a, b)
+
+
+@devices
 @pytest.mark.parametrize("name", ["topk", "gtopk", "dgc", "clt_k", "randomk", "threshold", "oktopk"])
 def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, three steps, with a gap between two layers; in the last one a rank has a NaN."""
@@ -144,6 +172,8 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
         monkeypatch.setattr(module, size, number)
     monkeypatch.setattr(entries, "LANES", 16)
     options: dict[str, Any] = {"threshold": 1.5} if name == "threshold" else {"density": 0.05}
+    if name == "oktopk":
+        options["values"] = "bf16"
     layers = (*lay_out([(1,), (5,), (67,), (12, 10)]),)
     layers += (layers[-1]._replace(start=layers[-1].stop + 7, stop=layers[-1].stop + 47, rows=1),)
 
@@ -154,7 +184,7 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
             generator = torch.Generator().manual_seed(step)
             buckets = []
             for rank in range(3):
-                grad = torch.randn(layers[-1].stop, generator=generator)
+                grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
                 grad[layers[-2].stop : layers[-1].start] = 0
                 if rank == step == 2:
                     grad[11] = math.nan

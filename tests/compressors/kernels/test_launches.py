@@ -12,7 +12,7 @@ from wirebench.compressors.kernels import selection
 MOST = 12
 LEFT = {
     "fetch_sgd": 144, "gs_sgd": 82, "iblt": 393,
-    "lion_sign": 18, "oktopk": 116, "sketched_sgd": 41, "terngrad": 14,
+    "lion_sign": 18, "sketched_sgd": 41, "terngrad": 14,
     "iwp": 480, "dion": 200,
 }  # fmt: skip
 """Compressors that start more, and how many; that of some depends on the layers."""
