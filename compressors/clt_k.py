@@ -66,7 +66,8 @@ class CltK(Sparse):
             offered = residual if self.beta == 1 else grad.lerp_(residual, self.beta)
         index = yield from self._places(offered, bucket, world)
         with phase("encode"):
-            values = values_at(offered, index, coded, residual)
+            leads = world.step % world.size == world.rank
+            values = values_at(offered, index, coded, residual, leads)
         total = yield Sum(values)
         assert isinstance(total, Tensor)
         with phase("decode"):

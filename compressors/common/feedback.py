@@ -61,6 +61,11 @@ class Feedback(ErrorMemory):
         if not self.momentum:
             return residual.add_(grad)
         velocity = self.slice(bucket, VELOCITY)
+        if kernels.usable(grad):
+            from wirebench.compressors.kernels.momentum import accumulate
+
+            accumulate(residual, velocity, grad, self.momentum, self.nesterov)
+            return residual
         if self.nesterov:
             velocity.add_(grad).mul_(self.momentum)
             residual.add_(grad)

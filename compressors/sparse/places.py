@@ -20,16 +20,19 @@ def keep_rest(residual: Tensor, index: Tensor, arriving: Tensor) -> None:
     residual.index_copy_(0, index, left.nan_to_num_(0.0, 0.0, 0.0))
 
 
-def values_at(vector: Tensor, index: Tensor, code: SparseCode, residual: Tensor | None) -> Tensor:
+def values_at(
+    vector: Tensor, index: Tensor, code: SparseCode, residual: Tensor | None, largest: bool = False
+) -> Tensor:
     """Values of `vector`, fp32, at `index` in the dtype of `code`; NaN everywhere if any of `vector` is not finite.
 
     What arrives of them is taken out of `residual`, if there is one.
+    largest  the largest of `vector` are among them: kernels leave it at the one that is not finite
     """
     if kernels.usable(vector):
         from wirebench.compressors.kernels.entries import take, unsound
 
         values = torch.empty(index.numel(), dtype=code.dtype, device=index.device)
-        take(vector, index, values, rest=residual, flags=unsound(vector))
+        take(vector, index, values, rest=residual, flags=None if largest else unsound(vector))
         return values
     arriving = code.rounded(vector.index_select(0, index))
     low, high = vector.aminmax()  # both hand NaN on, and do not overflow

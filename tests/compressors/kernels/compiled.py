@@ -21,6 +21,7 @@ from wirebench.compressors.kernels import (
     chunks,
     entries,
     fields,
+    momentum,
     narrow,
     region_messages,
     segments,
@@ -71,6 +72,8 @@ def main() -> None:
         message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
         narrow.quantise(x, 100, form, message[0])
         narrow.restore(message, 100, form, x, 2, 3)
+    for nesterov in (False, True):
+        momentum.accumulate(x, x, x, 0.9, nesterov)
     selection.largest(x, 100)
     selection.largest(x, 100, zeros=True)
     # It launches the second of its kernels where the first has found something.

@@ -120,6 +120,21 @@ def test_sums_at_known_places_are_the_twins(numel, count, sound, kind, device, m
 
 
 @devices
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_is_the_twins(nesterov, device, monkeypatch):
+    def call(device: str) -> list[Tensor]:
+        feedback = Feedback(momentum=0.7, nesterov=nesterov)
+        for seed in range(3):
+            bucket = Bucket(0, vector(70, seed).to(device), torch.empty(0), lay_out([(5,), (65,)]))
+            feedback.accumulate(bucket, ExchangeContext(0, 1))
+        return [feedback.slice(bucket, name) for name in (RESIDUAL, VELOCITY)]
+
+    twin, mine = both(monkeypatch, call)
+    for one, other in zip(twin, mine(device), strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@devices
 @pytest.mark.parametrize("threshold", [0.0, 1.0, 1e-42, math.inf, math.nan])
 @pytest.mark.parametrize("numel", [1, 12, 213])
 def test_places_above_a_threshold_are_the_twins(numel, threshold, device, monkeypatch):
