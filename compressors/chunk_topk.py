@@ -8,8 +8,9 @@ code (tplr-ai/templar, `compress.py`). That code stores a value in a byte; here 
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.bits.packing import bytes2, bytes12, pack2, pack12, unpack2, unpack12
-from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.feedback import decayed
 from wirebench.compressors.sparse.chunks import Chunks, chunks_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
@@ -50,7 +51,6 @@ class ChunkTopK(Method):
         if not 0 < beta <= 1:
             raise ValueError(f"beta lies in (0, 1], got {beta}")
         self.chunk, self.k, self.beta = chunk, k, beta
-        self.feedback = self.memory = Feedback()
         if beta < 1:
             self.keeps, self.fades = "partly", True
 
@@ -58,28 +58,17 @@ class ChunkTopK(Method):
         """One gather of tables, places and values."""
         chunks = chunks_of(bucket, self.chunk, self.k)
         with phase("update"):
-            waiting = self.feedback.slice(bucket)
-            if self.beta < 1:
-                waiting.mul_(self.beta)
-            waiting = self.feedback.accumulate(bucket, world)
+            waiting = decayed(self.memory.slice(bucket), self.beta, bucket.grad)
         energy = torch.dot(waiting, waiting) if world.measuring else 0.0
         with phase("select"):
             within = chunks.choose(waiting)
         with phase("encode"):
-            places = chunks.places(within)
-            values = waiting.index_select(0, places)
-            codes, table = _quantised(values, chunks)
-            kept = values - table[chunks.layers, codes]
-            self.feedback.sent(bucket, places, kept.nan_to_num_(0.0, 0.0, 0.0))
-            message = torch.cat((table.flatten().view(torch.uint8), pack12(within), pack2(codes)))
+            message = _encoded(waiting, within, chunks)
         if world.measuring:
             self.measures.ratio("kept_energy", torch.dot(waiting, waiting), energy)
         messages = yield Gather(message, values=bytes2(chunks.total))
         with phase("decode"):
-            average = bucket.grad.zero_()
-            for each in messages:
-                _add(average, each, chunks)
-            return average.div_(world.size)
+            return _average(bucket.grad, messages, chunks)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """12 bits for the place and 2 for the value of each chosen entry, and a table."""
@@ -89,6 +78,22 @@ class ChunkTopK(Method):
     def sent_share(self, numel: int) -> float:
         """A chunk's share."""
         return self.k / self.chunk
+
+
+def _encoded(waiting: Tensor, within: Tensor, chunks: Chunks) -> Tensor:
+    """The message of the entries of `waiting` at these places within their chunks; what arrives leaves `waiting`."""
+    if kernels.usable(waiting):
+        from wirebench.compressors.kernels.chunk_messages import with_codes
+
+        return with_codes(
+            waiting, within, chunks.starts, chunks.firsts, chunks.layers, chunks.chunk, chunks.rows, chunks.k, SIGMAS
+        )
+    places = chunks.places(within)
+    values = waiting.index_select(0, places)
+    codes, table = _quantised(values, chunks)
+    kept = values - table[chunks.layers, codes]
+    waiting.index_copy_(0, places, kept.nan_to_num_(0.0, 0.0, 0.0))
+    return torch.cat((table.flatten().view(torch.uint8), pack12(within), pack2(codes)))
 
 
 def _quantised(values: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
@@ -104,6 +109,22 @@ def _quantised(values: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
     codes = (centred / width.clamp_min(1e-38) + BINS / 2).round_().clamp_(0, BINS - 1).nan_to_num_(0.0).to(torch.int64)
     sums, counts = chunks.sums(values, codes, BINS), chunks.sums(torch.ones_like(values), codes, BINS)
     return codes, (sums / counts.clamp_min(1)).view(-1, BINS)
+
+
+def _average(out: Tensor, messages: list[Tensor], chunks: Chunks) -> Tensor:
+    """Write the average of all messages to `out`, and return it."""
+    if kernels.usable(out):
+        from wirebench.compressors.kernels.chunk_messages import decode_codes
+
+        decode_codes(
+            out, messages, chunks.starts, chunks.lengths, chunks.firsts, chunks.layers, len(chunks.spans), chunks.k,
+            chunks.size,
+        )  # fmt: skip
+        return out
+    out.zero_()
+    for each in messages:
+        _add(out, each, chunks)
+    return out.div_(len(messages))
 
 
 def _add(total: Tensor, message: Tensor, chunks: Chunks) -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from wirebench.compressors import kernels
 from wirebench.compressors.sparse.base import Sparse
 from wirebench.compressors.sparse.encoding import Indices, Values
-from wirebench.compressors.sparse.places import keep_rest, poisoned, write_average
+from wirebench.compressors.sparse.places import values_at, write_average
 from wirebench.compressors.sparse.thresholds import Rule, choose
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
@@ -65,9 +66,8 @@ class CltK(Sparse):
             offered = residual if self.beta == 1 else grad.lerp_(residual, self.beta)
         index = yield from self._places(offered, bucket, world)
         with phase("encode"):
-            arriving = coded.rounded(offered.index_select(0, index))
-            values = poisoned(arriving, offered).to(coded.dtype)
-            keep_rest(residual, index, arriving)
+            leads = world.step % world.size == world.rank
+            values = values_at(offered, index, coded, residual, leads)
         total = yield Sum(values)
         assert isinstance(total, Tensor)
         with phase("decode"):
@@ -83,7 +83,7 @@ class CltK(Sparse):
         return self.code.expected_bytes(self.count(numel), numel)
 
     def _places(self, offered: Tensor, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        """The leader's places, on every rank, int64, ascending; at least one."""
+        """The leader's places, on every rank, int64 (int32 with kernels), ascending; at least one."""
         count, numel = self.count(bucket.numel), offered.numel()
         if count >= bucket.numel:
             return torch.arange(numel, device=offered.device)
@@ -99,8 +99,10 @@ class CltK(Sparse):
             return self.code.decode_indices(messages[world.step % world.size], numel)
         # A sum needs as many bytes on every rank: fewer places than usual are followed by -1.
         missing = self.code.expected_index_bytes(count, numel) - code.numel()
-        words = pad(code, (0, missing), value=255 if leads else 0).view(torch.int32)
-        words = yield Sum(words, values=0)
+        code = pad(code, (0, missing), value=255 if leads else 0) if missing else code
+        words = yield Sum(code.view(torch.int32), values=0)
         if self.code.indices == "int32":
+            if kernels.usable(offered):  # there are always `count` places
+                return words
             words = words[words >= 0]
         return self.code.decode_indices(words.view(torch.uint8), numel)

@@ -7,8 +7,10 @@ details of its authors' code (bloc97/DeMo, `demo.py`).
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.bits.packing import bytes12, pack12, unpack12
-from wirebench.compressors.sparse.frequencies import WIDEST, frequencies_of
+from wirebench.compressors.common.feedback import decayed
+from wirebench.compressors.sparse.frequencies import WIDEST, Frequencies, frequencies_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
@@ -57,31 +59,19 @@ class DeMo(Method):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of places and values."""
-        blocks = frequencies_of(bucket, self.chunk, self.k)
+        blocks, dtype = frequencies_of(bucket, self.chunk, self.k), bucket.wire_dtype or torch.float32
         momentum = self.memory.slice(bucket, VELOCITY)
         with phase("update"):
-            momentum.mul_(self.beta).add_(bucket.grad)
+            decayed(momentum, self.beta, bucket.grad)
         with phase("select"):
             spectrum = blocks.forward(momentum)
-            within = blocks.choose(spectrum)
-            places = blocks.starts + within
+            within = blocks.choose(spectrum, dtype)
         with phase("encode"):
-            values = bucket.arriving(spectrum[places])
-            sent = spectrum.zero_().index_copy_(0, places, values)
-            blocks.take_away(sent, momentum, bucket.grad)
-            message = torch.cat((pack12(within), bucket.narrow(values).view(torch.uint8)))
+            message = _encoded(spectrum, within, blocks, dtype)
+            blocks.take_away(spectrum, momentum, bucket.grad)
         messages = yield Gather(message, values=message.numel() - bytes12(blocks.total))
         with phase("decode"):
-            total, count, touched = sent.zero_(), torch.zeros_like(sent), []
-            for each in messages:
-                within, values = _read(each, blocks.total, bucket.wire_dtype or torch.float32)
-                touched.append(blocks.starts + within)
-                total.index_add_(0, touched[-1], values)
-                count.index_add_(0, touched[-1], torch.ones_like(values))
-            # A place that several ranks sent is listed once for each, and is given the same quotient each time.
-            anywhere = torch.cat(touched)
-            average = total.index_select(0, anywhere).div_(count.index_select(0, anywhere))
-            return blocks.signs(total.index_copy_(0, anywhere, average), bucket.grad)
+            return blocks.signs(_mean(spectrum, messages, blocks, dtype), bucket.grad)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """12 bits for the place and 4 bytes for the value of each frequency, in whole blocks."""
@@ -91,6 +81,34 @@ class DeMo(Method):
     def sent_share(self, numel: int) -> float:
         """A block's share."""
         return self.k / self.chunk**2
+
+
+def _encoded(spectrum: Tensor, within: Tensor, blocks: Frequencies, dtype: torch.dtype) -> Tensor:
+    """The message of the frequencies at these places within their blocks."""
+    if kernels.usable(spectrum):
+        from wirebench.compressors.kernels.chunk_messages import with_values
+
+        return with_values(spectrum, blocks.starts, within, dtype)
+    return torch.cat((pack12(within), spectrum[blocks.starts + within].to(dtype).view(torch.uint8)))
+
+
+def _mean(total: Tensor, messages: list[Tensor], blocks: Frequencies, dtype: torch.dtype) -> Tensor:
+    """Write each frequency's average over the ranks that sent it to `total`, 0 elsewhere; returns it."""
+    if kernels.usable(total):
+        from wirebench.compressors.kernels.chunk_messages import decode_values
+
+        decode_values(total, messages, blocks.table[4], blocks.table[5], blocks.firsts, blocks.most, blocks.size, dtype)
+        return total
+    count, touched = torch.zeros_like(total.zero_()), []
+    for each in messages:
+        within, values = _read(each, blocks.total, dtype)
+        touched.append(blocks.starts + within)
+        total.index_add_(0, touched[-1], values)
+        count.index_add_(0, touched[-1], torch.ones_like(values))
+    # A place that several ranks sent is listed once for each, and is given the same quotient each time.
+    anywhere = torch.cat(touched)
+    average = total.index_select(0, anywhere).div_(count.index_select(0, anywhere))
+    return total.index_copy_(0, anywhere, average)
 
 
 def _read(message: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,8 @@ on the way, of a place that survived elsewhere, is lost; how much is measured.
 import torch
 from torch import Tensor
 
-from wirebench.compressors.sparse.base import Sparse
+from wirebench.compressors import kernels
+from wirebench.compressors.sparse.base import Sparse, taken
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
 from wirebench.compressors.sparse.places import write_average
 from wirebench.compressors.sparse.selection import top_k
@@ -59,14 +60,12 @@ class GTopK(Sparse):
         with phase("select"):
             index = choose(residual, count, self.selection, world, bucket.start)
         with phase("encode"):
-            values = self.take_out(bucket, index, code)
-            message = code.encode(index, values, numel)
+            message, values = taken(self.feedback, bucket, index, code)
         merger = _Merger(code, count, numel)
         merged = yield Merge(message, merger.merge, index.numel() * code.value_bytes, merger.merge_and_note)
         with phase("decode"):
             places, total = code.decode(merged, numel)
-            back = ~torch.isin(index, places, assume_unique=True)
-            residual.index_add_(0, index[back], values[back])
+            _put_back(residual, index, values, places)
             self.lost = merger.lost_among(places)
             if self.conserve:  # a place may come twice
                 residual.index_put_((self.lost[0],), self.lost[1], accumulate=True)
@@ -76,6 +75,17 @@ class GTopK(Sparse):
             self.measures.total("lost_mass", 0.0 if self.conserve else mass)
             self.measures.ratio("lost_share", 0.0 if self.conserve else mass, values.abs().sum())
         return average
+
+
+def _put_back(residual: Tensor, index: Tensor, values: Tensor, survivors: Tensor) -> None:
+    """Add `values` to the residual at those ascending places `index` that are not among the ascending `survivors`."""
+    if kernels.usable(residual):
+        from wirebench.compressors.kernels.entries import put_back
+
+        put_back(residual, index, values, survivors)
+        return
+    back = ~torch.isin(index, survivors, assume_unique=True)
+    residual.index_add_(0, index[back], values[back])
 
 
 class _Merger:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from wirebench.compressors.common.own_steps import STEPS, OwnSteps
 from wirebench.compressors.sparse.base import Sparse
-from wirebench.compressors.sparse.encoding import Indices, Values
+from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
 from wirebench.compressors.sparse.places import keep_rest
-from wirebench.compressors.sparse.regions import Region, add_up, quantiles, regions, split
+from wirebench.compressors.sparse.regions import Region, add_up, at_once, quantiles, regions, split
 from wirebench.compressors.sparse.selection import top_k
-from wirebench.compressors.sparse.thresholds import above, floor_of
+from wirebench.compressors.sparse.thresholds import above, floor_of, limit_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -90,7 +90,9 @@ class OkTopK(OwnSteps, Sparse):
         """A route and a gather; before them a sum of bounds, between them a gather of sums, where it is time for that.
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
-        (on a GPU two), one writing to clear the gradient. All else touches chosen entries only.
+        (on a GPU two), one writing to clear the gradient. All else touches chosen entries only. On a GPU the host waits
+        twice for a number of entries, and starts twelve kernels; more in a step with an exact threshold or new regions,
+        or where a threshold lets too many through.
         """
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
@@ -100,30 +102,51 @@ class OkTopK(OwnSteps, Sparse):
             return (yield from self.feedback.exchange_all(bucket, world))
         agreed = self._recall(bucket, world, count)
         exact = agreed is None or world.step % self.reevaluate_every == 0
-        with phase("select"):
-            index = self._offer(bucket, count, exact)
+        fast = at_once(residual, code)
         threshold, bounds, given = agreed or _Agreed(0.0, [], [0] * world.size)
-        if agreed is None or world.step % self.rebalance_every == 0:
-            bounds = yield from _common_bounds(index, bucket, world)
+        anew = agreed is None or world.step % self.rebalance_every == 0
+        offered = None
+        if fast and not exact and not anew:
+            with phase("select"):
+                offered = self._offer_at_once(bucket, count, bounds)
+        if offered is None:
+            with phase("select"):
+                index = self._offer(bucket, count, exact)
+            if anew:
+                bounds = yield from _common_bounds(index, bucket, world)
+            with phase("encode"):
+                arriving = code.rounded(residual.index_select(0, index))
+                offered = index, arriving, split(index, arriving, regions(bounds, residual.numel()), code)
+        index, arriving, messages = offered
         parts = regions(bounds, residual.numel())
-        with phase("encode"):
-            arriving = code.rounded(residual.index_select(0, index))
-            messages = split(index, arriving, parts, code)
         messages = yield Route(messages, values=index.numel() * code.value_bytes)
         with phase("decode"):
-            mine = parts[world.rank]
-            places, sums = add_up(messages, bucket.grad.zero_()[mine.start : mine.stop], code)
+            mine, grad = parts[world.rank], bucket.grad if fast else bucket.grad.zero_()
+            places, sums = add_up(messages, grad[mine.start : mine.stop], code)
         if exact:
             shown = _share(SHOWN * count, given, world.rank)
             threshold, given = yield from _common_threshold(sums, count, shown, bucket)
-        best = _best(sums, threshold, _share(QUOTA * count, given, world.rank))
-        applied, values, given = yield from self._gather(places[best], sums[best], parts, bucket, world)
-        self._agree(bucket, count, _Agreed(_moved(threshold, values, count), bounds, given))
-        self._measure(index, applied, count, world)
+        with phase("encode"):
+            quota = _share(QUOTA * count, given, world.rank)
+            message, chosen = self._best(places, sums, threshold, quota, residual[mine.start : mine.stop], code)
+        messages = yield Gather(message, values=chosen * code.value_bytes)
         with phase("decode"):
-            hit = bucket.grad.index_fill_(0, applied, 1.0).index_select(0, index) > 0
-            keep_rest(residual, index[hit], arriving[hit])
-            return bucket.grad.index_copy_(0, applied, values.div_(world.size))
+            if fast:
+                given = _keep_and_average(bucket, messages, parts, residual, index, arriving, code)
+            if not fast or sum(given) > MANY * count:
+                applied, values, given = _read(messages, parts, code)
+            if not fast:
+                hit = bucket.grad.index_fill_(0, applied, 1.0).index_select(0, index) > 0
+                keep_rest(residual, index[hit], arriving[hit])
+                bucket.grad.index_copy_(0, applied, values / world.size)
+            found = sum(given)
+            if found > MANY * count:
+                threshold = max(threshold * GLOBAL_FACTOR, floor_of(values, count))
+            elif found < FEW * count:
+                threshold /= GLOBAL_FACTOR
+        self._agree(bucket, count, _Agreed(threshold, bounds, given))
+        self._measure(index.numel(), found, count, world)
+        return bucket.grad
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """A rank's offered entries, and the applied sums of its region; dense if that is every entry."""
@@ -173,38 +196,63 @@ class OkTopK(OwnSteps, Sparse):
             if index.numel() > MANY * count:
                 kept = top_k(values, count)
                 index, threshold = index[kept], floor_of(values[kept], count)
-            elif index.numel() > LOCAL_MANY * count:
-                threshold *= LOCAL_FACTOR
-            elif index.numel() < FEW * count:
-                threshold /= LOCAL_FACTOR
-        self.own[name] = torch.tensor([threshold], dtype=torch.float64)
+            else:
+                threshold = _own_moved(threshold, index.numel(), count)
+        self._set_own(bucket, threshold)
         return index
 
-    def _gather(
-        self, places: Tensor, sums: Tensor, parts: list[Region], bucket: Bucket, world: ExchangeContext
-    ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[int]]]:
-        """All ranks' sums that are applied: places in the bucket, int64, ascending; values; how many each region gave.
+    def _offer_at_once(
+        self, bucket: Bucket, count: int, bounds: list[int]
+    ) -> tuple[Tensor, Tensor, list[Tensor]] | None:
+        """`_offer` with its own threshold, and its values and messages, by kernels; None where these find too many."""
+        if _name(bucket) not in self.own:
+            return None
+        from wirebench.compressors.kernels.region_messages import Above
 
-        `places` and `sums` belong to this rank's region.
+        residual = self.feedback.slice(bucket)
+        thresholds = [self.own[_name(bucket)].item()]
+        while len(thresholds) <= JUMPS:
+            thresholds.append(thresholds[-1] * JUMP_FACTOR)
+        above = Above(residual, [0, *bounds, residual.numel()], [limit_of(each) for each in thresholds])
+        for number, found in enumerate(above.counts.sum(1).tolist()):
+            if found <= MANY * count:
+                self._set_own(bucket, _own_moved(thresholds[number], found, count))
+                return above.messages(number, self.code.of(bucket).dtype)
+        return None
+
+    def _best(
+        self, places: Tensor | None, sums: Tensor, threshold: float, quota: int, residual: Tensor, code: SparseCode
+    ) -> tuple[Tensor, int]:
+        """The message of the sums that are applied, at most `quota` of a region, and how many they are.
+
+        places    of the sums in the region; None: they are of all places
+        residual  of the region: what rounding cuts off waits in it
         """
-        mine, code = parts[world.rank], self.code.of(bucket)
-        with phase("encode"):
-            arriving = code.rounded(sums)
-            if code.values != "fp32":  # what rounding cuts off waits with the owner
-                rest = sums - arriving
-                rest = torch.where(rest.isfinite(), rest, 0.0)
-                self.feedback.slice(bucket).index_add_(0, mine.start + places, rest)
-            message = code.encode(places, arriving, mine.stop - mine.start)
-        messages = yield Gather(message, values=places.numel() * code.value_bytes)
-        with phase("decode"):
-            entries = [code.decode(m, p.stop - p.start) for m, p in zip(messages, parts, strict=True)]
-            index = torch.cat([index + part.start for (index, _), part in zip(entries, parts, strict=True)])
-            return index, torch.cat([values for _, values in entries]), [index.numel() for index, _ in entries]
+        rest = residual if code.values != "fp32" else None
+        if places is None:
+            from wirebench.compressors.kernels.region_messages import Above
 
-    def _measure(self, offered: Tensor, applied: Tensor, count: int, world: ExchangeContext) -> None:
+            found = Above(sums, [0, sums.numel()], [limit_of(threshold)])
+            if int(found.counts.sum()) <= quota:
+                index, _, messages = found.messages(0, code.dtype, rest)
+                return messages[0], index.numel()
+        best = above(sums, threshold)
+        if best.numel() > quota:
+            best = best[top_k(sums[best], quota)]
+        values, index = sums[best], best if places is None else places[best]
+        arriving = code.rounded(values)
+        if rest is not None:
+            left = values - arriving
+            rest.index_add_(0, index, torch.where(left.isfinite(), left, 0.0))
+        return code.encode(index, arriving, residual.numel()), index.numel()
+
+    def _set_own(self, bucket: Bucket, threshold: float) -> None:
+        self.own[_name(bucket)] = torch.tensor([threshold], dtype=torch.float64)
+
+    def _measure(self, offered: int, applied: int, count: int, world: ExchangeContext) -> None:
         if world.measuring:
-            self.measures.ratio("offered", offered.numel(), count)
-            self.measures.ratio("applied", applied.numel(), count)
+            self.measures.ratio("offered", offered, count)
+            self.measures.ratio("applied", applied, count)
 
 
 def _name(bucket: Bucket) -> str:
@@ -236,14 +284,29 @@ def _share(total: float, given: list[int], rank: int) -> int:
     return max(int(total * (EVEN * even + (1 - EVEN) * share)), 1)
 
 
-def _best(sums: Tensor, threshold: float, quota: int) -> Tensor:
-    """Which sums are applied: places among them, ascending."""
-    index = above(sums, threshold)
-    return index if index.numel() <= quota else index[top_k(sums[index], quota)]
+def _own_moved(threshold: float, found: int, count: int) -> float:
+    """A rank's threshold of the next step, from what it found in this one."""
+    if found > LOCAL_MANY * count:
+        return threshold * LOCAL_FACTOR
+    return threshold / LOCAL_FACTOR if found < FEW * count else threshold
 
 
-def _moved(threshold: float, values: Tensor, count: int) -> float:
-    """The global threshold of the next step, from what was applied in this one."""
-    if values.numel() > MANY * count:
-        return max(threshold * GLOBAL_FACTOR, floor_of(values, count))
-    return threshold / GLOBAL_FACTOR if values.numel() < FEW * count else threshold
+def _read(messages: list[Tensor], parts: list[Region], code: SparseCode) -> tuple[Tensor, Tensor, list[int]]:
+    """All regions' sums that are applied: places in the bucket, int64, ascending; values; how many each region gave."""
+    entries = [code.decode(message, part.stop - part.start) for message, part in zip(messages, parts, strict=True)]
+    index = torch.cat([places + part.start for (places, _), part in zip(entries, parts, strict=True)])
+    return index, torch.cat([values for _, values in entries]), [places.numel() for places, _ in entries]
+
+
+def _keep_and_average(
+    bucket: Bucket, messages: list[Tensor], parts: list[Region], residual: Tensor, index: Tensor, arriving: Tensor,
+    code: SparseCode,
+) -> list[int]:  # fmt: skip
+    """Write the average, take out of the residual what of `index` is in it; how many sums each region gave."""
+    from wirebench.compressors.kernels.entries import average
+    from wirebench.compressors.kernels.region_messages import keep_rest_of
+
+    bases = [part.start for part in parts]
+    average(bucket.grad, messages, code.dtype, len(messages), bases)
+    keep_rest_of(residual, index, arriving, messages, bases, code.dtype)
+    return [message.numel() // (4 + code.value_bytes) for message in messages]

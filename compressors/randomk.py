@@ -8,10 +8,11 @@ run's seed, the step and the bucket seed the sample, so every rank makes it for 
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.sparse.base import Sparse
 from wirebench.compressors.sparse.encoding import Values
 from wirebench.compressors.sparse.gaps import places_of
-from wirebench.compressors.sparse.places import keep_rest, poisoned, write_average
+from wirebench.compressors.sparse.places import values_at, write_average
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -51,13 +52,10 @@ class RandomK(Sparse):
         with phase("update"):
             offered = self.feedback.accumulate(bucket, world) if self.error_feedback else grad
         with phase("select"):
-            drawn = draw(numel, count, world.shared_rng("randomk", bucket.start)).to(grad.device)
-            index = places_of(bucket).at(drawn)
+            drawn = draw(numel, count, world.shared_rng("randomk", bucket.start))
+            index = kernels.on(grad.device, places_of(bucket, drawn.device).at(drawn))
         with phase("encode"):
-            arriving = code.rounded(offered.index_select(0, index))
-            values = poisoned(arriving, offered).to(code.dtype)
-            if self.error_feedback:
-                keep_rest(offered, index, arriving)
+            values = values_at(offered, index, code, offered if self.error_feedback else None)
         total = yield Sum(values)
         assert isinstance(total, Tensor)
         with phase("decode"):

@@ -12,9 +12,8 @@ The payload depends on the model and the step: a rank may send nothing.
 import math
 
 from wirebench.compressors.common.feedback import Feedback
-from wirebench.compressors.sparse.base import average_of
+from wirebench.compressors.sparse.base import average_of, taken
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
-from wirebench.compressors.sparse.places import keep_rest
 from wirebench.compressors.sparse.thresholds import above
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
@@ -52,24 +51,22 @@ class Threshold(Method):
         """One gather of indices and values.
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
-        (on a GPU two), one writing to clear the gradient.
+        (on a GPU two, between which the host waits for the number of entries), one writing to clear the gradient.
         """
-        grad, numel, code = bucket.grad, bucket.grad.numel(), self.code.of(bucket)
+        code = self.code.of(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
             # The share that was sent last only decides how to search, not what is found.
             index = above(residual, self.threshold, self._share)
-            self._share = index.numel() / numel
+            self._share = index.numel() / residual.numel()
         if world.measuring:
             self.measures.ratio("density", index.numel(), bucket.numel)
         with phase("encode"):
-            arriving = code.rounded(residual.index_select(0, index))
-            keep_rest(residual, index, arriving)
-            message = code.encode(index, arriving, numel)
+            message, _ = taken(self.feedback, bucket, index, code)
         messages = yield Gather(message, values=index.numel() * code.value_bytes)
         with phase("decode"):
-            return average_of(grad, [code.decode(each, numel) for each in messages], world.size)
+            return average_of(bucket.grad, messages, code, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """A value and an index for each entry that is sent, whose number is a guess."""

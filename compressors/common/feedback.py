@@ -3,12 +3,22 @@
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.error_memory import RESIDUAL, VELOCITY, ErrorMemory
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
+
+
+def decayed(memory: Tensor, beta: float, grad: Tensor) -> Tensor:
+    """Write beta times `memory` plus `grad` to `memory`; returns it."""
+    if kernels.usable(memory):  # one launch, which rounds once where two round twice
+        return torch.add(grad, memory, alpha=beta, out=memory)
+    if beta < 1:
+        memory.mul_(beta)
+    return memory.add_(grad)
 
 
 class Feedback(ErrorMemory):
@@ -51,6 +61,11 @@ class Feedback(ErrorMemory):
         if not self.momentum:
             return residual.add_(grad)
         velocity = self.slice(bucket, VELOCITY)
+        if kernels.usable(grad):
+            from wirebench.compressors.kernels.momentum import accumulate
+
+            accumulate(residual, velocity, grad, self.momentum, self.nesterov)
+            return residual
         if self.nesterov:
             velocity.add_(grad).mul_(self.momentum)
             residual.add_(grad)

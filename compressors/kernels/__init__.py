@@ -56,6 +56,11 @@ def launching(function: Callable[P, R]) -> Callable[P, R]:
     return on_its_device
 
 
+def on(device: torch.device, numbers: Tensor) -> Tensor:
+    """Numbers of the host on a device, for which the host does not wait."""
+    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)
+
+
 def stacked(vectors: Sequence[Tensor]) -> Tensor:
     """Vectors of one length and dtype as a matrix whose rows may lie apart; copied where they lie anyhow."""
     first = vectors[0]

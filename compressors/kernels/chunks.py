@@ -1,31 +1,40 @@
 """Short chunks: the largest entries of each, and the cosine transform of each block; one launch for all of a bucket."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels.entries import KINDS, _arriving
 
 SIDE = 64
 """The longest side of a block."""
 
 
 @launching
-def choose(values: Tensor, starts: Tensor, lengths: Tensor, firsts: Tensor, size: int, total: int) -> Tensor:
+def choose(
+    values: Tensor, starts: Tensor, lengths: Tensor, firsts: Tensor, size: int, total: int,
+    kept: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
     """Places within their chunks of the largest by magnitude, NaN first, int64 (total,): ascending within a chunk.
 
     starts, lengths  int64 (chunks,): a chunk's first place, and its entries, `size` at most
     firsts           int64 (chunks + 1,): where in the result a chunk's part begins, and where the last one's ends
+    kept             fp32 or bf16: what is chosen stays in `values`, rounded to it, and all else there becomes 0
 
     Equal magnitudes are taken from the front. Twins: `Chunks.choose`, `Frequencies.choose`.
     """
     chosen = starts.new_empty(total)
-    _choose[(starts.numel(),)](values, starts, lengths, firsts, chosen, SIZE=triton.next_power_of_2(size), **APART)
+    _choose[(starts.numel(),)](
+        values, starts, lengths, firsts, chosen,
+        KEPT="" if kept is None else KINDS[kept], SIZE=triton.next_power_of_2(size), **APART,
+    )  # fmt: skip
     return chosen
 
 
 @triton.jit
-def _choose(values, starts, lengths, firsts, chosen, SIZE: tl.constexpr):
+def _choose(values, starts, lengths, firsts, chosen, KEPT: tl.constexpr, SIZE: tl.constexpr):
     """A program a chunk: the k-th magnitude, found bit by bit, then what is above it, and as many that equal it."""
     chunk = tl.program_id(0)
     lane = tl.arange(0, SIZE)
@@ -43,6 +52,9 @@ def _choose(values, starts, lengths, firsts, chosen, SIZE: tl.constexpr):
     rank = tl.cumsum(alike, 0) - alike
     picked = above | (alike & (rank < count - tl.sum(above, 0)).to(tl.int32))
     tl.store(chosen + first + tl.cumsum(picked, 0) - picked, lane.to(tl.int64), mask=picked > 0)
+    if KEPT != "":
+        arriving = tl.where(picked > 0, _arriving(found, KEPT), 0.0)
+        tl.store(values + tl.load(starts + chunk) + lane, arriving, mask=inside)
 
 
 @launching

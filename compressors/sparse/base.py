@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
 from wirebench.compressors.sparse.thresholds import Rule, choose
@@ -40,14 +41,6 @@ class Sparse(Method):
         """A value and an index for each chosen entry."""
         return self.code.expected_bytes(self.count(numel), numel)
 
-    def take_out(self, bucket: Bucket, index: Tensor, code: SparseCode) -> Tensor:
-        """Values of the residual at the ascending places `index`, as they arrive; what rounding cuts off stays."""
-        exact = self.feedback.slice(bucket).index_select(0, index)
-        arriving = exact if code.values == "fp32" else code.rounded(exact)
-        kept = None if arriving is exact else (exact - arriving).nan_to_num_(0.0, 0.0, 0.0)
-        self.feedback.sent(bucket, index, kept)
-        return arriving
-
 
 class SparseGather(Sparse):
     """Base of the methods whose ranks each choose their largest entries and gather all ranks'."""
@@ -64,23 +57,52 @@ class SparseGather(Sparse):
         Passes over the whole bucket: reading both and writing one for the sum with the residual, two readings for the
         selection, one writing to clear the gradient. All else touches chosen entries only, the division too.
         """
-        grad, numel, code = bucket.grad, bucket.grad.numel(), self.code.of(bucket)
+        code = self.code.of(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
             index = choose(residual, self.count(bucket.numel), self.selection, world, bucket.start)
         with phase("encode"):
-            message = code.encode(index, self.take_out(bucket, index, code), numel)
+            message, _ = taken(self.feedback, bucket, index, code)
         messages = yield Gather(message, values=index.numel() * code.value_bytes)
         with phase("decode"):
-            return average_of(grad, [code.decode(each, numel) for each in messages], world.size)
+            return average_of(bucket.grad, messages, code, world.size)
 
 
-def average_of(grad: Tensor, entries: Sequence[tuple[Tensor, Tensor]], size: int) -> Tensor:
-    """Write the sum of all (indices, values), in their order, over `size` into `grad`; all else becomes 0.
+def taken(feedback: Feedback, bucket: Bucket, index: Tensor, code: SparseCode) -> tuple[Tensor, Tensor]:
+    """The message of the residual's entries at the ascending places `index`, and their values as they arrive, fp32.
 
-    No index comes twice in one pair, so the order of additions is the order of the pairs on any device.
+    They leave the residual; what rounding cuts off stays.
     """
+    residual = feedback.slice(bucket)
+    if kernels.usable(residual) and code.indices == "int32":
+        from wirebench.compressors.kernels.entries import take
+
+        message = torch.empty(index.numel() * (4 + code.value_bytes), dtype=torch.uint8, device=index.device)
+        head, arriving = 4 * index.numel(), residual.new_empty(index.numel())
+        take(
+            residual, index, message[head:].view(code.dtype), places=message[:head].view(torch.int32),
+            arriving=arriving, rest=residual, clear=feedback.masked(bucket),
+        )  # fmt: skip
+        return message, arriving
+    exact = residual.index_select(0, index)
+    arriving = exact if code.values == "fp32" else code.rounded(exact)
+    kept = None if arriving is exact else (exact - arriving).nan_to_num_(0.0, 0.0, 0.0)
+    feedback.sent(bucket, index, kept)
+    return code.encode(index, arriving, residual.numel()), arriving
+
+
+def average_of(grad: Tensor, messages: Sequence[Tensor], code: SparseCode, size: int) -> Tensor:
+    """Write the sum of all messages' entries, in their order, over `size` into `grad`; all else becomes 0.
+
+    No place comes twice in one message, so the order of additions is the order of the messages on any device.
+    """
+    if kernels.usable(grad) and code.indices == "int32":
+        from wirebench.compressors.kernels.entries import average
+
+        average(grad, messages, code.dtype, size)
+        return grad
+    entries = [code.decode(each, grad.numel()) for each in messages]
     grad.zero_()
     for index, values in entries:
         grad.index_add_(0, index, values)

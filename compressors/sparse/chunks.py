@@ -28,6 +28,7 @@ class Chunks(NamedTuple):
     blocks   int64 (blocks, BLOCK): numbers of a layer's chunks, as many at a time; filled up with one that there is not
     cuts     by layer, int64 (layers + 1,): its first block; and how many there are
     firsts   by chunk, int64 (chunks + 1,): entries that are chosen of the chunks before it
+    rows     by layer, int64 (layers + 1,): its first chunk
     total    entries that are chosen
     """
 
@@ -43,6 +44,7 @@ class Chunks(NamedTuple):
     blocks: Tensor
     cuts: Tensor
     firsts: Tensor
+    rows: Tensor
     total: int
 
     def choose(self, values: Tensor) -> Tensor:
@@ -115,9 +117,11 @@ def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch
     made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, torch.bincount(layer))
     first, length, picked, layer, chunk, chosen = (each.to(device) for each in made)
     blocks, cuts = (each.to(device) for each in _blocks(layers))
+    rows = torch.tensor([*(row for _, _, row in spans), len(starts)]).to(device)
     return Chunks(
-        size, k, tuple(spans), first, length, picked, layer, chunk, chosen, blocks, cuts, firsts.to(device), sum(counts)
-    )
+        size, k, tuple(spans), first, length, picked, layer, chunk, chosen, blocks, cuts, firsts.to(device), rows,
+        sum(counts),
+    )  # fmt: skip
 
 
 def _blocks(layers: list[int]) -> tuple[Tensor, Tensor]:

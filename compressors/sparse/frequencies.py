@@ -60,6 +60,7 @@ class Frequencies(NamedTuple):
     total   coefficients that are chosen
     table   by block what kernels.chunks.transform needs, and its size: int64 (6, blocks)
     firsts  by block: how many coefficients are chosen of those before it, int64 (blocks + 1,)
+    size, most  coefficients of the largest block, and those that are chosen of it
     """
 
     tilings: tuple[Tiling, ...]
@@ -68,6 +69,8 @@ class Frequencies(NamedTuple):
     total: int
     table: Tensor
     firsts: Tensor
+    size: int
+    most: int
 
     def forward(self, values: Tensor) -> Tensor:
         """The spectrum, (numel,), of a vector of the bucket's elements."""
@@ -109,18 +112,24 @@ class Frequencies(NamedTuple):
 
         transform(values, out, self.table, _all_cosines(out.device), mode)
 
-    def choose(self, spectrum: Tensor) -> Tensor:
-        """The largest of each block by magnitude, NaN first: places within their blocks, int64 (total,)."""
+    def choose(self, spectrum: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The largest of each block by magnitude, NaN first: places within their blocks, int64 (total,).
+
+        They alone stay in the spectrum, rounded to `dtype`, fp32 or bfloat16; all else becomes 0.
+        """
         if kernels.usable(spectrum):
             from wirebench.compressors.kernels.chunks import choose
 
-            return choose(spectrum, self.table[4], self.table[5], self.firsts, WIDEST**2, self.total)
+            return choose(spectrum, self.table[4], self.table[5], self.firsts, self.size, self.total, dtype)
         chosen = []
         for each in self.tilings:
             rows = spectrum[each.first : each.first + each.numel].view(-1, each.height * each.width)
             # Magnitudes are in the order of their bits, which are compared faster.
             chosen.append(rows.abs().view(torch.int32).topk(each.k, dim=1).indices.flatten())
-        return torch.cat(chosen)
+        within = torch.cat(chosen)
+        values = spectrum[self.starts + within].to(dtype).float()
+        spectrum.zero_().index_copy_(0, self.starts + within, values)
+        return within
 
 
 def frequencies_of(bucket: Bucket, chunk: int, k: int) -> Frequencies:
@@ -151,8 +160,9 @@ def _frequencies(sides: tuple[tuple[int, int, int], ...], chunk: int, k: int, de
     table, count = torch.cat(rows_of_blocks, 1), torch.cat(counts)
     begins = torch.cat((count.new_zeros(1), count.cumsum(0)))
     starts, total = torch.repeat_interleave(table[4], count), int(begins[-1])
-    table_, firsts_ = table.to(device), begins.to(device)
-    return Frequencies(tuple(tilings), first, starts.to(device), total, table_, firsts_)
+    size, most = int(table[5].max()), max(each.k for each in tilings)
+    starts, table, begins = (each.to(device) for each in (starts, table, begins))
+    return Frequencies(tuple(tilings), first, starts, total, table, begins, size, most)
 
 
 def _turned(blocks: Tensor, down: Tensor, across: Tensor) -> Tensor:

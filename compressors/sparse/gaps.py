@@ -54,9 +54,9 @@ class Places:
         return index - (self._starts - self._ranks).index_select(0, piece)
 
 
-def places_of(bucket: Bucket) -> Places:
-    """The places of the bucket's layers, on its device."""
-    return _places(bucket.layers, bucket.grad.device)
+def places_of(bucket: Bucket, device: torch.device | None = None) -> Places:
+    """The places of the bucket's layers, on a device, by default its own."""
+    return _places(bucket.layers, device or bucket.grad.device)
 
 
 @lru_cache(maxsize=1024)

@@ -10,6 +10,9 @@ rank.
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
+from wirebench.compressors.sparse.encoding import SparseCode
+
 
 def keep_rest(residual: Tensor, index: Tensor, arriving: Tensor) -> None:
     """Take what arrives out of the residual at `index`: left is 0, or what rounding cut off; 0 if it is not finite."""
@@ -17,14 +20,38 @@ def keep_rest(residual: Tensor, index: Tensor, arriving: Tensor) -> None:
     residual.index_copy_(0, index, left.nan_to_num_(0.0, 0.0, 0.0))
 
 
-def poisoned(values: Tensor, vector: Tensor) -> Tensor:
-    """`values` unchanged if all of `vector` is finite, else NaN everywhere; reads `vector` once, without overflow."""
-    low, high = vector.aminmax()  # both hand NaN on
-    return torch.where(low.isfinite() & high.isfinite(), values, torch.full_like(values, torch.nan))
+def values_at(
+    vector: Tensor, index: Tensor, code: SparseCode, residual: Tensor | None, largest: bool = False
+) -> Tensor:
+    """Values of `vector`, fp32, at `index` in the dtype of `code`; NaN everywhere if any of `vector` is not finite.
+
+    What arrives of them is taken out of `residual`, if there is one.
+    largest  the largest of `vector` are among them: kernels leave it at the one that is not finite
+    """
+    if kernels.usable(vector):
+        from wirebench.compressors.kernels.entries import take, unsound
+
+        values = torch.empty(index.numel(), dtype=code.dtype, device=index.device)
+        take(vector, index, values, rest=residual, flags=None if largest else unsound(vector))
+        return values
+    arriving = code.rounded(vector.index_select(0, index))
+    low, high = vector.aminmax()  # both hand NaN on, and do not overflow
+    values = torch.where(low.isfinite() & high.isfinite(), arriving, torch.full_like(arriving, torch.nan))
+    if residual is not None:
+        keep_rest(residual, index, arriving)
+    return values.to(code.dtype)
 
 
 def write_average(grad: Tensor, index: Tensor, total: Tensor, divisor: float) -> Tensor:
-    """`total` over `divisor` at the places `index` of `grad`, 0 elsewhere; all NaN where any of it is not finite."""
+    """`total` over `divisor` at the ascending places `index` of `grad`, 0 elsewhere; all NaN where any is not finite.
+
+    index  int64; int32 where `kernels.usable`
+    """
+    if kernels.usable(grad):
+        from wirebench.compressors.kernels.entries import place
+
+        place(grad, index, total, divisor)
+        return grad
     total = total.to(grad.dtype).div_(divisor)
     # A number minus itself is 0; infinity and NaN give NaN. The host need not wait for a GPU.
     grad.fill_((total - total).sum())

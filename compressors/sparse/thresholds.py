@@ -16,12 +16,14 @@ number, and NaN larger than infinity.
 """
 
 import math
+import struct
 from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.sparse.selection import SIGN_OFF, bits_of, places_from, top_k
 from wirebench.gradient.context import ExchangeContext
 
@@ -55,8 +57,13 @@ LARGEST = torch.finfo(torch.float32).max
 def choose(x: Tensor, k: int, rule: Rule, world: ExchangeContext, key: int = 0) -> Tensor:
     """At most `k` places of the contiguous fp32 vector `x` by magnitude, int64, ascending.
 
-    `key` names the bucket, for rules that draw. The estimates wait for the device once or more.
+    `key` names the bucket, for rules that draw. With kernels `sampled` is exact, which costs them less, and both give
+    `k` places, zeros where others are too few, so that the host need not wait. The other estimates wait for the device.
     """
+    if kernels.usable(x) and rule in ("exact", "sampled"):
+        from wirebench.compressors.kernels.selection import largest
+
+        return largest(x, k, zeros=True)[0] if k < x.numel() else torch.arange(x.numel(), device=x.device)
     if rule == "exact" or x.numel() <= SMALL or k >= x.numel():
         return top_k(x, k)
     index = _ESTIMATES[rule](x, k, world, key)
@@ -79,7 +86,7 @@ def floor_of(values: Tensor, k: int) -> float:
     if index.numel() < k:
         return 0.0
     least = int((values[index].view(torch.int32) & SIGN_OFF).min())
-    return torch.tensor(min(least - 1, _bits(LARGEST)), dtype=torch.int32).view(torch.float32).item()
+    return torch.tensor(min(least - 1, limit_of(LARGEST)), dtype=torch.int32).view(torch.float32).item()
 
 
 class Peaks:
@@ -97,6 +104,8 @@ class Peaks:
             "thresholds need a contiguous fp32 vector"
         )
         self.x = x
+        if kernels.usable(x):
+            return
         width = 1 << ROW_BITS
         self.count = x.numel() // width if x.device.type in IN_ROWS and share * width <= CROWDED else 0
         self.grid = x[: self.count * width].view(self.count, width)
@@ -104,7 +113,11 @@ class Peaks:
 
     def above(self, threshold: float) -> Tensor:
         """Places whose magnitude is larger than `threshold`, int64, ascending, as from the function `above`."""
-        limit = _bits(threshold)
+        limit = limit_of(threshold)
+        if kernels.usable(self.x):
+            from wirebench.compressors.kernels import selection
+
+            return selection.above(self.x, limit)
         rows = _places(self.peaks, limit)
         if not self.count or rows.numel() > CROWDED * self.count:
             return _compare_all(self.x, limit)
@@ -123,11 +136,12 @@ def _compare_all(x: Tensor, limit: int) -> Tensor:
     return torch.from_numpy(places) if places.size else torch.empty(0, dtype=torch.int64)
 
 
-def _bits(threshold: float) -> int:
+def limit_of(threshold: float) -> int:
     """The threshold's bits: as integers, magnitudes order as the numbers do, and NaN above infinity."""
     assert not threshold < 0, "a threshold is a magnitude"
     finite = threshold if threshold <= LARGEST else LARGEST  # NaN is not
-    return int(torch.tensor(finite, dtype=torch.float32).view(torch.int32).item())
+    bits: int = struct.unpack("<i", struct.pack("<f", finite))[0]
+    return bits
 
 
 def _places(x: Tensor, limit: int) -> Tensor:

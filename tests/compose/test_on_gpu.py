@@ -31,10 +31,9 @@ IN_FP32 = {"NVIDIA_TF32_OVERRIDE": "0"}
 """Convolutions with ten bits of mantissa would be all that is seen."""
 
 BY_VALUE = {
-    "clt_k", "dgc", "gs_sgd", "gtopk", "iblt", "iwp", "oktopk", "randomk", "sketched_sgd", "threshold",
-    "topk",
+    "gs_sgd", "gtopk", "iblt", "iwp", "oktopk", "sketched_sgd", "threshold",
 }  # fmt: skip
-"""A message's length depends on values, or the CPU draws which entries are sent: these wait."""
+"""A message's length depends on values: these wait."""
 
 
 BY_PLACE = {"acp_sgd", "iblt", "sketched_sgd"}
@@ -81,6 +80,8 @@ def test_every_compressor_trains_alike_on_a_gpu(
         monkeypatch.setattr(flat, "_step_of", lambda parameters: flat.ALIGNED_BYTES // parameters[0].element_size())
     updates = compressors.PLUGINS.load(name).makes_update
     slower = ["optimizer.lr=0.001"] if updates else []
+    if name == "dgc":  # which on a GPU chooses exactly, where a sample may miss some on a CPU
+        slower = ["compressor.selection=exact"]
     agree(tmp_path, [f"scheduler.name={schedule}", *settings(name), *slower], 1e-2 if name in DRAWS_THERE else 1e-3)
 
 

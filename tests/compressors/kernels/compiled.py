@@ -5,6 +5,7 @@ Triton's interpreter runs what its compiler refuses. Launches are of vectors on 
 
 import os
 from typing import Any, get_args
+from unittest.mock import patch
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -19,9 +20,13 @@ from wirebench.compressors.bits.narrow import Form
 from wirebench.compressors.common.lion import Lion
 from wirebench.compressors.kernels import (
     bases,
+    chunk_messages,
     chunks,
+    entries,
     fields,
+    momentum,
     narrow,
+    region_messages,
     segments,
     selection,
     sketches,
@@ -33,7 +38,8 @@ from wirebench.compressors.kernels import (
 )
 
 TYPES = {
-    torch.float32: "*fp32", torch.float64: "*fp64", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
+    torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
     torch.uint8: "*u8",
 }  # fmt: skip
 compiled: list[str] = []
@@ -76,9 +82,33 @@ def main() -> None:
         message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
         narrow.quantise(x, 100, form, message[0])
         narrow.restore(message, 100, form, x, 2, 3)
+    for nesterov in (False, True):
+        momentum.accumulate(x, x, x, 0.9, nesterov)
     selection.largest(x, 100)
+    selection.largest(x, 100, zeros=True)
+    # It launches the second of its kernels where the first has found something.
+    with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
+        selection.above(x, 1)
     places = torch.zeros(11, dtype=torch.int64)
+    for dtype in entries.KINDS:
+        values = torch.zeros(11, dtype=dtype)
+        entries.take(x, places, values, places=places.int(), arriving=x, rest=x, clear=x)
+        entries.take(x, places.int(), values, flags=torch.zeros(4, dtype=torch.int32))
+        entries.place(x, places, values, 3)
+        entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
+    entries.put_back(x, places, x, places)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
+    for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
+        for dtype in entries.KINDS:
+            with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
+                region_messages.Above(x, [0, 5_000, 10_000], thresholds).messages(0, dtype, x)
+    region_messages.keep_rest_of(x, places, x, [torch.zeros(80, dtype=torch.uint8)] * 2, [0, 50], torch.float32)
+    chunks.choose(x, places[1:], places[1:], places, 4096, 64, torch.bfloat16)
+    for dtype in (torch.float32, torch.bfloat16):
+        message = chunk_messages.with_values(x, places, places, dtype)
+        chunk_messages.decode_values(x, [message] * 2, places[1:], places[1:], places, 64, 4096, dtype)
+    message = chunk_messages.with_codes(x, places, places[1:], places, places, places, places, 64, 6.0)
+    chunk_messages.decode_codes(x, [message] * 2, places[1:], places[1:], places, places, 10, 64, 4096)
     for mode in ("forward", "write", "subtract", "signs"):
         chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
     numbers = [torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)]

@@ -1,20 +1,27 @@
 """Count what a compressor would launch on a GPU, on a machine without one.
 
-Each operation of PyTorch that is not a view counts as a launch, as does each kernel; the answers of others do not.
+Each operation of PyTorch that is not a view counts as a launch, as does each kernel; the answers of others do not, nor
+does what the host draws.
 """
 
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from triton.runtime.interpreter import GridExecutor
+from torch.utils._pytree import tree_leaves
+from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
+from wirebench.compressors import randomk
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
+PAGE_BITS = 16
+NOTHING = np.zeros(1 << PAGE_BITS, dtype=bool)
 # Neither reads nor writes memory of the GPU.
 FREE = {
     *("view", "_unsafe_view", "as_strided", "_reshape_alias", "alias", "detach", "lift_fresh", "is_same_size"),
@@ -24,47 +31,111 @@ FREE = {
 
 
 class _Counting(TorchDispatchMode):
-    def __init__(self, seen: Counter[str]) -> None:
+    def __init__(self, seen: Counter[str], moved: Counter[str]) -> None:
         super().__init__()
-        self.seen = seen
+        self.seen, self.moved = seen, moved
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
         if name not in FREE:
             self.seen[name] += 1
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if name not in FREE:
+            self.moved[name] += sum(each.nbytes for each in tree_leaves((args, result)) if isinstance(each, Tensor))
+        return result
+
+
+class _Traffic:
+    """Bytes that one launch reads and writes: each address once, and none is read that was written before."""
+
+    def __init__(self) -> None:
+        self.read: dict[int, np.ndarray[Any, Any]] = {}
+        self.written: dict[int, np.ndarray[Any, Any]] = {}
+        self.bytes = 0
+
+    def note(self, pointers: Any, mask: Any, into: str) -> None:
+        addresses = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)].astype(np.int64)
+        for page in np.unique(addresses >> PAGE_BITS):
+            here = np.zeros(1 << PAGE_BITS, dtype=bool)
+            here[addresses[addresses >> PAGE_BITS == page] & ((1 << PAGE_BITS) - 1)] = True
+            known = [self.written] if into == "written" else [self.written, self.read]
+            for pages in known:
+                here &= ~pages.get(page, NOTHING)
+            self.bytes += int(here.sum()) * (pointers.get_element_ty().primitive_bitwidth // 8)
+            pages = getattr(self, into)
+            pages[page] = here | pages.get(page, NOTHING)
+
+    def watch(self, patched: Any) -> None:
+        """Have the interpreter's loads and stores noted."""
+        load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+        def loaded(builder: Any, pointers: Any, mask: Any, *args: Any) -> Any:
+            self.note(pointers, mask, "read")
+            return load(builder, pointers, mask, *args)
+
+        def stored(builder: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
+            self.note(pointers, mask, "written")
+            return store(builder, pointers, value, mask, *args)
+
+        patched.setattr(InterpreterBuilder, "create_masked_load", loaded)
+        patched.setattr(InterpreterBuilder, "create_masked_store", stored)
 
 
 class _Counted:
     """An exchange whose own work is counted, and the work of answering it is not."""
 
-    def __init__(self, exchange: Any, seen: Counter[str]) -> None:
-        self.exchange, self.seen = exchange, seen
+    def __init__(self, exchange: Any, counting: _Counting) -> None:
+        self.exchange, self.counting = exchange, counting
 
     def send(self, answer: Any) -> Any:
-        with _Counting(self.seen):
+        with self.counting:
             return self.exchange.send(answer)
 
 
 def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **options: Any) -> Counter[str]:
     """What a rank launches in the third exchange of one bucket with these layers, by name; kernels have a capital K."""
+    return _third(monkeypatch, name, shapes, options, False)[0]
+
+
+def moved(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **options: Any) -> Counter[str]:
+    """The bytes that these launches read and write, by name."""
+    return _third(monkeypatch, name, shapes, options, True)[1]
+
+
+def _third(
+    monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], options: dict[str, Any], weighed: bool
+) -> tuple[Counter[str], Counter[str]]:
     seen: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
     interpret = GridExecutor.__call__
 
     def counted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         seen[f"K:{kernel.fn.__name__}"] += 1
-        with _disable_current_modes():
-            return interpret(kernel, *args, **kwargs)
+        traffic = _Traffic()
+        with _disable_current_modes(), monkeypatch.context() as patched:
+            if weighed:
+                traffic.watch(patched)
+            result = interpret(kernel, *args, **kwargs)
+        moved[f"K:{kernel.fn.__name__}"] += traffic.bytes
+        return result
 
+    def drawn(*args: Any) -> Any:
+        with _disable_current_modes():
+            return draw(*args)
+
+    draw = randomk.draw
     method = compressors.build(name, **options)
     layers = lay_out(shapes)
     generator = torch.Generator().manual_seed(0)
     for step in range(3):
-        grad = torch.randn(layers[-1].stop, generator=generator)
+        # Smaller ones, as a residual's growth, which a threshold has to follow, is smaller after many steps.
+        grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
         bucket = Bucket(0, grad, torch.zeros_like(grad), layers)
         seen.clear()
+        moved.clear()
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
-            exchange: Any = _Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), seen)
+            patched.setattr(randomk, "draw", drawn)
+            exchange: Any = _Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved))
             answer_all([exchange])
-    return seen
+    return seen, moved

@@ -58,16 +58,19 @@ def test_equal_magnitudes_are_taken_from_the_front(device, monkeypatch):
 
 
 @devices
-@pytest.mark.parametrize("chunk", [2, 64])
+@pytest.mark.parametrize("chunk", [5, 64])
 def test_transforms_and_choices_of_blocks_are_the_twins(chunk, device, monkeypatch):
     """Forward; written back, taken away, and as signs."""
     bucket = bucket_of(SHAPES, device)
     blocks = frequencies_of(bucket, chunk, 3)
     twin, mine = both(monkeypatch, lambda: blocks.forward(bucket.grad))
     torch.testing.assert_close(mine, twin, rtol=1e-6, atol=2e-6)
-    assert ascending(blocks.choose(twin), blocks.firsts).equal(
-        ascending(both(monkeypatch, lambda: blocks.choose(twin))[1], blocks.firsts)
-    )
+    for dtype in (torch.float32, torch.bfloat16):
+        (within, left), (own, kept) = both(
+            monkeypatch, lambda dtype=dtype: (blocks.choose(of := twin.clone(), dtype), of)
+        )
+        assert ascending(own, blocks.firsts).equal(ascending(within, blocks.firsts))
+        assert kept.equal(left)
 
     def back() -> list[Tensor]:
         less = bucket.grad.clone()

@@ -1,0 +1,215 @@
+"""Kernels of chosen entries equal their twins; on the CPU in Triton's interpreter."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import answer_all, lay_out
+from wirebench import compressors
+from wirebench.compressors import kernels
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse import thresholds
+from wirebench.compressors.sparse.base import average_of, taken
+from wirebench.compressors.sparse.encoding import SparseCode, Values
+from wirebench.compressors.sparse.places import values_at, write_average
+from wirebench.compressors.sparse.regions import regions, split
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.error_memory import RESIDUAL, VELOCITY
+from wirebench.gradient.flat import Bucket
+
+pytest.importorskip("triton")
+from wirebench.compressors.kernels import entries, region_messages, selection
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+KINDS: tuple[Values, ...] = ("fp32", "fp16", "bf16")
+HARD = [0.0, -0.0, 1e-41, -3e-8, 65519.0, -1e30, math.inf, -math.inf, math.nan, 1.0009765, 6.1e-5, 1 / 3]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Vectors reach over several programs, and programs over several tiles."""
+    for module in (entries, selection, region_messages):
+        monkeypatch.setattr(module, "TILE", 32)
+        monkeypatch.setattr(module, "PROGRAMS", 4)
+    monkeypatch.setattr(entries, "SPAN", 32)
+    monkeypatch.setattr(entries, "LANES", 4)
+
+
+def both(monkeypatch, call):
+    """What the twin gives on the CPU, and what the kernel gives."""
+    monkeypatch.setattr(kernels, "usable", lambda x: False)
+    twin = call("cpu")
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    return twin, call
+
+
+def alike(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(other.cpu(), one, rtol=0, atol=0, equal_nan=True)
+
+
+def vector(numel: int, seed: int) -> Tensor:
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+    x[: len(HARD)] = torch.tensor(HARD)[:numel]
+    return x
+
+
+def places(numel: int, count: int, seed: int) -> Tensor:
+    return torch.randperm(numel, generator=torch.Generator().manual_seed(seed))[:count].sort().values
+
+
+@devices
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("numel", "count"), [(1, 1), (12, 12), (12, 0), (150, 37)])
+def test_what_is_taken_and_what_stays_are_the_twins(kind, numel, count, device, monkeypatch):
+    def call(device: str) -> tuple[Tensor, ...]:
+        feedback = Feedback(momentum=0.5)
+        layers = lay_out([(numel,)])
+        bucket = Bucket(0, torch.zeros(numel, device=device), torch.empty(0), layers)
+        feedback.slice(bucket).copy_(vector(numel, 1))
+        feedback.slice(bucket, VELOCITY).copy_(vector(numel, 2))
+        message, values = taken(feedback, bucket, places(numel, count, 3).to(device), SparseCode(kind))
+        number = message[4 * count :].view(SparseCode(kind).dtype).float()
+        return message[: 4 * count], number, values, *(feedback.slice(bucket, name) for name in (RESIDUAL, VELOCITY))
+
+    twin, mine = both(monkeypatch, call)
+    for one, other in zip(twin, mine(device), strict=True):
+        alike(one, other)
+
+
+@devices
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("numel", "counts"), [(1, [1]), (1, [0, 1]), (100, [0, 0, 0]), (100, [30, 30, 30]), (100, [100, 3, 0, 41])]
+)
+def test_averages_of_messages_are_the_twins(kind, numel, counts, device, monkeypatch):
+    """Of one length, in a row and apart, and of several lengths."""
+    code = SparseCode(kind)
+    made = [code.encode(places(numel, n, n + i), vector(numel, i)[:n], numel) for i, n in enumerate(counts)]
+
+    def call(device: str) -> list[Tensor]:
+        held = torch.cat(made).to(device).split([each.numel() for each in made])
+        return [average_of(torch.ones(numel, device=device), [*m], code, 3) for m in (held, [h.clone() for h in held])]
+
+    twin, mine = both(monkeypatch, call)
+    for one, other in zip(twin, mine(device), strict=True):
+        alike(one, other)
+
+
+@devices
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sound", [True, False])
+@pytest.mark.parametrize(("numel", "count"), [(1, 1), (70, 0), (150, 37)])
+def test_sums_at_known_places_are_the_twins(numel, count, sound, kind, device, monkeypatch):
+    """A vector that is not finite poisons all its values, and a sum that is not finite all of the average."""
+    index = places(numel, count, 5)
+
+    def call(device: str) -> list[Tensor]:
+        x = vector(numel, 4).nan_to_num_(0.5, 3e4, -3e4).clamp_(-3e4, 3e4) if sound else vector(numel, 4)
+        x, residual, at = x.to(device), vector(numel, 6).to(device), index.to(device)
+        values = values_at(x, at, SparseCode(kind), residual)
+        grad = torch.ones(numel, device=device)
+        return [values.float(), residual, write_average(grad, at, values.clone(), 3)]
+
+    twin, mine = both(monkeypatch, call)
+    for one, other in zip(twin, mine(device), strict=True):
+        alike(one, other)
+
+
+@devices
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_is_the_twins(nesterov, device, monkeypatch):
+    def call(device: str) -> list[Tensor]:
+        feedback = Feedback(momentum=0.7, nesterov=nesterov)
+        for seed in range(3):
+            bucket = Bucket(0, vector(70, seed).to(device), torch.empty(0), lay_out([(5,), (65,)]))
+            feedback.accumulate(bucket, ExchangeContext(0, 1))
+        return [feedback.slice(bucket, name) for name in (RESIDUAL, VELOCITY)]
+
+    twin, mine = both(monkeypatch, call)
+    for one, other in zip(twin, mine(device), strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@devices
+@pytest.mark.parametrize("threshold", [0.0, 1.0, 1e-42, math.inf, math.nan])
+@pytest.mark.parametrize("numel", [1, 12, 213])
+def test_places_above_a_threshold_are_the_twins(numel, threshold, device, monkeypatch):
+    twin, mine = both(monkeypatch, lambda device: thresholds.above(vector(numel, numel).to(device), threshold))
+    alike(twin, mine(device))
+
+
+@devices
+def test_zeros_fill_up_what_is_chosen(device, monkeypatch):
+    """So that a message's length is known before."""
+    x = torch.zeros(200, device=device)
+    x[[7, 90]] = torch.tensor([math.nan, 1e-42], device=device)
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    for rule in ("exact", "sampled"):
+        assert thresholds.choose(x, 5, rule, ExchangeContext(0, 1)).tolist() == [0, 1, 2, 7, 90]
+    assert thresholds.choose(x, 300, "exact", ExchangeContext(0, 1)).tolist() == list(range(200))
+
+
+@devices
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("numel", "bounds"), [(1, []), (150, [0, 64, 64]), (150, [150])])
+def test_messages_of_regions_are_the_twins(numel, bounds, kind, device, monkeypatch):
+    """What is above a threshold, by regions, some of which are empty; and what rounding cuts off."""
+    code, parts = SparseCode(kind), regions(bounds, numel)
+    limits = [thresholds.limit_of(each) for each in (0.0, 0.5, 1.0, 2.0, 1e20, math.inf)]
+    x = vector(numel, 8)
+    for many in (limits, limits[2:3]):
+        found = region_messages.Above(x.to(device), [0, *bounds, numel], many)
+        for number, limit in enumerate(many):
+            index = torch.nonzero((x.view(torch.int32) & 0x7FFFFFFF) > limit).squeeze(1)
+            exact = x.index_select(0, index)
+            arriving = code.rounded(exact)
+            rest = torch.zeros(numel, device=device)
+            mine, values, messages = found.messages(number, code.dtype, rest)
+            alike(index, mine)
+            alike(arriving, values)
+            alike((exact - arriving).nan_to_num_(0.0, 0.0, 0.0), rest[mine])
+            assert not rest.cpu().index_fill_(0, index, 0.0).any()
+            for one, other in zip(split(index, arriving, parts, code), messages, strict=True):
+                size = parts[0].stop if len(parts) == 1 else numel
+                for a, b in zip(code.decode(one, size), code.decode(other.cpu(), size), strict=True):
+                    alike(a, b)
+
+
+@devices
+@pytest.mark.parametrize("name", ["topk", "gtopk", "dgc", "clt_k", "randomk", "threshold", "oktopk"])
+def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
+    """Three ranks, three steps, with a gap between two layers; in the last one a rank has a NaN."""
+    for module, size, number in ((selection, "TILE", 256), (selection, "PROGRAMS", 1), (entries, "SPAN", 128)):
+        monkeypatch.setattr(module, size, number)
+    monkeypatch.setattr(entries, "LANES", 16)
+    options: dict[str, Any] = {"threshold": 1.5} if name == "threshold" else {"density": 0.05}
+    if name == "oktopk":
+        options["values"] = "bf16"
+    layers = (*lay_out([(1,), (5,), (67,), (12, 10)]),)
+    layers += (layers[-1]._replace(start=layers[-1].stop + 7, stop=layers[-1].stop + 47, rows=1),)
+
+    def call(device: str) -> list[Tensor]:
+        methods = [compressors.build(name, dense_below=0, **options) for _ in range(3)]
+        results = []
+        for step in range(3):
+            generator = torch.Generator().manual_seed(step)
+            buckets = []
+            for rank in range(3):
+                grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
+                grad[layers[-2].stop : layers[-1].start] = 0
+                if rank == step == 2:
+                    grad[11] = math.nan
+                buckets.append(Bucket(0, grad.to(device), torch.empty(0), layers))
+            worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
+            exchanges = [m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)]
+            results += [each.clone() for each in answer_all(exchanges)]
+        return [*results, *(m.memory.state_dict()[RESIDUAL] for m in methods)]
+
+    twin, mine = both(monkeypatch, call)
+    for one, other in zip(twin, mine(device), strict=True):
+        # What `dgc` adds to its momentum may be rounded once or twice.
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-6, atol=1e-6, equal_nan=True)
