@@ -2,6 +2,7 @@
 
 import warnings
 from math import floor, log2
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -79,7 +80,7 @@ def test_a_million_floats_are_rounded_as_they_should(number: Number) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_a_format_can_say_arrives_as_it_was(form: str) -> None:
+def test_what_a_format_can_say_arrives_as_it_was(form: Any) -> None:
     """Every finite number, at several scales that are powers of two."""
     own = FORMATS[form]
     table = decoded(torch.arange(1 << own.number.bits, dtype=torch.int64).to(torch.uint8), own.number)
@@ -108,7 +109,7 @@ def by_the_text(block: list[float], own: Format) -> tuple[int, list[float]]:
 
 
 @pytest.mark.parametrize("form", MX)
-def test_blocks_of_mx_are_those_of_the_standards_text(form: str) -> None:
+def test_blocks_of_mx_are_those_of_the_standards_text(form: Any) -> None:
     values = normal(1, 0, 3200)[0] * torch.logspace(-30, 30, 3200)
     values[64:96] = 0
     own = FORMATS[form]
@@ -121,7 +122,7 @@ def test_blocks_of_mx_are_those_of_the_standards_text(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", MX)
-def test_blocks_of_mx_are_torchaos(form: str) -> None:
+def test_blocks_of_mx_are_torchaos(form: Any) -> None:
     kinds = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2, "mxfp4": torch.float4_e2m1fn_x2}
     kind = kinds.get(form) or ("fp6_e2m3" if form == "mxfp6" else "fp6_e3m2")
     values = normal(1, 1, 6400)[0] * torch.logspace(-20, 20, 6400)
@@ -160,16 +161,16 @@ def test_blocks_by_hand() -> None:
 
 @pytest.mark.parametrize("form", [*FORMATS, *PLAIN])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_reaches_all_ranks(form: str, bad: float) -> None:
+def test_what_is_not_finite_reaches_all_ranks(form: Any, bad: float) -> None:
     given = normal(3, 0, 300)
     given[1][7] = bad
-    results = exchange([QuantisedSum(form, chunk=64, feedback=False) for _ in range(3)], given)  # type: ignore[arg-type]
+    results = exchange([QuantisedSum(form, chunk=64, feedback=False) for _ in range(3)], given)
     assert all(not result[7].isfinite() for result in results)
     assert all(torch.equal(result.nan_to_num(), results[0].nan_to_num()) for result in results)
 
 
 @pytest.mark.parametrize("form", [each for each in (*FORMATS, *PLAIN) if each != "fp32"])
-def test_stochastic_rounding_is_right_on_average(form: str) -> None:
+def test_stochastic_rounding_is_right_on_average(form: Any) -> None:
     """Of values that no scale saturates: each block has the largest number."""
     chunk = chunk_of(form, 64)
     values = torch.rand(max(4096, chunk), generator=torch.Generator().manual_seed(3)) * 2 - 1
@@ -179,8 +180,8 @@ def test_stochastic_rounding_is_right_on_average(form: str) -> None:
     rng = torch.Generator().manual_seed(0)
     found = []
     for _ in range(100):
-        message = quantised(values.clone(), chunk, form, values.numel(), keep=False, generator=rng)  # type: ignore[arg-type]
-        found.append(restored([message], chunk, form, torch.empty_like(values)).double())  # type: ignore[arg-type]
+        message = quantised(values.clone(), chunk, form, values.numel(), keep=False, generator=rng)
+        found.append(restored([message], chunk, form, torch.empty_like(values)).double())
     drawn = torch.stack(found)
     off = drawn.mean(0) - values.double()
     sigma = (drawn.var(0).sum() / 100).sqrt()
@@ -190,8 +191,8 @@ def test_stochastic_rounding_is_right_on_average(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["mxfp4", "nvfp4", "mxfp6", "bf16"])
 @pytest.mark.parametrize("options", [{}, {"rounding": "stochastic"}, {"rotate": 64}, {"group": 2, "within": "fp32"}])
-def test_with_feedback_nothing_is_lost(form: str, options: dict[str, object]) -> None:
-    methods = [QuantisedSum(form, **options) for _ in range(4)]  # type: ignore[arg-type]
+def test_with_feedback_nothing_is_lost(form: Any, options: dict[str, Any]) -> None:
+    methods = [QuantisedSum(form, **options) for _ in range(4)]
     total, applied = torch.zeros(1000, dtype=torch.float64), torch.zeros(1000, dtype=torch.float64)
     for step in range(4):
         given = normal(4, step, 1000)
@@ -220,9 +221,9 @@ def test_a_rotation_lowers_the_error_of_few_bits_with_outliers() -> None:
 
 
 @pytest.mark.parametrize("form", [*FORMATS, *PLAIN])
-def test_bytes_are_what_the_format_says(form: str) -> None:
+def test_bytes_are_what_the_format_says(form: Any) -> None:
     bits = {"fp32": 32, "bf16": 16, "fp16": 16, "mxfp8": 8.25, "mxfp8_e5m2": 8.25, "mxfp6": 6.25, "mxfp6_e3m2": 6.25,
             "mxfp4": 4.25, "nvfp4": 4.5, "fp8": 8.125, "fp8_e5m2": 8.125, "int8": 8.125, "int4": 4.125}  # fmt: skip
-    chunk = chunk_of(form, 256)  # type: ignore[arg-type]
+    chunk = chunk_of(form, 256)
     extra = 4 if form == "nvfp4" else 0
-    assert message_bytes(1 << 16, chunk, form) == (1 << 16) * bits[form] / 8 + extra  # type: ignore[arg-type]
+    assert message_bytes(1 << 16, chunk, form) == (1 << 16) * bits[form] / 8 + extra
