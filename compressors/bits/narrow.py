@@ -226,7 +226,8 @@ def _tops(values: Tensor, own: Format, message: Tensor, each: int) -> Tensor:
     """The one scale of each part of the message, which it is written to, fp32 (parts,)."""
     missing = len(message) * each - values.numel()
     whole = (pad(values, (0, missing)) if missing else values).view(len(message), each)
-    tops = _sound(whole.abs().amax(1) / (own.number.largest * E4M3.largest))
+    largest = torch.maximum(whole.amax(1), whole.amin(1).neg_())
+    tops = _sound(largest / (own.number.largest * E4M3.largest))
     message[:, : own.whole_bytes] = tops.view(torch.uint8).view(len(message), own.whole_bytes)
     return tops
 
