@@ -4,34 +4,53 @@
 - Xie et al. 2024, "LoCo: Low-Bit Communication Adaptor", arXiv 2407.04480: what quantising cuts off is added to the
   next gradient.
 - torchft's fp8 all-reduce (`collectives.py`).
+- Ashkboos et al. 2024, "QuaRot", arXiv 2404.00456: a random Hadamard rotation before quantising, against outliers.
 """
 
 from collections.abc import Iterator
-from math import gcd
+from functools import cache
+from math import gcd, lcm
 from operator import itemgetter
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from wirebench.compressors.bits.narrow import SCALE_BYTES, Form, added, message_bytes, quantised, restored
+from wirebench.compressors.bits.narrow import (
+    Form,
+    added,
+    chunk_of,
+    message_bytes,
+    quantised,
+    restored,
+    value_bytes,
+)
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Route
+from wirebench.utils.rng import generator
+
+MOST_ROTATED = 1024
 
 
 class QuantisedSum(Method):
     """Each rank sums one share of the gradient, which all ranks send to it quantised.
 
-    form      int4, int8, or fp8 (e4m3)
-    chunk     neighbouring elements that share a scale, the largest magnitude among them
+    form      of the numbers on the wire: fp32, bf16, fp16; with a scale for each chunk int4, int8, fp8 (e4m3) or
+              fp8_e5m2; for each block of 32 elements mxfp8 (e4m3), mxfp8_e5m2, mxfp6 (e2m3), mxfp6_e3m2 or mxfp4; for
+              each block of 16 nvfp4
+    chunk     neighbouring elements that share a scale, where the form does not say how many
     group     ranks of a machine, neighbours in rank order: shares are added up within machines first, so that between
               machines a rank sends 1 / group as much. 0: all ranks at once. If `group` does not divide the world size
               of an elastic run, groups have the greatest common divisor of both as their size
+    within    the form within machines, where `group` is given; empty: the same form
     feedback  the quantisation error stays in a residual: the error of a gradient with its rank, the error of a sum with
               the rank that computed it, so that nothing is lost (LoCo keeps the former, and a moving average of it)
+    rounding  nearest; stochastic: up or down at random, right on average
+    rotate    elements that a random Hadamard rotation mixes before they are quantised, a power of two; 0: none
 
     A bucket is padded to a multiple of ranks times `chunk`, whatever its size (qgZ silently falls back to fp32).
     Memory: with feedback the residual, 1 d; while it works the gradient and what arrives of it in fp32, and few bits.
@@ -40,13 +59,30 @@ class QuantisedSum(Method):
     keeps: Keeps = "rounded"
     bounded_by = "form"
 
-    def __init__(self, form: Form = "int4", chunk: int = 256, group: int = 0, feedback: bool = True) -> None:
+    def __init__(
+        self,
+        form: Form = "int4",
+        chunk: int = 256,
+        group: int = 0,
+        feedback: bool = True,
+        within: Form | Literal[""] = "",
+        rounding: Literal["nearest", "stochastic"] = "nearest",
+        rotate: int = 0,
+    ) -> None:
         super().__init__()
         if chunk < 2 or chunk % 4:
             raise ValueError(f"chunk: needs a multiple of 4, got {chunk}")
         if group < 0:
             raise ValueError(f"group is a number of ranks, or 0 for all, got {group}")
+        if within and not group:
+            raise ValueError(f"within={within} is the form within machines, and needs their ranks: group")
+        if rotate and (rotate < 2 or rotate > MOST_ROTATED or rotate & (rotate - 1)):
+            raise ValueError(f"rotate is a power of two up to {MOST_ROTATED}, or 0 for none, got {rotate}")
+        if rounding == "stochastic" and form == "fp32":
+            raise ValueError("rounding=stochastic rounds nothing with form=fp32")
         self.form, self.chunk, self.group, self.divides = form, chunk, group, group
+        self.within: Form = within or form
+        self.rounding, self.rotate = rounding, rotate
         self.feedback = Feedback() if feedback else None
         if self.feedback:
             self.memory = self.feedback
@@ -64,29 +100,41 @@ class QuantisedSum(Method):
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route for each stage, then one gather."""
         stages = self._stages(world.rank, world.size)
+        rng = None
+        if self.rounding == "stochastic":
+            key = ("quantised_sum", world.seed, world.rank, world.step, bucket.start)
+            rng = generator(*key, device=bucket.grad.device)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
-            numel = -(-waiting.numel() // (world.size * self.chunk)) * world.size * self.chunk
-            share, begin = waiting, 0
-        for members in stages:
+            numel = self._padded(waiting.numel(), world.size)
+            # What is cut off stays in `held`, which without a rotation is the residual itself.
+            held = self._turned(waiting, world.seed) if self.rotate else waiting
+            share, begin = held, 0
+        for members, form in stages:
             with phase("encode"):
-                pieces = self._coded(share, numel, begin, bucket).chunk(len(members))
+                message = self._coded(share, numel, begin, form, held, len(members), rng)
+                pieces = message.chunk(len(members))
                 empty = pieces[0][:0]
                 by_rank = dict(zip(members, pieces, strict=True))
                 parts = [by_rank.get(rank, empty) for rank in range(world.size)]
-            answers = yield Route(parts, values=sum(map(self._values, parts)))
+            answers = yield Route(parts, values=value_bytes(numel, form))
             with phase("decode"):
-                share = added([answers[rank] for rank in members], self.chunk, self.form)
+                share = added([answers[rank] for rank in members], chunk_of(form, self.chunk), form)
                 numel = share.numel()
                 begin += members.index(world.rank) * numel
         with phase("encode"):
-            message = self._coded(share, numel, begin, bucket)
-        messages = yield Gather(message, values=self._values(message))
+            message = self._coded(share, numel, begin, self.form, held, 1, rng)
+        messages = yield Gather(message, values=value_bytes(numel, self.form))
         with phase("decode"):
             in_order = [
                 each for _, each in sorted(zip(self._places(world.size), messages, strict=True), key=itemgetter(0))
             ]
-            return restored(in_order, self.chunk, self.form, bucket.grad, world.size)
+            total = restored(in_order, chunk_of(self.form, self.chunk), self.form, bucket.grad, world.size)
+            if self.rotate:
+                if self.feedback:
+                    waiting.copy_(self._turned(held, world.seed, back=True))
+                total.copy_(self._turned(total, world.seed, back=True))
+            return total
 
     def share(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """One route: what `exchange` does before its gather, with each share padded to a multiple of `chunk`."""
@@ -102,32 +150,46 @@ class QuantisedSum(Method):
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The gradient, once for each stage less what later stages leave out, and a share of it."""
-        whole = -(-numel // (size * self.chunk)) * size * self.chunk
-        first = message_bytes(whole, self.chunk, self.form)
-        later = first // group if 1 < (group := self._group(size)) < size else 0
-        return first + later + first // size
+        left, sent = self._padded(numel, size), 0
+        for members, form in self._stages(0, size):
+            left //= len(members)
+            sent += len(members) * message_bytes(left, chunk_of(form, self.chunk), form)
+        return sent + message_bytes(left, chunk_of(self.form, self.chunk), self.form)
 
-    def _coded(self, values: Tensor, numel: int, begin: int, bucket: Bucket) -> Tensor:
-        """The message of `values`, `numel` with zeros, which begin at place `begin` of the bucket; what it cuts off
+    def _padded(self, numel: int, size: int) -> int:
+        unit = size * lcm(4, *(chunk_of(form, self.chunk) for form in (self.form, self.within)))
+        return -(-numel // unit) * unit
+
+    def _coded(
+        self, values: Tensor, numel: int, begin: int, form: Form, held: Tensor, parts: int, rng: torch.Generator | None
+    ) -> Tensor:
+        """The message of `values`, `numel` with zeros, which begin at place `begin` of `held`, where what it cuts off
         stays.
         """
-        message = quantised(values, self.chunk, self.form, numel)
-        if self.feedback and begin < bucket.grad.numel():
-            residual = self.feedback.slice(bucket)[begin : begin + values.numel()]
+        keep = self.feedback is not None
+        rng = None if form == "fp32" else rng
+        message = quantised(values, chunk_of(form, self.chunk), form, numel, parts, keep, rng)
+        if keep and begin < held.numel():
+            residual = held[begin : begin + values.numel()]
             if residual.data_ptr() != values.data_ptr():
                 residual.add_(values[: residual.numel()])
         return message
 
-    def _values(self, message: Tensor) -> int:
-        """The bytes of `message` that carry values, not scales."""
-        each = message_bytes(self.chunk, self.chunk, self.form)
-        return message.numel() // each * (each - SCALE_BYTES)
+    def _turned(self, values: Tensor, seed: int, back: bool = False) -> Tensor:
+        """A copy, rotated, or rotated back; the elements behind the last whole block stay as they are."""
+        turned = values.clone()
+        whole = values.numel() // self.rotate * self.rotate
+        rows = values[:whole].view(-1, self.rotate)
+        matrix = _rotation(self.rotate, seed, values.device)
+        torch.mm(rows, matrix.T if back else matrix, out=turned[:whole].view(-1, self.rotate))
+        return turned
 
-    def _stages(self, rank: int, size: int) -> list[list[int]]:
-        """For each stage the ranks among which this rank's share is divided and summed."""
+    def _stages(self, rank: int, size: int) -> list[tuple[list[int], Form]]:
+        """For each stage the ranks among which this rank's share is divided and summed, and in which form."""
         group = self._group(size)
         local, across = range(rank - rank % group, rank - rank % group + group), range(rank % group, size, group)
-        return [list(members) for members in (local, across) if len(members) > 1] or [[rank]]
+        stages = [(list(local), self.within), (list(across), self.form)]
+        return [stage for stage in stages if len(stage[0]) > 1] or [([rank], self.form)]
 
     def _group(self, size: int) -> int:
         return gcd(self.group, size)  # with 0: all ranks
@@ -137,3 +199,13 @@ class QuantisedSum(Method):
         group = self._group(size)
         for rank in range(size):
             yield rank % group * (size // group) + rank // group
+
+
+@cache
+def _rotation(length: int, seed: int, device: torch.device) -> Tensor:
+    """A Hadamard matrix whose rows have random signs, orthonormal: fp32 (length, length)."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < length:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    signs = torch.randint(2, (length, 1), generator=generator("quantised_sum rotation", seed)) * 2 - 1
+    return (matrix * signs / length**0.5).to(device)

@@ -1,10 +1,10 @@
-"""Numbers of 4 or 8 bits with a scale for every chunk: the way there, which leaves the error, and back."""
+"""Numbers of few bits with a scale for every chunk: the way there, which leaves the error, and back."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.bits.narrow import LARGEST, Form, message_bytes
+from wirebench.compressors.bits.narrow import Format
 from wirebench.compressors.kernels import APART, launching
 
 TILE = 4096
@@ -12,32 +12,55 @@ TILE = 4096
 
 
 @launching
-def quantise(values: Tensor, chunk: int, form: Form, message: Tensor) -> None:
-    """Write the message of `values`, and leave in them what it cuts off; one launch. Twin: `narrow.quantised`."""
-    rows, half = _rows(chunk, form)
-    chunks = message.numel() // message_bytes(chunk, chunk, form)
-    _quantise[(triton.cdiv(chunks, rows),)](
-        values, message, values.numel(), chunks, LARGEST[form], CHUNK=chunk, HALF=half, ROWS=rows, FORM=form,
+def quantise(
+    values: Tensor,
+    chunk: int,
+    own: Format,
+    message: Tensor,
+    chunks: int,
+    codes: Tensor,
+    tops: Tensor,
+    keep: bool,
+    noise: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Write the message of `values`, and leave in them what it cuts off; one launch. Twin: `narrow.quantised`.
+
+    message  (parts, bytes), of `chunks` chunks a part; its scales are written here
+    codes    (parts, bytes), where the numbers go: the message's rest, or of 6 bits a byte each
+    tops     each part's one scale, where the format has one
+    noise    the row, and the words of its stretches; None: to the nearest
+    """
+    rows, half = _rows(chunk)
+    number = own.number
+    row, words = noise or (message, message)
+    _quantise[(triton.cdiv(chunks * len(message), rows),)](
+        values, message, codes, tops, row, words, values.numel(), chunks, len(message), message.stride(0),
+        codes.stride(0), number.largest, row.numel(),
+        CHUNK=chunk, HALF=half, ROWS=rows, BITS=number.bits, EXPONENT=number.exponent, LEAST=number.least,
+        MOST=number.most, SCALE=own.scale, WHOLE=own.whole_bytes, KEEP=keep, NOISE=noise is not None,
         **APART,
     )  # fmt: skip
 
 
 @launching
-def restore(messages: Tensor, chunk: int, form: Form, out: Tensor, added: int, size: int) -> None:
+def restore(messages: Tensor, codes: Tensor, chunk: int, own: Format, out: Tensor, added: int, size: int) -> None:
     """Write what arrives of `messages`, (count, bytes), over `size`, to `out`; one launch. Twin: `narrow.restored`.
 
+    codes  (count, bytes), the messages' numbers: their rest, or of 6 bits a byte each
     added  messages whose numbers are added, 1 for messages that follow each other
     """
-    rows, half = _rows(chunk, form)
-    chunks = messages.shape[1] // message_bytes(chunk, chunk, form)
+    rows, half = _rows(chunk)
+    number = own.number
     _restore[(triton.cdiv(triton.cdiv(out.numel(), chunk), rows),)](
-        messages, out, out.numel(), chunks, messages.stride(0), added, size,
-        CHUNK=chunk, HALF=half, ROWS=rows, FORM=form, BYTES=message_bytes(chunk, chunk, form),
+        messages, codes, out, out.numel(), codes.shape[1] * (2 if number.bits == 4 else 1) // chunk,
+        messages.stride(0), codes.stride(0), added, size, number.largest,
+        CHUNK=chunk, HALF=half, ROWS=rows, BITS=number.bits, EXPONENT=number.exponent, LEAST=number.least,
+        SCALE=own.scale, WHOLE=own.whole_bytes,
         **APART,
     )  # fmt: skip
 
 
-def _rows(chunk: int, form: Form) -> tuple[int, int]:
+def _rows(chunk: int) -> tuple[int, int]:
     """Chunks of a program, and the columns of its block: pairs of elements."""
     half = triton.next_power_of_2(chunk // 2)
     return max(TILE // (2 * half), 1), half
@@ -50,110 +73,196 @@ def _nearest(values):
 
 
 @triton.jit
-def _to_fp8(values):
-    """The bits of float8_e4m3fn, int32, and its number, rounded to nearest, halves to even; for at most 448.
+def _least_exponent(values, LEAST: tl.constexpr):
+    """The exponents of fp32 values, at their place in the bits, at least LEAST."""
+    return tl.maximum(values.to(tl.int32, bitcast=True) & 0x7F800000, (LEAST + 127) << 23)
 
-    By whole numbers, since not every GPU, and no interpreter, converts so.
+
+@triton.jit
+def _to_number(values, largest, BITS: tl.constexpr, EXPONENT: tl.constexpr, LEAST: tl.constexpr):
+    """The bits of the nearest number, int32, halves to even, and what they stand for, fp32; for at most `largest`.
+
+    By whole numbers, since not every GPU, and no interpreter, converts so. What is added leaves the mantissa's bits
+    behind the point; the bits of that sum hold the number's: the mantissa, and binades above the least exponent.
     """
-    sign = (values.to(tl.int32, bitcast=True) >> 24) & 128
+    MANTISSA: tl.constexpr = BITS - 1 - EXPONENT
+    sign = (values.to(tl.int32, bitcast=True) >> (32 - BITS)) & (1 << (BITS - 1))
     size = tl.abs(values)
-    bits = size.to(tl.int32, bitcast=True)
-    # What is added leaves three bits of the mantissa: 1.5 times 2 to the exponent plus 20; below 2^-6 always as there.
-    exponent = tl.maximum(bits >> 23, 121) + 20
-    much = ((exponent << 23) | (1 << 22)).to(tl.float32, bitcast=True)
-    size = (size + much) - much
-    bits = size.to(tl.int32, bitcast=True)
-    byte = tl.where(size < 0.015625, (size * 512.0).to(tl.int32), (bits >> 20) - 960)
-    byte = tl.where(size <= 448.0, byte, 127)  # NaN, too
+    binade = _least_exponent(size, LEAST)
+    much = (binade + (((23 - MANTISSA) << 23) | (1 << 22))).to(tl.float32, bitcast=True)
+    high = size + much
+    byte = (high.to(tl.int32, bitcast=True) & 0xFF) + ((binade >> 23) - (LEAST + 127)) * (1 << MANTISSA)
+    size = high - much
+    byte = tl.where(size <= largest, byte, (1 << (BITS - 1)) - 1)  # NaN, too
     return sign | byte, tl.where(sign == 0, size, -size)
 
 
 @triton.jit
-def _from_fp8(byte):
-    """The number of float8_e4m3fn's bits, fp32."""
-    low = byte & 127
-    size = tl.where(low < 8, low.to(tl.float32) / 512.0, ((low << 20) + (120 << 23)).to(tl.float32, bitcast=True))
-    size = tl.where(low == 127, float("nan"), size)
-    return tl.where(byte < 128, size, -size)
+def _from_number(bits, largest, BITS: tl.constexpr, EXPONENT: tl.constexpr, LEAST: tl.constexpr):
+    """What the bits of a number stand for, fp32; more than `largest` is NaN."""
+    if EXPONENT == 0:
+        return ((bits << (32 - BITS)) >> (32 - BITS)).to(tl.float32)
+    MANTISSA: tl.constexpr = BITS - 1 - EXPONENT
+    low = bits & ((1 << (BITS - 1)) - 1)
+    binade = tl.maximum(low >> MANTISSA, 1) - 1
+    unit = ((binade + (LEAST - MANTISSA + 127)) << 23).to(tl.float32, bitcast=True)
+    size = (low - (binade << MANTISSA)).to(tl.float32) * unit
+    size = tl.where(size > largest, float("nan"), size)
+    return tl.where(bits & (1 << (BITS - 1)) == 0, size, -size)
 
 
 @triton.jit
-def _number(values, scale, FORM: tl.constexpr):
-    """The byte of each value, and what arrives of it."""
-    scaled = tl.div_rn(values, tl.where(scale == 0, 1.0, scale))
-    if FORM == "fp8":
-        byte, arriving = _to_fp8(scaled)
-    else:
+def _power(exponent):
+    """2 to the power of exponent - 127; 255 is NaN, and so is -1, its opposite."""
+    bits = tl.where(exponent == 0, 1 << 22, exponent << 23)
+    return tl.where((exponent == 255) | (exponent == -1), 0x7FC00000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _sound(scale):
+    """No number below the smallest normal one but 0, and nothing that is not finite but NaN."""
+    scale = tl.where(scale < 1.1754943508222875e-38, 0.0, scale)
+    return tl.where(scale < float("inf"), scale, float("nan"))
+
+
+@triton.jit
+def _from_e4m3(byte):
+    """What an e4m3 number stands for."""
+    return _from_number(byte, 448.0, 8, 4, -6)
+
+
+@triton.jit
+def _draws(row, words, place, length):
+    """Numbers in [0, 1) for the elements at `place`."""
+    bits = tl.load(row + place % length) ^ tl.load(words + place // length)
+    return bits.to(tl.float32, bitcast=True) - 1.0
+
+
+@triton.jit
+def _number(scaled, step, noise, largest,
+            BITS: tl.constexpr, EXPONENT: tl.constexpr, LEAST: tl.constexpr, NOISE: tl.constexpr):  # fmt: skip
+    """The bits of each value over its scale, and what arrives of it."""
+    if NOISE:
+        if EXPONENT > 0:
+            unit = _least_exponent(scaled, LEAST) - ((BITS - 1 - EXPONENT) << 23)
+            each = ((254 << 23) - unit).to(tl.float32, bitcast=True)
+            scaled = tl.floor(scaled * each + noise) * unit.to(tl.float32, bitcast=True)
+        else:
+            scaled = tl.floor(scaled + noise)
+    if EXPONENT == 0:
         arriving = _nearest(scaled)
         byte = tl.where(tl.abs(arriving) < 1024.0, arriving, 0.0).to(tl.int32)
-    return byte, arriving * scale
+    else:
+        byte, arriving = _to_number(scaled, largest, BITS, EXPONENT, LEAST)
+    return byte, arriving * step
 
 
 @triton.jit
-def _quantise(values, message, numel, chunks, largest,
-              CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, FORM: tl.constexpr):  # fmt: skip
-    BYTES: tl.constexpr = 4 + (CHUNK // 2 if FORM == "int4" else CHUNK)
+def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, distance, codes_distance, largest,
+              draws_length, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
+              EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
+              WHOLE: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, HALF)[None, :]
-    there = (row < chunks) & (pair < CHUNK // 2)
+    sound = row < chunks * parts
+    there = sound & (pair < CHUNK // 2)
     place = row * CHUNK + 2 * pair
     even = tl.load(values + place, mask=there & (place < numel), other=0.0)
     odd = tl.load(values + place + 1, mask=there & (place + 1 < numel), other=0.0)
     # As whole numbers, of which a NaN is the largest.
     high = tl.maximum(even.to(tl.int32, bitcast=True) & 0x7FFFFFFF, odd.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
-    scale = tl.max(high, 1)[:, None].to(tl.float32, bitcast=True)
-    scale = tl.div_rn(scale, tl.zeros_like(scale) + largest)
-    scale = tl.where(scale < 1.1754943508222875e-38, 0.0, scale)
-    bits = scale.to(tl.int32, bitcast=True)
-    for byte in tl.static_range(4):
-        tl.store(message + row * BYTES + byte, ((bits >> (8 * byte)) & 255).to(tl.uint8), mask=row < chunks)
-    first, arrived = _number(even, scale, FORM)
-    second, arrived_odd = _number(odd, scale, FORM)
-    if FORM == "int4":
-        tl.store(message + row * BYTES + 4 + pair, ((first & 15) | (second << 4)).to(tl.uint8), mask=there)
+    high = tl.max(high, 1)[:, None]
+    limit = tl.zeros([ROWS, 1], tl.float32) + largest
+    part = row // chunks
+    begin = message + part * distance + WHOLE
+    within = row % chunks
+    if SCALE == "fp32":
+        step = _sound(tl.div_rn(high.to(tl.float32, bitcast=True), limit))
+        bits = step.to(tl.int32, bitcast=True)
+        for byte in tl.static_range(4):
+            tl.store(begin + within * 4 + byte, ((bits >> (8 * byte)) & 255).to(tl.uint8), mask=sound)
+    elif SCALE == "e8m0":
+        bits = tl.where(high >= 0x7F800000, 255, tl.maximum((high >> 23) - MOST, 0))
+        step = _power(bits)
+        tl.store(begin + within, bits.to(tl.uint8), mask=sound)
     else:
-        tl.store(message + row * BYTES + 4 + 2 * pair, first.to(tl.uint8), mask=there)
-        tl.store(message + row * BYTES + 5 + 2 * pair, second.to(tl.uint8), mask=there)
-    left, left_odd = even - arrived, odd - arrived_odd
-    infinity = float("inf")
-    tl.store(values + place, tl.where(tl.abs(left) < infinity, left, 0.0), mask=there & (place < numel))
-    tl.store(values + place + 1, tl.where(tl.abs(left_odd) < infinity, left_odd, 0.0), mask=there & (place + 1 < numel))
+        top = tl.load(tops + part, mask=sound, other=0.0)
+        relative = tl.div_rn(tl.div_rn(high.to(tl.float32, bitcast=True), limit), tl.where(top == 0, 1.0, top))
+        relative = tl.where(
+            relative < 448.0, tl.maximum(relative, 0.015625), tl.where(relative >= 448.0, 448.0, relative)
+        )
+        bits, narrow = _to_number(relative, 448.0, 8, 4, -6)
+        step = narrow * top
+        tl.store(begin + within, bits.to(tl.uint8), mask=sound)
+    if SCALE == "e8m0":
+        factor = _power(254 - bits)
+        even_scaled, odd_scaled = even * factor, odd * factor
+    else:
+        divisor = tl.where(step == 0, 1.0, step)
+        even_scaled, odd_scaled = tl.div_rn(even, divisor), tl.div_rn(odd, divisor)
+    if SCALE != "fp32":
+        even_scaled = tl.where(even_scaled > largest, largest, tl.where(even_scaled < -largest, -largest, even_scaled))
+        odd_scaled = tl.where(odd_scaled > largest, largest, tl.where(odd_scaled < -largest, -largest, odd_scaled))
+    noise, noise_odd = even, odd
+    if NOISE:
+        noise = _draws(draws, words, tl.where(there, place, 0), draws_length)
+        noise_odd = _draws(draws, words, tl.where(there, place + 1, 0), draws_length)
+    first, arrived = _number(even_scaled, step, noise, largest, BITS, EXPONENT, LEAST, NOISE)
+    second, arrived_odd = _number(odd_scaled, step, noise_odd, largest, BITS, EXPONENT, LEAST, NOISE)
+    codes += part * codes_distance
+    if BITS == 4:
+        tl.store(codes + within * (CHUNK // 2) + pair, ((first & 15) | (second << 4)).to(tl.uint8), mask=there)
+    else:
+        tl.store(codes + within * CHUNK + 2 * pair, first.to(tl.uint8), mask=there)
+        tl.store(codes + within * CHUNK + 2 * pair + 1, second.to(tl.uint8), mask=there)
+    if KEEP:
+        left, left_odd = even - arrived, odd - arrived_odd
+        infinity = float("inf")
+        tl.store(values + place, tl.where(tl.abs(left) < infinity, left, 0.0), mask=there & (place < numel))
+        tl.store(values + place + 1, tl.where(tl.abs(left_odd) < infinity, left_odd, 0.0),
+                 mask=there & (place + 1 < numel))  # fmt: skip
 
 
 @triton.jit
-def _signed(byte, FORM: tl.constexpr):
-    """The number of a byte, fp32."""
-    if FORM == "fp8":
-        return _from_fp8(byte)
-    return ((byte << 24) >> 24).to(tl.float32)
+def _bits_of_scale(begin, sound):
+    """The four bytes there, which may lie anyhow, as fp32."""
+    bits = tl.zeros_like(sound).to(tl.int32)
+    for byte in tl.static_range(4):
+        bits |= tl.load(begin + byte, mask=sound, other=0).to(tl.int32) << (8 * byte)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _restore(messages, out, numel, chunks, distance, added, size,
-             CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, FORM: tl.constexpr,
-             BYTES: tl.constexpr):  # fmt: skip
+def _restore(messages, codes, out, numel, chunks, distance, codes_distance, added, size, largest,
+             CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
+             EXPONENT: tl.constexpr, LEAST: tl.constexpr, SCALE: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, HALF)[None, :]
     place = row * CHUNK + 2 * pair
+    sound = row * CHUNK < numel
     there = (pair < CHUNK // 2) & (place < numel)
-    begin = row // chunks * distance + row % chunks * BYTES
+    begin = messages + row // chunks * distance
+    numbers = codes + row // chunks * codes_distance
+    within = row % chunks
     even = tl.zeros([ROWS, HALF], tl.float32)
     odd = tl.zeros([ROWS, HALF], tl.float32)
     for _ in range(added):
-        bits = tl.zeros([ROWS, 1], tl.int32)
-        for byte in tl.static_range(4):
-            bits |= tl.load(messages + begin + byte, mask=row * CHUNK < numel, other=0).to(tl.int32) << (8 * byte)
-        scale = bits.to(tl.float32, bitcast=True)
-        if FORM == "int4":
-            both = tl.load(messages + begin + 4 + pair, mask=there, other=0).to(tl.int32)
-            even += ((both << 28) >> 28).to(tl.float32) * scale
-            odd += ((both << 24) >> 28).to(tl.float32) * scale
+        if SCALE == "fp32":
+            step = _bits_of_scale(begin + within * 4, sound)
         else:
-            first = tl.load(messages + begin + 4 + 2 * pair, mask=there, other=0).to(tl.int32)
-            second = tl.load(messages + begin + 5 + 2 * pair, mask=there, other=0).to(tl.int32)
-            even += _signed(first, FORM) * scale
-            odd += _signed(second, FORM) * scale
+            byte = tl.load(begin + WHOLE + within, mask=sound, other=0).to(tl.int32)
+            step = _power(byte) if SCALE == "e8m0" else _from_e4m3(byte) * _bits_of_scale(begin, sound)
+        if BITS == 4:
+            both = tl.load(numbers + within * (CHUNK // 2) + pair, mask=there, other=0).to(tl.int32)
+            first = both & 15
+            second = both >> 4
+        else:
+            first = tl.load(numbers + within * CHUNK + 2 * pair, mask=there, other=0).to(tl.int32)
+            second = tl.load(numbers + within * CHUNK + 2 * pair + 1, mask=there, other=0).to(tl.int32)
+        even += _from_number(first, largest, BITS, EXPONENT, LEAST) * step
+        odd += _from_number(second, largest, BITS, EXPONENT, LEAST) * step
         begin += distance
+        numbers += codes_distance
     divisor = tl.zeros_like(even) + size
     tl.store(out + place, tl.div_rn(even, divisor), mask=there)
     tl.store(out + place + 1, tl.div_rn(odd, divisor), mask=there & (place + 1 < numel))

@@ -60,7 +60,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Its code, compress.py, and section 4 of its paper.
     "chunk_topk": {"chunk": 4096, "k": 64, "beta": 0.95},
     # LoCo's error feedback with ZeRO++'s int4; DeepSpeed's quantiser has groups of 256 and more.
-    "quantised_sum": {"form": "int4", "chunk": 256, "group": 0, "feedback": True},
+    "quantised_sum": {"form": "int4", "chunk": 256, "group": 0, "feedback": True, "rounding": "nearest", "rotate": 0},
     # Its code, demo.py.
     "demo": {"chunk": 64, "k": 32, "beta": 0.999},
     # Its code: mu, and the betas of the vectors' Lion; the rank is its README's for 3 billion parameters.

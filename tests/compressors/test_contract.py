@@ -51,7 +51,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 # Further forms of a method, which must hold to the same contract.
 FORMS: dict[str, list[dict[str, Any]]] = {
     "chunk_topk": [{"beta": 1.0, "chunk": 16, "k": 2}],
-    "quantised_sum": [{"form": "int8", "chunk": 8}, {"form": "fp8", "group": 2}],
+    "quantised_sum": [
+        {"form": "int8", "chunk": 8},
+        {"form": "fp8", "group": 2},
+        {"form": "mxfp6", "rotate": 4},
+        {"form": "nvfp4", "group": 2, "within": "bf16"},
+        {"form": "bf16", "feedback": False, "rounding": "stochastic"},
+    ],
     "int8": [{"sum_bits": 16, "rounding": "nearest", "chunk": 7}, {"feedback": False}],
     "onebit": [{"values_per": "layer"}],
     "qsgd": [{"bits": 2, "norm": "l2", "chunk": 7}, {"bits": 8}],

@@ -4,7 +4,7 @@ Triton's interpreter runs what its compiler refuses. Launches are of vectors on 
 """
 
 import os
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import patch
 
 os.environ.pop("TRITON_INTERPRET", None)
@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Run
-from wirebench.compressors.bits.narrow import Form
+from wirebench.compressors.bits.narrow import FORMATS
 from wirebench.compressors.common.lion import Lion
 from wirebench.compressors.kernels import (
     bases,
@@ -78,10 +78,11 @@ def main() -> None:
         fields.encode_signs(x, groups, words[0], pair=pair, zeros_are_negative=True, width=1, base=0)
         fields.decode_signs(words, groups, scales, low, x)
     fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
-    for form in get_args(Form):
-        message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
-        narrow.quantise(x, 100, form, message[0])
-        narrow.restore(message, 100, form, x, 2, 3)
+    message = torch.zeros(2, 50_000, dtype=torch.uint8)
+    for own in FORMATS.values():
+        for noise in (None, row):
+            narrow.quantise(x, 100, own, message, 50, message, x, noise is None, noise)
+        narrow.restore(message, message, 100, own, x, 2, 3)
     for nesterov in (False, True):
         momentum.accumulate(x, x, x, 0.9, nesterov)
     selection.largest(x, 100)

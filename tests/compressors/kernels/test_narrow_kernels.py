@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wirebench.compressors import kernels
-from wirebench.compressors.bits.narrow import added, message_bytes, quantised, restored
+from wirebench.compressors.bits.narrow import FORMATS, added, chunk_of, message_bytes, quantised, restored
 
 pytest.importorskip("triton")
 from wirebench.compressors.kernels import narrow as narrow_module
@@ -20,27 +20,39 @@ def device(request, monkeypatch) -> torch.device:
     return torch.device(request.param)
 
 
-@pytest.mark.parametrize("form", ["int4", "int8", "fp8"])
-@pytest.mark.parametrize(("chunk", "numel", "whole"), [(4, 1, 8), (16, 160, 160), (20, 91, 120), (64, 64, 128)])
-def test_messages_and_errors_equal_their_twins(form, chunk, numel, whole, device, monkeypatch):
-    """To the bit, there and back; also of zeros, of tiny and of huge chunks, and of what is not finite."""
-    x = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).to(device)
+def loud(numel: int, chunk: int, device: torch.device) -> torch.Tensor:
+    """Numbers with chunks of zeros, of tiny and of huge ones, and of what is not finite."""
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
     for begin, factor in ((0, 1.0), (chunk, 0.0), (2 * chunk, 1e-37), (3 * chunk, 1e30), (4 * chunk, float("inf"))):
         x[begin : begin + chunk] *= factor
+    return x.to(device)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize(("chunk", "numel", "whole"), [(4, 1, 8), (16, 160, 160), (20, 91, 120), (64, 64, 128)])
+def test_messages_and_errors_equal_their_twins(form, rounding, chunk, numel, whole, device, monkeypatch):
+    """To the bit, there and back, in one part and in two."""
+    chunk = chunk_of(form, chunk)
+    whole = -(-whole // (2 * chunk)) * 2 * chunk
+    x = loud(numel, chunk, device)
     found = []
     for usable in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda x, usable=usable: usable)
-        left = x.clone()
-        message = quantised(left, chunk, form, whole)
-        other = quantised(torch.ones_like(x), chunk, form, whole)
-        assert message.numel() == message_bytes(whole, chunk, form)
-        total = added([message, other, message], chunk, form)
-        back = restored([message, other], chunk, form, torch.empty(2 * whole - 3, device=device), 3)
-        # Twins write a NaN's bytes as they come.
-        sound = message.view(-1, message_bytes(chunk, chunk, form)).clone()
-        sound[sound[:, :4].contiguous().view(torch.float32).isfinite().logical_not().flatten()] = 0
-        found.append((sound, left, total, back))
-    assert found[0][0].equal(found[1][0])
-    assert found[0][1].equal(found[1][1])
-    for twin, mine in zip(found[0][2:], found[1][2:], strict=True):
-        torch.testing.assert_close(mine, twin, rtol=1e-6, atol=0, equal_nan=True)
+        for parts in (1, 2):
+            rng = torch.Generator(device).manual_seed(7) if rounding == "stochastic" else None
+            left = x.clone()
+            message = quantised(left, chunk, form, whole, parts, generator=rng)
+            assert message.numel() == parts * message_bytes(whole // parts, chunk, form)
+            other = quantised(torch.ones_like(x), chunk, form, whole // parts * parts, parts)
+            messages = [*message.chunk(parts), *other.chunk(parts)]
+            total = added(messages, chunk, form)
+            back = restored(messages, chunk, form, torch.empty(2 * whole - 3, device=device), 3)
+            # What a NaN's bits are is not said.
+            sound = restored(message.chunk(parts), chunk, form, torch.empty(whole, device=device)).isfinite().all()
+            found.append((message if sound else message[:0], left, total, back))
+    for twin, mine in zip(found[:2], found[2:], strict=True):
+        assert twin[0].equal(mine[0])
+        assert twin[1].equal(mine[1])
+        for each, other in zip(twin[2:], mine[2:], strict=True):
+            torch.testing.assert_close(other, each, rtol=1e-6, atol=0, equal_nan=True)
