@@ -96,14 +96,13 @@ class QuantisedSum(Method):
             )
         elif group:
             self.unshared = "shares of groups lie on other ranks; build it with group=0"
+        elif rotate:
+            self.unshared = "a rotated share means nothing alone; build it with rotate=0"
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route for each stage, then one gather."""
         stages = self._stages(world.rank, world.size)
-        rng = None
-        if self.rounding == "stochastic":
-            key = ("quantised_sum", world.seed, world.rank, world.step, bucket.start)
-            rng = generator(*key, device=bucket.grad.device)
+        rng = self._draws(world, bucket.start, bucket.grad.device)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
             numel = self._padded(waiting.numel(), world.size)
@@ -138,15 +137,16 @@ class QuantisedSum(Method):
 
     def share(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """One route: what `exchange` does before its gather, with each share padded to a multiple of `chunk`."""
-        numel = whole.numel() // world.size
+        numel, chunk = whole.numel() // world.size, chunk_of(self.form, self.chunk)
         with phase("encode"):
-            padded = whole.new_zeros((world.size, -(-numel // self.chunk) * self.chunk), dtype=torch.float32)
+            padded = whole.new_zeros((world.size, -(-numel // max(chunk, 4)) * max(chunk, 4)), dtype=torch.float32)
             padded[:, :numel] = whole.view(world.size, numel)
-            message = quantised(padded.view(-1), self.chunk, self.form, padded.numel())
-        parts = list(message.chunk(world.size))
-        answers = yield Route(parts, values=self._values(message))
+            message = quantised(
+                padded.view(-1), chunk, self.form, padded.numel(), world.size, False, self._draws(world, 0, whole.device)
+            )
+        answers = yield Route(list(message.chunk(world.size)), values=value_bytes(padded.numel(), self.form))
         with phase("decode"):
-            return added(answers, self.chunk, self.form)[:numel]
+            return added(answers, chunk, self.form)[:numel]
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The gradient, once for each stage less what later stages leave out, and a share of it."""
@@ -155,6 +155,12 @@ class QuantisedSum(Method):
             left //= len(members)
             sent += len(members) * message_bytes(left, chunk_of(form, self.chunk), form)
         return sent + message_bytes(left, chunk_of(self.form, self.chunk), self.form)
+
+    def _draws(self, world: ExchangeContext, start: int, device: torch.device) -> torch.Generator | None:
+        """What rounding at random draws from, in an exchange of the bucket that begins at `start`."""
+        if self.rounding == "nearest":
+            return None
+        return generator("quantised_sum", world.seed, world.rank, world.step, start, device=device)
 
     def _padded(self, numel: int, size: int) -> int:
         unit = size * lcm(4, *(chunk_of(form, self.chunk) for form in (self.form, self.within)))

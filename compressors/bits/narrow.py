@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from wirebench.compressors import kernels
-from wirebench.compressors.bits.noise import drawn
+from wirebench.compressors.bits.noise import as_float, drawn
 
 Form = Literal[
     "fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "int4",
@@ -295,7 +295,7 @@ def _noise(draws: tuple[Tensor, Tensor], begin: int, count: int) -> Tensor:
     row, words = draws
     first = begin // row.numel()
     some = words[0, first : -(-(begin + count) // row.numel())]
-    noise = (row ^ some[:, None]).view(torch.float32).view(-1)[begin - first * row.numel() :][:count]
+    noise = (row ^ some[:, None] | as_float(0)).view(torch.float32).view(-1)[begin - first * row.numel() :][:count]
     return noise - 1
 
 

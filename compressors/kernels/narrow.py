@@ -134,7 +134,7 @@ def _from_e4m3(byte):
 @triton.jit
 def _draws(row, words, place, length):
     """Numbers in [0, 1) for the elements at `place`."""
-    bits = tl.load(row + place % length) ^ tl.load(words + place // length)
+    bits = (tl.load(row + place % length) ^ tl.load(words + place // length)) | 0x3F800000  # from 1 to 2
     return bits.to(tl.float32, bitcast=True) - 1.0
 
 
