@@ -54,8 +54,8 @@ class Unit:
         self.replicated = getattr(info, "replicate_mesh_dim", None) is not None
         self.group: dist.ProcessGroup = _of(info, "shard_process_group")
         self.device: torch.device = _of(group, "device")
-        self._before = {name: _of(group, name) for name in OURS if hasattr(group, name) or name != OURS[-1]}
-        factor: float | None = self._before["gradient_divide_factor"]
+        self._before = {name: getattr(group, name) for name in OURS if hasattr(group, name)}
+        factor: float | None = _of(group, "gradient_divide_factor")
         self.divisor = float(self.shards) if factor is None else factor
 
     @property
@@ -201,6 +201,11 @@ def _group_of(name: str, module: FSDPModule) -> Any:
         raise UserError(
             f"model: {name or 'its own part'} has {len(groups)} groups of parameters, since shard_placement_fn gives "
             "them several meshes, and FSDP takes a hook for one; shard it over one mesh"
+        )
+    if groups and getattr(getattr(groups[0], "mesh_info", None), "shard_mesh_dim", 0) is None:
+        raise UserError(
+            f"model: {name or 'its own part'} is wrapped by replicate(), which sums over all ranks itself; take "
+            'fully_shard(module, mesh=mesh["shard"]), with one rank in that dimension for whole parameters'
         )
     return groups[0] if groups else None
 
