@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -173,29 +174,31 @@ class Checkpointed(nn.Module):
 
 
 def wrong_uses_are_one_line() -> None:
-    none, replicate = compressors.build("none"), job.MESH["replicate"]
+    none, between = compressors.build("none"), job.MESH["replicate"]
     wrap = wirebench.compress_replicas
-    says("call fully_shard(module", lambda: wrap(Net(), none, replicate))
+    says("call fully_shard(module", lambda: wrap(Net(), none, between))
     says('over the other one alone: fully_shard(module, mesh=mesh["shard"])',
-         lambda: wrap(sharded(mesh=job.MESH), none, replicate))  # fmt: skip
+         lambda: wrap(sharded(mesh=job.MESH), none, between))  # fmt: skip
+    wrapped: Any = replicate(Net(), mesh=job.MESH["replicate"])
+    says("is wrapped by replicate()", lambda: wrap(wrapped, none, between))
     says("this mesh has replicate, shard", lambda: wrap(sharded(), none, job.MESH))
     wrong: Any = 3
     named: Any = "none"
     says("not a int", lambda: wrap(sharded(), none, wrong))
-    says("must be a torch.nn.Module", lambda: wrap(wrong, none, replicate))
-    says("pass an object", lambda: wrap(sharded(), named, replicate))
+    says("must be a torch.nn.Module", lambda: wrap(wrong, none, between))
+    says("pass an object", lambda: wrap(sharded(), named, between))
     for name in compressors.available():
         compressor = compressors.build(name)
         if compressor.makes_update:
-            says("returns updates", lambda: wrap(sharded(), compressor, replicate))  # noqa: B023
+            says("returns updates", lambda: wrap(sharded(), compressor, between))  # noqa: B023
         elif compressor.whole_model:
-            says("call fully_shard for the whole model alone", lambda: wrap(sharded(), compressor, replicate))  # noqa: B023
+            says("call fully_shard for the whole model alone", lambda: wrap(sharded(), compressor, between))  # noqa: B023
     partly = Net()
     fully_shard(partly.blocks[0], mesh=job.MESH["shard"])
-    says("is in no module of fully_shard", lambda: wrap(partly, none, replicate))
+    says("is in no module of fully_shard", lambda: wrap(partly, none, between))
     model, replicas = pods()
     says("no step is done yet", replicas.report)
-    says("has an all-reduce hook already", lambda: wrap(model, none, replicate))
+    says("has an all-reduce hook already", lambda: wrap(model, none, between))
     says("needs what compress_replicas.state_dict() returned", lambda: replicas.load_state_dict({}))
     state = {**replicas.state_dict(), "layers": {"head": 3}}
     says("of another model, or of another number of shards", lambda: replicas.load_state_dict(state))
@@ -210,8 +213,13 @@ def wrong_uses_are_one_line() -> None:
     replicas.close()
     replicas.close()
     says("it is closed", lambda: loss_of(model, 0).backward())
+    model, replicas = pods()
+    replicas.close()
+    again = wrap(model, none, between)
+    loss_of(model, 0).backward()
+    again.close()
     doubled = sharded(Net().double())
-    topk = wrap(doubled, compressors.build("topk"), replicate)
+    topk = wrap(doubled, compressors.build("topk"), between)
     says("not of float64", lambda: doubled(batch(0)[0].double()).sum().backward())
     topk.close()
 

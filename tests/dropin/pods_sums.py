@@ -115,6 +115,8 @@ def wrong_uses_are_one_line() -> None:
     says("a residual of the whole gradient", lambda: wrap(sharded(), compressors.build("quantised_sum")))
     grouped = compressors.build("quantised_sum", feedback=False, group=2)
     says("build it with group=0", lambda: wrap(sharded(), grouped))
+    wrapped = compressors.build("quantised_sum", feedback=False, dense_below=8)
+    says("without dense_below", lambda: wrap(sharded(), wrapped))
     says("'topk' cannot sum shards", lambda: wrap(sharded(), compressors.build("topk")))
     says("no module of it is sharded", lambda: wrap(job.Net(), few_bits()))
     model = sharded()

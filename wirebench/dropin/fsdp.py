@@ -71,6 +71,8 @@ def compress_replicas(
         collective = collectives.build(collective or method.collective or "native")
     units = units_of(model)
     _refuse_replicated(units)
+    for unit in units:
+        unit.refuse_hooks()
     _refuse_method(method, len(units))
     group = _refuse_mesh(mesh).get_group()
     engine = attach(units[0].device, timeout_seconds, group)
@@ -161,7 +163,7 @@ class Replicas:
         self._closed = True
         self._unwatch()
         for unit in self._job.units:
-            unit.unhook(_refuse_closed)
+            unit.unhook()
         self._job.close()
 
     def _arrives(self, place: int, shard: Tensor) -> None:
@@ -226,7 +228,3 @@ def _make_alike(engine: Engine, model: nn.Module, units: list[Unit], parts: Mapp
     agree(engine, NAME, facts)
     mine = [local(each) for each in parameters.values()]
     engine.communicators[0].broadcast([*mine, *buffers.values()]).wait()
-
-
-def _refuse_closed(_: Tensor) -> None:
-    raise UserError(f"{NAME}: it is closed, and FSDP still calls it; call compress_replicas again to go on")

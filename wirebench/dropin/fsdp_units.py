@@ -18,6 +18,8 @@ from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer, check_alike
 
 Hook = Callable[[Tensor], None]
+OURS = ("gradient_divide_factor", "force_sum_reduction_for_comms", "reduce_scatter_unused_params")
+"""Settings of FSDP that `Unit.hook` changes; the last one came after torch 2.11."""
 
 
 class Unit:
@@ -52,8 +54,9 @@ class Unit:
         self.replicated = getattr(info, "replicate_mesh_dim", None) is not None
         self.group: dist.ProcessGroup = _of(info, "shard_process_group")
         self.device: torch.device = _of(group, "device")
-        self._factor: float | None = _of(group, "gradient_divide_factor")
-        self.divisor = float(self.shards) if self._factor is None else self._factor
+        self._before = {name: getattr(group, name) for name in OURS if hasattr(group, name)}
+        factor: float | None = _of(group, "gradient_divide_factor")
+        self.divisor = float(self.shards) if factor is None else factor
 
     @property
     def label(self) -> str:
@@ -70,26 +73,29 @@ class Unit:
         """The part of the hook's tensor from the first layer to the last: without the last one's padding."""
         return slice(0, self.layers[-1].stop - self.start)
 
-    def hook(self, call: Hook) -> None:
-        """Let FSDP call this with each reduce-scattered shard, whose sum is not divided."""
-        if _of(self._group, "_all_reduce_hook") is not None:
+    def refuse_hooks(self) -> None:
+        """UserError where others hook the gradients, or want them before they are averages."""
+        if _of(self._group, "_all_reduce_hook") not in (None, refuse_closed):
             raise UserError(f"compress_replicas: {self.label} has an all-reduce hook already; one is enough")
         if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in self.parameters):
             raise UserError(
                 f"compress_replicas: {self.label} has hooks that read gradients during the backward pass, before they "
                 "are averaged; step the optimizer after backward()"
             )
+
+    def hook(self, call: Hook) -> None:
+        """Let FSDP call this with each reduce-scattered shard, whose sum is not divided."""
         self.module.set_all_reduce_hook(call)
         self.module.set_force_sum_reduction_for_comms(True)
         self.module.set_gradient_divide_factor(1.0)
         if hasattr(self.module, "set_reduce_scatter_unused_params"):
             self.module.set_reduce_scatter_unused_params(True)
 
-    def unhook(self, call: Hook | None) -> None:
-        """Put another hook in its place, and let FSDP divide again."""
-        self._group._all_reduce_hook = call
-        self._group.gradient_divide_factor = self._factor
-        self.module.set_force_sum_reduction_for_comms(False)
+    def unhook(self) -> None:
+        """Refuse a later backward pass, whose gradients nothing averages over replicas; all else is as before."""
+        self._group._all_reduce_hook = refuse_closed
+        for name, value in self._before.items():
+            setattr(self._group, name, value)
 
     def sum_by(self, comm: Any) -> Any:
         """Let FSDP sum this module's gradients by another reduce-scatter; returns the one before."""
@@ -159,6 +165,11 @@ def units_of(model: nn.Module) -> list[Unit]:
     return units
 
 
+def refuse_closed(_: Tensor) -> None:
+    """The hook of a module whose exchange between replicas is closed."""
+    raise UserError("compress_replicas: it is closed, and FSDP still calls it; call compress_replicas again to go on")
+
+
 def backward_runs(units: Sequence[Unit]) -> bool:
     """Whether FSDP has still to end a backward pass: the one that ended was nested in it, as of checkpointing."""
     contexts = [getattr(_state_of(unit.module), "_state_ctx", None) for unit in units]
@@ -190,6 +201,11 @@ def _group_of(name: str, module: FSDPModule) -> Any:
         raise UserError(
             f"model: {name or 'its own part'} has {len(groups)} groups of parameters, since shard_placement_fn gives "
             "them several meshes, and FSDP takes a hook for one; shard it over one mesh"
+        )
+    if groups and getattr(getattr(groups[0], "mesh_info", None), "shard_mesh_dim", 0) is None:
+        raise UserError(
+            f"model: {name or 'its own part'} is wrapped by replicate(), which sums over all ranks itself; take "
+            'fully_shard(module, mesh=mesh["shard"]), with one rank in that dimension for whole parameters'
         )
     return groups[0] if groups else None
 

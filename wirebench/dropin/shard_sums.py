@@ -42,6 +42,8 @@ def compress_shards(model: nn.Module, compressor: Compressor, *, timeout_seconds
     method = conformance.method_of(compressor)
     if method.unshared:
         raise UserError(f"{NAME}: {conformance.name_of(method)!r} cannot sum shards: {method.unshared}")
+    if isinstance(method.inner, Method):
+        raise UserError(f"{NAME}: build the compressor without dense_below, warmup or clip: FSDP does not show layers")
     units = units_of(model)
     engine = attach(units[0].device, timeout_seconds, units[0].group)
     agree(engine, NAME, parts_of(None, 0, 0, compressor=compressor))

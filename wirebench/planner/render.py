@@ -20,6 +20,7 @@ from wirebench.planner.accuracy import (
 from wirebench.planner.answer import Judge, Line
 from wirebench.planner.candidate import Candidate, Speedup
 from wirebench.planner.compositions import DENSE
+from wirebench.planner.ddp_caps import better_merge, caps_of
 from wirebench.planner.networks import WIDTH, rate
 from wirebench.planner.ranges import Errors
 from wirebench.planner.timing import NOTHING, TimedExchange
@@ -181,6 +182,7 @@ def _entry(each: Candidate, ranking: Ranking) -> dict[str, Any]:
         "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
         "standing": judge.standing(each).name.lower(),
         "not_recommended": judge.reason(each), "accuracy": _accuracy(each, ranking),
+        "ddp_bucket_cap_mb_list": caps_of(each) or None,
     }  # fmt: skip
 
 
@@ -239,6 +241,7 @@ def show(
     marked = any(ranking.cell(each).endswith(ELSEWHERE) for each in shown)
     notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + ranking.timed.said + [REPLACED] * setting.on_gpu
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
+    notes += better_merge(ranking.found, ranking.judge.plain)
     files = [f"{path}: written" for path in written]
     width = max(len(line.name) for line in ranking.lines)
     answers = [f"{line.name:<{width}}  {words_of(line, ranking, setting)}" for line in ranking.lines]
