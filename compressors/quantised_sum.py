@@ -135,7 +135,7 @@ class QuantisedSum(Method):
                 total.copy_(self._turned(total, world.seed, back=True))
             return total
 
-    def share(self, whole: Tensor, world: ExchangeContext) -> Exchange:
+    def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """One route: what `exchange` does before its gather, with each share padded to a multiple of `chunk`."""
         numel, chunk = whole.numel() // world.size, chunk_of(self.form, self.chunk)
         with phase("encode"):

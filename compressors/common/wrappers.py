@@ -40,9 +40,9 @@ class Wrapper(Method):
         """The inner method's bytes, after a warm-up: that is in most of the run."""
         return self.inner.wire_bytes(numel, size)
 
-    def share(self, whole: Tensor, world: ExchangeContext) -> Exchange:
+    def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """See Method.share."""
-        return self.inner.share(whole, world)
+        return self.inner.scatter(whole, world)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The inner method's state; the wrapper has none."""

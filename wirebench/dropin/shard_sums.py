@@ -79,7 +79,7 @@ class ShardSums:
         """Write this rank's share of the sum, or of the average, over the group's ranks to `output_tensor`."""
         divisor = _divisor(op, self.engine.size)
         world = ExchangeContext(self.engine.ranks[0], self.engine.size, self._calls)
-        (total,) = run([advance(self.compressor.share(input_tensor, world), self._server.serve)])
+        (total,) = run([advance(self.compressor.scatter(input_tensor, world), self._server.serve)])
         output_tensor.copy_(total.div_(divisor))
         self._calls += 1
         self._sent += sum(request.wire_bytes for request in self._server.take_log())

@@ -70,7 +70,7 @@ class Method(Compressor):
     bounded_by     the option to change when the residual grows without bound, and its new value where that is not
                    plain: a warning quotes it; "" for a method without a residual
     fades          the residual decays by itself, so it is bounded and not watched
-    unshared       why it cannot be a reduce-scatter (`share`); "" for a method that can
+    unshared       why it cannot be a reduce-scatter (`scatter`); "" for a method that can
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
@@ -125,7 +125,7 @@ class Method(Compressor):
         self.shared, self.own = _under(SHARED, state), _under(OWN, state)
         self.memory.load_state_dict(_memory(state))
 
-    def share(self, whole: Tensor, world: ExchangeContext) -> Exchange:
+    def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """A reduce-scatter: `whole`, (size * n,), is cut into a share for each rank; this rank's of the sum, fp32 (n,).
 
         It keeps nothing for later steps. Of a method with an `unshared` reason it is not called.
