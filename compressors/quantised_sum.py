@@ -141,9 +141,8 @@ class QuantisedSum(Method):
         with phase("encode"):
             padded = whole.new_zeros((world.size, -(-numel // max(chunk, 4)) * max(chunk, 4)), dtype=torch.float32)
             padded[:, :numel] = whole.view(world.size, numel)
-            message = quantised(
-                padded.view(-1), chunk, self.form, padded.numel(), world.size, False, self._draws(world, 0, whole.device)
-            )
+            rng = self._draws(world, 0, whole.device)
+            message = quantised(padded.view(-1), chunk, self.form, padded.numel(), world.size, False, rng)
         answers = yield Route(list(message.chunk(world.size)), values=value_bytes(padded.numel(), self.form))
         with phase("decode"):
             return added(answers, chunk, self.form)[:numel]

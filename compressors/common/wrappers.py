@@ -41,7 +41,7 @@ class Wrapper(Method):
         return self.inner.wire_bytes(numel, size)
 
     def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
-        """See Method.share."""
+        """See Method.scatter."""
         return self.inner.scatter(whole, world)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -200,7 +200,7 @@ def test_with_feedback_nothing_is_lost(form: Any, options: dict[str, Any]) -> No
         assert all(torch.equal(result, results[0]) for result in results)
         applied += 4 * results[0].double()
         total += torch.stack(given).double().sum(0)
-    held = sum(method.memory.state_dict()["residual"].double() for method in methods)  # type: ignore[union-attr]
+    held = sum(method.memory.state_dict()["residual"].double() for method in methods)
     assert torch.allclose(applied + held, total, atol=1e-4)
 
 
