@@ -181,13 +181,31 @@ def _alone(keys, row, column, inside, shifts, columns, blocks, shift, inverse, m
     return place, (count * side).to(tl.int32), right
 
 
+@triton.jit
+def _taken(keys, row, column, inside, shifts, signs, place_signs, columns, blocks, shift, inverse, modulus, one,
+           check_bits, numel, size, ROWS: tl.constexpr):  # fmt: skip
+    """As `_alone`, with the place's sign in place of whether: counts are 0 where a cell shows none, or one that a row
+    before shows, too, which then stands for it.
+    """
+    place, count, right = _alone(keys, row, column, inside, shifts, columns, blocks, shift, inverse, modulus, one,
+                                 check_bits, numel, size)  # fmt: skip
+    _cell, sign = cells_of(place, row, right, shifts, signs, place_signs, columns, blocks)
+    for other in tl.static_range(ROWS - 1):
+        earlier = right & (other < row)
+        column, _sign = cells_of(place, other, earlier, shifts, signs, place_signs, columns, blocks)
+        its, _count, shown = _alone(keys, other, column, earlier, shifts, columns, blocks, shift, inverse, modulus, one,
+                                    check_bits, numel, size)  # fmt: skip
+        right = right & ~(shown & (its == place))
+    return place, tl.where(right, count, 0), sign
+
+
 @triton.jit(do_not_specialize=["factor", "shift", "inverse"])
 def _peel(table, keys, shifts, signs, place_signs, arrived, state, taken, heads, nexts, signed, places, each, values,
           out, counts, columns, blocks, most, factor, shift, inverse, modulus, one, check_bits, numel, size,
           ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """A pass has two phases. The first adds what the last pass put into the cells' lists and finds the cells that show
-    one place; the first row that shows a place stands for it. The second takes the places out of the keys and lists
-    their values. An entry of a list is the number of a cell; `places` has those of this pass and of the last one.
+    one place. The second takes the places out of the keys and lists their values. An entry of a list is the number of
+    a cell; `places` has those of this pass and of the last one.
     """
     cells = ROWS * columns
     first, step = tl.program_id(0) * BLOCK, tl.num_programs(0) * BLOCK
@@ -207,19 +225,13 @@ def _peel(table, keys, shifts, signs, place_signs, arrived, state, taken, heads,
             if number == 0:
                 sound = tl.min((tl.abs(total) < float("inf")).to(tl.int32), 0)
                 tl.atomic_max(state, 1 - sound, sem="relaxed")
-            place, count, right = _alone(keys, row, cell - row * columns, inside, shifts, columns, blocks, shift,
-                                         inverse, modulus, one, check_bits, numel, most_now)  # fmt: skip
-            _cell, sign = cells_of(place, row, right, shifts, signs, place_signs, columns, blocks)
-            for other in tl.static_range(ROWS - 1):
-                earlier = right & (other < row)
-                column, _sign = cells_of(place, other, earlier, shifts, signs, place_signs, columns, blocks)
-                its, _count, shown = _alone(keys, other, column, earlier, shifts, columns, blocks, shift, inverse,
-                                            modulus, one, check_bits, numel, size)  # fmt: skip
-                right = right & ~(shown & (its == place))
+            place, count, sign = _taken(keys, row, cell - row * columns, inside, shifts, signs, place_signs, columns,
+                                        blocks, shift, inverse, modulus, one, check_bits, numel, most_now,
+                                        ROWS)  # fmt: skip
             tl.store(mine + cell, place, mask=inside)
-            tl.store(each + cell, tl.where(right, count, 0), mask=inside)
+            tl.store(each + cell, count, mask=inside)
             tl.store(values + cell, total * sign, mask=inside)
-            tl.atomic_add(taken + number, tl.sum(right.to(tl.int32), 0), sem="relaxed")
+            tl.atomic_add(taken + number, tl.sum((count != 0).to(tl.int32), 0), sem="relaxed")
         meet(arrived, 2 * number + 1)
         for start in range(first, cells, step):
             cell = start + tl.arange(0, BLOCK)
