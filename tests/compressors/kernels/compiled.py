@@ -21,6 +21,7 @@ from wirebench.compressors.kernels import (
     chunks,
     entries,
     fields,
+    frequencies,
     momentum,
     narrow,
     region_messages,
@@ -93,14 +94,12 @@ def main() -> None:
             with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
                 region_messages.Above(x, [0, 5_000, 10_000], thresholds).messages(0, dtype, x)
     region_messages.keep_rest_of(x, places, x, [torch.zeros(80, dtype=torch.uint8)] * 2, [0, 50], torch.float32)
-    chunks.choose(x, places[1:], places[1:], places, 4096, 64, torch.bfloat16)
+    blocks, cosines = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(65, 64, 64)
     for dtype in (torch.float32, torch.bfloat16):
-        message = chunk_messages.with_values(x, places, places, dtype)
-        chunk_messages.decode_values(x, [message] * 2, places[1:], places[1:], places, 64, 4096, dtype)
+        message = frequencies.send(x, x, 0.9, blocks, places, 64, cosines, dtype)
+        frequencies.receive(x, [message] * 2, blocks, places, 64, 32, cosines, dtype)
     message = chunk_messages.with_codes(x, places, places[1:], places, places, places, places, 64, 6.0)
     chunk_messages.decode_codes(x, [message] * 2, places[1:], places[1:], places, places, 10, 64, 4096)
-    for mode in ("forward", "write", "subtract", "signs"):
-        chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
     table = thin.Table(*(torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)))
     for added in (None, x):
         thin.to_left(x, x, x, table, added)

@@ -136,5 +136,8 @@ def _third(
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
             patched.setattr(randomk, "draw", drawn)
-            answer_all([_Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved))])
+            counted_exchange: Any = _Counted(
+                method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved)
+            )
+            answer_all([counted_exchange])
     return seen, moved

@@ -23,7 +23,6 @@ ROWS = [
 OPTIONS = {"threshold": {"threshold": 3.0}, "oktopk": {"density": 0.001}}
 """Few entries are chosen, whose own traffic is left out of what a method needs."""
 NEAR = 1.3
-FAR = {"demo"}
 SIDE = 64
 """A layer has so many rows and columns."""
 
@@ -43,4 +42,4 @@ def test_launches_move_the_bytes_that_docs_state(name, least, copies, stated, mo
     found = (two.total() - one.total()) / SIDE**2
     assert copies == least / 8
     assert stated - 1 <= found <= stated, two - one
-    assert found <= NEAR * least or name in FAR
+    assert found <= NEAR * least
