@@ -73,6 +73,22 @@ def main() -> None:
         message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
         narrow.quantise(x, 100, form, message[0])
         narrow.restore(message, 100, form, x, 2, 3)
+    sparse(x)
+    table = thin.Table(*(torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)))
+    for added in (None, x):
+        thin.to_left(x, x, x, table, added)
+        thin.to_right(x, x, x, table, added)
+        thin.orthonormal(x, added, torch.zeros(3, 4, dtype=torch.int64), x)
+        thin.product(x, x, x, table, subtract=added is None)
+    shift = torch.zeros(5, 10, dtype=torch.int64)
+    for agree in (False, True):
+        sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
+        sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
+    print(*sorted(set(compiled)))
+
+
+def sparse(x: torch.Tensor) -> None:
+    """Launches that sparse methods need."""
     for nesterov in (False, True):
         momentum.accumulate(x, x, x, 0.9, nesterov)
     selection.largest(x, 100)
@@ -100,17 +116,6 @@ def main() -> None:
         frequencies.receive(x, [message] * 2, blocks, places, 64, 32, cosines, dtype)
     message = chunk_messages.with_codes(x, places, places[1:], places, places, places, places, 64, 6.0)
     chunk_messages.decode_codes(x, [message] * 2, places[1:], places[1:], places, places, 10, 64, 4096)
-    table = thin.Table(*(torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)))
-    for added in (None, x):
-        thin.to_left(x, x, x, table, added)
-        thin.to_right(x, x, x, table, added)
-        thin.orthonormal(x, added, torch.zeros(3, 4, dtype=torch.int64), x)
-        thin.product(x, x, x, table, subtract=added is None)
-    shift = torch.zeros(5, 10, dtype=torch.int64)
-    for agree in (False, True):
-        sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
-        sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
-    print(*sorted(set(compiled)))
 
 
 if __name__ == "__main__":
