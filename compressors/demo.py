@@ -9,8 +9,8 @@ from torch import Tensor
 
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.packing import bytes12, pack12, unpack12
-from wirebench.compressors.common.feedback import decayed
-from wirebench.compressors.sparse.frequencies import WIDEST, Frequencies, frequencies_of
+from wirebench.compressors.common.lion import signs
+from wirebench.compressors.sparse.frequencies import WIDEST, Frequencies, all_cosines, frequencies_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
@@ -61,17 +61,10 @@ class DeMo(Method):
         """One gather of places and values."""
         blocks, dtype = frequencies_of(bucket, self.chunk, self.k), bucket.wire_dtype or torch.float32
         momentum = self.memory.slice(bucket, VELOCITY)
-        with phase("update"):
-            decayed(momentum, self.beta, bucket.grad)
-        with phase("select"):
-            spectrum = blocks.forward(momentum)
-            within = blocks.choose(spectrum, dtype)
-        with phase("encode"):
-            message = _encoded(spectrum, within, blocks, dtype)
-            blocks.take_away(spectrum, momentum, bucket.grad)
+        message, spectrum = _message(momentum, bucket.grad, self.beta, blocks, dtype)
         messages = yield Gather(message, values=message.numel() - bytes12(blocks.total))
         with phase("decode"):
-            return blocks.signs(_mean(spectrum, messages, blocks, dtype), bucket.grad)
+            return _signs(messages, bucket.grad, blocks, dtype, spectrum)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """12 bits for the place and 4 bytes for the value of each frequency, in whole blocks."""
@@ -83,22 +76,44 @@ class DeMo(Method):
         return self.k / self.chunk**2
 
 
-def _encoded(spectrum: Tensor, within: Tensor, blocks: Frequencies, dtype: torch.dtype) -> Tensor:
-    """The message of the frequencies at these places within their blocks."""
-    if kernels.usable(spectrum):
-        from wirebench.compressors.kernels.chunk_messages import with_values
+def _message(
+    momentum: Tensor, grad: Tensor, beta: float, blocks: Frequencies, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """The message of what is chosen of beta `momentum` + `grad`, which `momentum` becomes without it.
 
-        return with_values(spectrum, blocks.starts, within, dtype)
-    return torch.cat((pack12(within), spectrum[blocks.starts + within].to(dtype).view(torch.uint8)))
+    `grad` is overwritten. And a vector as long as the spectrum, where kernels do not keep it in registers.
+    """
+    if kernels.usable(grad):
+        from wirebench.compressors.kernels.frequencies import send
+
+        with phase("encode"):
+            cosines = all_cosines(grad.device)
+            return send(momentum, grad, beta, blocks.table, blocks.firsts, blocks.total, cosines, dtype), None
+    with phase("update"):
+        momentum.mul_(beta).add_(grad)
+    with phase("select"):
+        spectrum = blocks.forward(momentum)
+        within = blocks.choose(spectrum)
+        places = blocks.starts + within
+    with phase("encode"):
+        values = spectrum[places].to(dtype)
+        spectrum.zero_().index_copy_(0, places, values.float())
+        momentum.sub_(blocks.backward(spectrum, grad))
+        return torch.cat((pack12(within), values.view(torch.uint8))), spectrum
 
 
-def _mean(total: Tensor, messages: list[Tensor], blocks: Frequencies, dtype: torch.dtype) -> Tensor:
-    """Write each frequency's average over the ranks that sent it to `total`, 0 elsewhere; returns it."""
-    if kernels.usable(total):
-        from wirebench.compressors.kernels.chunk_messages import decode_values
+def _signs(
+    messages: list[Tensor], out: Tensor, blocks: Frequencies, dtype: torch.dtype, total: Tensor | None
+) -> Tensor:
+    """Write the signs of the elements whose frequencies are averages over the ranks that sent them to `out`.
 
-        decode_values(total, messages, blocks.table[4], blocks.table[5], blocks.firsts, blocks.most, blocks.size, dtype)
-        return total
+    total  is overwritten, as long as the spectrum; None with kernels
+    """
+    if total is None:
+        from wirebench.compressors.kernels.frequencies import receive
+
+        receive(out, messages, blocks.table, blocks.firsts, blocks.total, blocks.most, all_cosines(out.device), dtype)
+        return out
     count, touched = torch.zeros_like(total.zero_()), []
     for each in messages:
         within, values = _read(each, blocks.total, dtype)
@@ -108,7 +123,7 @@ def _mean(total: Tensor, messages: list[Tensor], blocks: Frequencies, dtype: tor
     # A place that several ranks sent is listed once for each, and is given the same quotient each time.
     anywhere = torch.cat(touched)
     average = total.index_select(0, anywhere).div_(count.index_select(0, anywhere))
-    return total.index_copy_(0, anywhere, average)
+    return signs(blocks.backward(total.index_copy_(0, anywhere, average), out))
 
 
 def _read(message: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

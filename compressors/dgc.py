@@ -19,7 +19,8 @@ class Dgc(SparseGather):
     clip       largest norm of the gradient of P ranks, each of which clips its own to clip / sqrt(P); needs the whole
                model in one bucket; 0: off
     masking    clear the momentum of what was sent
-    selection  how the largest are found (thresholds.py): a strided sample, and exactly among what passes it
+    selection  how the largest are found (thresholds.py): a strided sample, and exactly among what passes it; by kernels
+               exactly among all
     values, indices  how entries are coded (encoding.py)
 
     Memory: residual and momentum, 2 d; 1 d with momentum = 0.

@@ -105,19 +105,7 @@ class OkTopK(OwnSteps, Sparse):
         fast = at_once(residual, code)
         threshold, bounds, given = agreed or _Agreed(0.0, [], [0] * world.size)
         anew = agreed is None or world.step % self.rebalance_every == 0
-        offered = None
-        if fast and not exact and not anew:
-            with phase("select"):
-                offered = self._offer_at_once(bucket, count, bounds)
-        if offered is None:
-            with phase("select"):
-                index = self._offer(bucket, count, exact)
-            if anew:
-                bounds = yield from _common_bounds(index, bucket, world)
-            with phase("encode"):
-                arriving = code.rounded(residual.index_select(0, index))
-                offered = index, arriving, split(index, arriving, regions(bounds, residual.numel()), code)
-        index, arriving, messages = offered
+        index, arriving, messages, bounds = yield from self._offered(bucket, world, count, exact, anew, bounds)
         parts = regions(bounds, residual.numel())
         messages = yield Route(messages, values=index.numel() * code.value_bytes)
         with phase("decode"):
@@ -200,6 +188,28 @@ class OkTopK(OwnSteps, Sparse):
                 threshold = _own_moved(threshold, index.numel(), count)
         self._set_own(bucket, threshold)
         return index
+
+    def _offered(
+        self, bucket: Bucket, world: ExchangeContext, count: int, exact: bool, anew: bool, bounds: list[int]
+    ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[Tensor], list[int]]]:
+        """What this rank offers: places, values as they arrive, a message for each region; and the regions' bounds.
+
+        exact  by an exact threshold
+        anew   in new regions
+        """
+        residual, code = self.feedback.slice(bucket), self.code.of(bucket)
+        if at_once(residual, code) and not exact and not anew:
+            with phase("select"):
+                offered = self._offer_at_once(bucket, count, bounds)
+            if offered is not None:
+                return *offered, bounds
+        with phase("select"):
+            index = self._offer(bucket, count, exact)
+        if anew:
+            bounds = yield from _common_bounds(index, bucket, world)
+        with phase("encode"):
+            arriving = code.rounded(residual.index_select(0, index))
+            return index, arriving, split(index, arriving, regions(bounds, residual.numel()), code), bounds
 
     def _offer_at_once(
         self, bucket: Bucket, count: int, bounds: list[int]

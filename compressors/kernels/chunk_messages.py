@@ -1,4 +1,4 @@
-"""Messages of chosen entries of chunks or blocks: places of 12 bits, with values or with codes of 2 bits."""
+"""Messages of chosen entries of chunks: places of 12 bits and codes of 2 bits."""
 
 from collections.abc import Sequence
 
@@ -9,27 +9,13 @@ from torch import Tensor
 
 from wirebench.compressors.bits.packing import bytes2, bytes12
 from wirebench.compressors.kernels import APART, launching, stacked
-from wirebench.compressors.kernels.entries import KINDS, _stored_bits, _value, _word
+from wirebench.compressors.kernels.entries import _word
 
 QUADS = 256
 """Four entries each, which a program writes."""
 CHUNKS = 1024
 """Chunks of a layer whose sums a program reads at once."""
 BINS = 4
-
-
-@launching
-def with_values(values: Tensor, starts: Tensor, within: Tensor, dtype: torch.dtype) -> Tensor:
-    """The message, uint8, of the entries of `values`, fp32, at `starts + within`, both int64 (total,); one launch.
-
-    The values are in fp32 or bf16, and have arrived: they are in that dtype already.
-    """
-    total, places = within.numel(), bytes12(within.numel())
-    message = torch.empty(places + dtype.itemsize * total, dtype=torch.uint8, device=values.device)
-    _write_values[(triton.cdiv(total, 4 * QUADS),)](
-        values, starts, within, message, total, places, KIND=KINDS[dtype], BYTES=dtype.itemsize, QUADS=QUADS, **APART
-    )
-    return message
 
 
 @launching
@@ -69,23 +55,6 @@ def with_codes(
 
 
 @launching
-def decode_values(
-    out: Tensor, messages: Sequence[Tensor], starts: Tensor, lengths: Tensor, firsts: Tensor, k: int, size: int,
-    dtype: torch.dtype,
-) -> None:  # fmt: skip
-    """Write to `out`, by blocks of `lengths` from `starts`, at most `size` each, of each entry the mean over those
-    messages that have it, 0 elsewhere; one launch. Twin: `demo._mean`.
-    """
-    rows, counts = stacked(messages), torch.empty_like(out)
-    total = rows.shape[1] * 2 // (3 + 2 * dtype.itemsize)
-    _decode[(starts.numel(),)](
-        out, counts, rows, starts, lengths, firsts, firsts, rows.stride(0), len(rows), 1.0, 0, bytes12(total),
-        CODED=False, KIND=KINDS[dtype], BYTES=dtype.itemsize, BINS=BINS, SIZE=triton.next_power_of_2(size),
-        LANES=triton.next_power_of_2(k), **APART,
-    )  # fmt: skip
-
-
-@launching
 def decode_codes(
     out: Tensor, messages: Sequence[Tensor], starts: Tensor, lengths: Tensor, firsts: Tensor, layers: Tensor,
     many: int, k: int, size: int,
@@ -96,9 +65,9 @@ def decode_codes(
     """
     rows = stacked(messages)
     _decode[(starts.numel(),)](
-        out, out, rows, starts, lengths, firsts, layers, rows.stride(0), len(rows), float(len(rows)), 4 * BINS * many,
-        bytes12(layers.numel()), CODED=True, KIND="fp32", BYTES=4, BINS=BINS, SIZE=triton.next_power_of_2(size),
-        LANES=triton.next_power_of_2(k), **APART,
+        out, rows, starts, lengths, firsts, layers, rows.stride(0), len(rows), 4 * BINS * many,
+        bytes12(layers.numel()), BINS=BINS, SIZE=triton.next_power_of_2(size), LANES=triton.next_power_of_2(k),
+        **APART,
     )  # fmt: skip
 
 
@@ -112,22 +81,11 @@ def _write12(message, pair, first, second, places):
 
 
 @triton.jit
-def _write_values(values, starts, within, message, total, places,
-                  KIND: tl.constexpr, BYTES: tl.constexpr, QUADS: tl.constexpr):  # fmt: skip
-    """A program four times QUADS entries, two pairs a lane."""
-    quad = tl.program_id(0).to(tl.int64) * QUADS + tl.arange(0, QUADS)
-    for half in tl.static_range(2):
-        numbers = tl.zeros([QUADS], tl.int32)
-        for odd in tl.static_range(2):
-            entry = 4 * quad + 2 * half + odd
-            place = tl.load(within + entry, mask=entry < total, other=0)
-            at = tl.load(starts + entry, mask=entry < total, other=0) + place
-            bits = _stored_bits(tl.load(values + at, mask=entry < total, other=0.0), KIND)
-            for byte in tl.static_range(BYTES):
-                where = message + places + entry * BYTES + byte
-                tl.store(where, ((bits >> (8 * byte)) & 255).to(tl.uint8), mask=entry < total)
-            numbers = numbers | (place.to(tl.int32) << (12 * (1 - odd)))
-        _write12(message, 2 * quad + half, numbers >> 12, numbers & 4095, places)
+def _number12(message, entry, mask):
+    """The number of 12 bits of each entry."""
+    both = _word(message, entry // 2 * 3 + entry % 2, mask, 2)
+    # Two bytes, of which the first has the higher bits of both numbers.
+    return tl.where(entry % 2 == 0, ((both & 255) << 4) | (both >> 12), ((both & 15) << 8) | (both >> 8))
 
 
 @triton.jit
@@ -236,41 +194,25 @@ def _write_codes(values, within, starts, layers, chunk, codes, table, message, t
 
 
 @triton.jit
-def _decode(out, counts, messages, starts, lengths, firsts, layers, distance, ranks, size, head, places,
-            CODED: tl.constexpr, KIND: tl.constexpr, BYTES: tl.constexpr, BINS: tl.constexpr, SIZE: tl.constexpr,
-            LANES: tl.constexpr):  # fmt: skip
+def _decode(out, messages, starts, lengths, firsts, layers, distance, ranks, head, places,
+            BINS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
     """A program a chunk, to which it adds each message's entries in turn."""
     chunk = tl.program_id(0)
-    own = tl.load(starts + chunk) + tl.arange(0, SIZE)
+    begin, first = tl.load(starts + chunk), tl.load(firsts + chunk)
+    own = out + begin + tl.arange(0, SIZE)
     inside = tl.arange(0, SIZE) < tl.load(lengths + chunk)
-    tl.store(out + own, tl.zeros([SIZE], tl.float32), mask=inside)
-    if not CODED:
-        tl.store(counts + own, tl.zeros([SIZE], tl.float32), mask=inside)
-    first = tl.load(firsts + chunk)
+    tl.store(own, tl.zeros([SIZE], tl.float32), mask=inside)
     there = tl.arange(0, LANES) < tl.load(firsts + chunk + 1) - first
     entry = first + tl.arange(0, LANES)
-    layer = tl.load(layers + first) if CODED else first
+    layer = tl.load(layers + first)
     message = messages
     for _ in range(ranks):
         tl.debug_barrier()
-        pair = message + head + 3 * (entry // 2)
-        both = _word(pair, entry % 2, there, 2)
-        # Two bytes, of which the first has the higher bits of both numbers.
-        number = tl.where(entry % 2 == 0, ((both & 255) << 4) | (both >> 12), ((both & 15) << 8) | (both >> 8))
-        if CODED:
-            code = (_word(message + head + places, entry // 4, there, 1) >> (2 * (entry % 4)).to(tl.int32)) & 3
-            value = _value(_word(message, 4 * (BINS * layer + code), there, 4), "fp32")
-        else:
-            value = _value(_word(message + places, BYTES * entry, there, BYTES), KIND)
-            count = tl.load(counts + tl.load(starts + chunk) + number, mask=there, other=0.0)
-            tl.store(counts + tl.load(starts + chunk) + number, count + 1, mask=there)
-        at = out + tl.load(starts + chunk) + number
+        at = out + begin + _number12(message + head, entry, there)
+        code = (_word(message + head + places, entry // 4, there, 1) >> (2 * (entry % 4)).to(tl.int32)) & 3
+        value = _word(message, 4 * (BINS * layer + code), there, 4).to(tl.float32, bitcast=True)
         tl.store(at, tl.load(at, mask=there, other=0.0) + value, mask=there)
         message += distance
     tl.debug_barrier()
-    total = tl.load(out + own, mask=inside, other=0.0)
-    divisor = tl.zeros_like(total) + size
-    if not CODED:
-        count = tl.load(counts + own, mask=inside, other=1.0)
-        divisor = tl.where(count > 0, count, 1.0)
-    tl.store(out + own, tl.div_rn(total, divisor), mask=inside)
+    total = tl.load(own, mask=inside, other=0.0)
+    tl.store(own, tl.div_rn(total, tl.zeros_like(total) + ranks), mask=inside)

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wirebench.compressors import kernels
-from wirebench.compressors.common.lion import signs
 from wirebench.gradient.flat import Bucket
 
 WIDEST = 64
@@ -58,9 +56,9 @@ class Frequencies(NamedTuple):
     numel   coefficients
     starts  by chosen coefficient, its block's first place in the spectrum, int64 (total,)
     total   coefficients that are chosen
-    table   by block what kernels.chunks.transform needs, and its size: int64 (6, blocks)
+    table   by block its first element, the distance of its rows, its height and width: int64 (4, blocks)
     firsts  by block: how many coefficients are chosen of those before it, int64 (blocks + 1,)
-    size, most  coefficients of the largest block, and those that are chosen of it
+    most    coefficients that are chosen of a block, at most
     """
 
     tilings: tuple[Tiling, ...]
@@ -69,15 +67,11 @@ class Frequencies(NamedTuple):
     total: int
     table: Tensor
     firsts: Tensor
-    size: int
     most: int
 
     def forward(self, values: Tensor) -> Tensor:
         """The spectrum, (numel,), of a vector of the bucket's elements."""
         spectrum = values.new_empty(self.numel)
-        if kernels.usable(values):
-            self._at_once(values, spectrum, "forward")
-            return spectrum
         for each in self.tilings:
             down, across = _cosines(each.height, values.device), _cosines(each.width, values.device)
             each.spectra(spectrum).copy_(_turned(each.blocks(values), down, across))
@@ -85,51 +79,19 @@ class Frequencies(NamedTuple):
 
     def backward(self, spectrum: Tensor, out: Tensor) -> Tensor:
         """Write the elements that have this spectrum to `out`, a vector like the bucket; returns it."""
-        if kernels.usable(out):
-            self._at_once(spectrum, out, "write")
-            return out
         for each in self.tilings:
             down, across = _cosines(each.height, out.device), _cosines(each.width, out.device)
             each.blocks(out).copy_(_turned(each.spectra(spectrum), down.mT, across.mT))
         return out
 
-    def take_away(self, spectrum: Tensor, values: Tensor, scratch: Tensor) -> None:
-        """Subtract the elements that have this spectrum from `values`; overwrites `scratch`, as long as they."""
-        if kernels.usable(values):
-            self._at_once(spectrum, values, "subtract")
-        else:
-            values.sub_(self.backward(spectrum, scratch))
-
-    def signs(self, spectrum: Tensor, out: Tensor) -> Tensor:
-        """Write the signs of the elements that have this spectrum to `out`, NaN for what is not finite; returns it."""
-        if kernels.usable(out):
-            self._at_once(spectrum, out, "signs")
-            return out
-        return signs(self.backward(spectrum, out))
-
-    def _at_once(self, values: Tensor, out: Tensor, mode: str) -> None:
-        from wirebench.compressors.kernels.chunks import transform
-
-        transform(values, out, self.table, _all_cosines(out.device), mode)
-
-    def choose(self, spectrum: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The largest of each block by magnitude, NaN first: places within their blocks, int64 (total,).
-
-        They alone stay in the spectrum, rounded to `dtype`, fp32 or bfloat16; all else becomes 0.
-        """
-        if kernels.usable(spectrum):
-            from wirebench.compressors.kernels.chunks import choose
-
-            return choose(spectrum, self.table[4], self.table[5], self.firsts, self.size, self.total, dtype)
+    def choose(self, spectrum: Tensor) -> Tensor:
+        """The largest of each block by magnitude, NaN first: places within their blocks, int64 (total,)."""
         chosen = []
         for each in self.tilings:
             rows = spectrum[each.first : each.first + each.numel].view(-1, each.height * each.width)
             # Magnitudes are in the order of their bits, which are compared faster.
             chosen.append(rows.abs().view(torch.int32).topk(each.k, dim=1).indices.flatten())
-        within = torch.cat(chosen)
-        values = spectrum[self.starts + within].to(dtype).float()
-        spectrum.zero_().index_copy_(0, self.starts + within, values)
-        return within
+        return torch.cat(chosen)
 
 
 def frequencies_of(bucket: Bucket, chunk: int, k: int) -> Frequencies:
@@ -143,7 +105,7 @@ def frequencies_of(bucket: Bucket, chunk: int, k: int) -> Frequencies:
 @lru_cache(maxsize=1024)
 def _frequencies(sides: tuple[tuple[int, int, int], ...], chunk: int, k: int, device: torch.device) -> Frequencies:
     tilings: list[Tiling] = []
-    rows_of_blocks, counts = [], []
+    rows_of_blocks, begins_of_blocks, counts = [], [], []
     first = 0
     for place, rows, numel in sides:
         columns = numel // rows
@@ -152,17 +114,16 @@ def _frequencies(sides: tuple[tuple[int, int, int], ...], chunk: int, k: int, de
         tilings.append(Tiling(place, rows, columns, height, width, first, min(k, size)))
         down, across = torch.meshgrid(torch.arange(0, rows, height), torch.arange(0, columns, width), indexing="ij")
         places = (place + down * columns + across).flatten()
-        firsts = torch.arange(first, first + numel, size)
+        begins_of_blocks.append(torch.arange(first, first + numel, size))
         alike = (torch.full_like(places, each) for each in (columns, height, width))
-        rows_of_blocks.append(torch.stack((places, *alike, firsts, torch.full_like(places, size))))
+        rows_of_blocks.append(torch.stack((places, *alike)))
         counts.append(torch.full_like(places, min(k, size)))
         first += numel
     table, count = torch.cat(rows_of_blocks, 1), torch.cat(counts)
     begins = torch.cat((count.new_zeros(1), count.cumsum(0)))
-    starts, total = torch.repeat_interleave(table[4], count), int(begins[-1])
-    size, most = int(table[5].max()), max(each.k for each in tilings)
+    starts, total = torch.repeat_interleave(torch.cat(begins_of_blocks), count), int(begins[-1])
     starts, table, begins = (each.to(device) for each in (starts, table, begins))
-    return Frequencies(tuple(tilings), first, starts, total, table, begins, size, most)
+    return Frequencies(tuple(tilings), first, starts, total, table, begins, max(each.k for each in tilings))
 
 
 def _turned(blocks: Tensor, down: Tensor, across: Tensor) -> Tensor:
@@ -185,7 +146,7 @@ def _cosines(size: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _all_cosines(device: torch.device) -> Tensor:
+def all_cosines(device: torch.device) -> Tensor:
     """The matrices of all lengths up to WIDEST, each filled up with zeros: fp32 (WIDEST + 1, WIDEST, WIDEST)."""
     every = torch.zeros(WIDEST + 1, WIDEST, WIDEST)
     for size in range(1, WIDEST + 1):

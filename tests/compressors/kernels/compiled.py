@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
-from wirebench.compressors.bits.blocks import Run
+from wirebench.compressors.bits.blocks import Groups, Run
 from wirebench.compressors.bits.narrow import FORMATS
 from wirebench.compressors.common.lion import Lion
 from wirebench.compressors.kernels import (
@@ -24,6 +24,7 @@ from wirebench.compressors.kernels import (
     chunks,
     entries,
     fields,
+    frequencies,
     momentum,
     narrow,
     region_messages,
@@ -83,6 +84,15 @@ def main() -> None:
         for noise in (None, row):
             narrow.quantise(x, 100, own, message, 50, message, x, noise is None, noise)
         narrow.restore(message, message, 100, own, x, 2, 3)
+    sparse(x)
+    low_rank(x)
+    sketched(x)
+    votes_of(x, groups)
+    print(*sorted(set(compiled)))
+
+
+def sparse(x: torch.Tensor) -> None:
+    """Launches that sparse methods need."""
     for nesterov in (False, True):
         momentum.accumulate(x, x, x, 0.9, nesterov)
     selection.largest(x, 100)
@@ -104,14 +114,16 @@ def main() -> None:
             with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
                 region_messages.Above(x, [0, 5_000, 10_000], thresholds).messages(0, dtype, x)
     region_messages.keep_rest_of(x, places, x, [torch.zeros(80, dtype=torch.uint8)] * 2, [0, 50], torch.float32)
-    chunks.choose(x, places[1:], places[1:], places, 4096, 64, torch.bfloat16)
+    blocks, cosines = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(65, 64, 64)
     for dtype in (torch.float32, torch.bfloat16):
-        message = chunk_messages.with_values(x, places, places, dtype)
-        chunk_messages.decode_values(x, [message] * 2, places[1:], places[1:], places, 64, 4096, dtype)
+        message = frequencies.send(x, x, 0.9, blocks, places, 64, cosines, dtype)
+        frequencies.receive(x, [message] * 2, blocks, places, 64, 32, cosines, dtype)
     message = chunk_messages.with_codes(x, places, places[1:], places, places, places, places, 64, 6.0)
     chunk_messages.decode_codes(x, [message] * 2, places[1:], places[1:], places, places, 10, 64, 4096)
-    for mode in ("forward", "write", "subtract", "signs"):
-        chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
+
+
+def low_rank(x: torch.Tensor) -> None:
+    """Launches that factors need."""
     numbers = [torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)]
     for rank, added in ((4, None), (4, x), (100, x)):
         table, sizes = thin.Table(*numbers, x, rank), bases.Sizes(numbers[3], numbers[2], rank)
@@ -122,6 +134,12 @@ def main() -> None:
         bases.orthonormal(x, sizes, x, drop=added is None)
         bases.sound(x, x, sizes, x, unit=added, divisor=2)
         steps.settle(x, numbers[0], x, 2, None if added is None else Lion(x, 0.9, 0.99))
+    steps.blend(x, x, x, 0.9, 0.99)
+
+
+def sketched(x: torch.Tensor) -> None:
+    """Launches that sketches need."""
+    places = torch.zeros(11, dtype=torch.int64)
     shift, narrower = torch.zeros(3, 10, dtype=torch.int64), torch.zeros(10_000, dtype=torch.int32)
     hash, sketch, gaps = (shift, torch.zeros(3, 10), torch.zeros(1_000)), torch.zeros(3, 1_000), places[:0]
     for agree in (False, True):
@@ -133,11 +151,14 @@ def main() -> None:
     tables.fill(x, 100, hash, 1_000)
     for key_type in (torch.int32, torch.int64):
         keys = torch.zeros(3, 1_000, dtype=key_type)
-        numbers = 3, 5, 7, 1 << 14, 1 << (30 if key_type == torch.int32 else 62), 10, 10_000, 1
-        tables.fill(x, 100, hash, 1_000, (keys, numbers))
-        _, counts, state = tables.peel(sketch, keys, hash, numbers, 10_000, 256)
+        layout = 3, 5, 7, 1 << 14, 1 << (30 if key_type == torch.int32 else 62), 10, 10_000, 1
+        tables.fill(x, 100, hash, 1_000, (keys, layout))
+        _, counts, state = tables.peel(sketch, keys, hash, layout, 10_000, 256)
     tables.average(x, x, counts, state, 2, x, places, state)
-    steps.blend(x, x, x, 0.9, 0.99)
+
+
+def votes_of(x: torch.Tensor, groups: Groups) -> None:
+    """Launches that importance-weighted pruning needs."""
     ballot = votes.Ballot(x, 0.1, 0.5, 7)
     votes.choose(x, x, groups, ballot, [1.0] * 11, [2] * 11, bytes(2), 2_000, 2)
     found = votes.unite(x, groups, np.zeros((2, 11), np.int64))
@@ -145,7 +166,6 @@ def main() -> None:
         votes.take(x, velocity, found, 9, narrow=velocity is None)
     votes.write(x, found, x[:9], 2)
     votes.moments(x, x, groups, ballot)
-    print(*sorted(set(compiled)))
 
 
 if __name__ == "__main__":

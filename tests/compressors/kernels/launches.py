@@ -136,6 +136,8 @@ def _third(
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
             patched.setattr(randomk, "draw", drawn)
-            exchange: Any = _Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved))
-            answer_all([exchange])
+            counted_exchange: Any = _Counted(
+                method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved)
+            )
+            answer_all([counted_exchange])
     return seen, moved

@@ -7,6 +7,7 @@ from torch import Tensor
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
+from wirebench.compressors.demo import _message, _signs
 from wirebench.compressors.sparse.chunks import chunks_of
 from wirebench.compressors.sparse.frequencies import frequencies_of
 from wirebench.gradient.context import ExchangeContext
@@ -58,30 +59,32 @@ def test_equal_magnitudes_are_taken_from_the_front(device, monkeypatch):
 
 
 @devices
-@pytest.mark.parametrize("chunk", [5, 64])
-def test_transforms_and_choices_of_blocks_are_the_twins(chunk, device, monkeypatch):
-    """Forward; written back, taken away, and as signs."""
-    bucket = bucket_of(SHAPES, device)
-    blocks = frequencies_of(bucket, chunk, 3)
-    twin, mine = both(monkeypatch, lambda: blocks.forward(bucket.grad))
-    torch.testing.assert_close(mine, twin, rtol=1e-6, atol=2e-6)
-    for dtype in (torch.float32, torch.bfloat16):
-        (within, left), (own, kept) = both(
-            monkeypatch, lambda dtype=dtype: (blocks.choose(of := twin.clone(), dtype), of)
-        )
-        assert ascending(own, blocks.firsts).equal(ascending(within, blocks.firsts))
-        assert kept.equal(left)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("chunk", "k"), [(7, 3), (64, 5)])
+def test_frequencies_that_are_sent_and_what_stays_are_the_twins(chunk, k, dtype, device, monkeypatch):
+    """Sent by two ranks, of which the last has a NaN in its second step; and the signs of their means."""
+    shapes = [(1,), (5,), (3, 70), (64, 4), (7, 9, 2)]
 
-    def back() -> list[Tensor]:
-        less = bucket.grad.clone()
-        blocks.take_away(twin, less, torch.empty_like(less))
-        return [blocks.backward(twin, torch.empty_like(less)), less, blocks.signs(twin, torch.empty_like(less))]
+    def call() -> list[Tensor]:
+        momenta = [torch.zeros(bucket_of(shapes, device).grad.numel(), device=device) for _ in range(2)]
+        kept = []
+        for step in range(2):
+            messages = []
+            for rank, momentum in enumerate(momenta):
+                bucket = bucket_of(shapes, device, seed=2 * step + rank)
+                if step == rank == 1:
+                    bucket.grad[-3] = float("nan")
+                blocks = frequencies_of(bucket, chunk, k)
+                message, spectrum = _message(momentum, bucket.grad, 0.9, blocks, dtype)
+                messages.append(message)
+                kept.append(momentum.clone())
+            kept.append(_signs(messages, bucket.grad, blocks, dtype, spectrum))
+        return kept
 
-    for one, other in zip(*both(monkeypatch, back), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=3e-6)
-    unsound = twin.clone()
-    unsound[0] = float("nan")
-    assert bool(both(monkeypatch, lambda: blocks.signs(unsound, torch.empty_like(twin)))[1].isnan().any())
+    near = 1e-2 if dtype == torch.bfloat16 else 3e-6
+    for one, other in zip(*both(monkeypatch, call), strict=True):
+        different = ~torch.isclose(one, other, rtol=1e-6, atol=near, equal_nan=True)
+        assert different.sum() <= 3, "a frequency near 0 may have another sign"
 
 
 @devices
@@ -90,7 +93,7 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, two steps; chunks are in another order, so sums are rounded otherwise."""
 
     def steps() -> Tensor:
-        methods = [compressors.build(name, chunk=16, k=5) for _ in range(3)]
+        methods = [compressors.build(name, chunk=64, k=9) for _ in range(3)]
         for step in range(2):
             buckets = [bucket_of(SHAPES, device, seed=3 * step + rank) for rank in range(3)]
             worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
