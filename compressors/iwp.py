@@ -226,8 +226,11 @@ class Iwp(Method):
         adapts = self.thresholds.mode == "layerwise"
         if chosen and (adapts or world.measuring):
             sums = votes.moments(residual, bucket.param, groups, ballot).tolist()
-            of_layer = {owner: each for owner, each in zip(owners, zip(*sums, strict=True), strict=True)}
-            moments = {number: moments_of(*of_layer[number], layers[number].numel) for number in chosen}
+            moments = {
+                owner: moments_of(total, square, layers[owner].numel)
+                for owner, total, square in zip(owners, *sums, strict=True)
+                if owner is not None and owner in chosen
+            }
         if chosen and world.measuring and self.histograms:
             self._add_shares(bucket, residual, chosen, moments)
         typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0

@@ -77,7 +77,10 @@ def main() -> None:
         chunks.transform(x, x, torch.zeros(6, 3, dtype=torch.int64), torch.zeros(65, 64, 64), mode)
     numbers = [torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)]
     for rank, added in ((4, None), (4, x), (100, x)):
-        table, sizes = thin.Table(*numbers, x, rank), bases.Sizes(numbers[3], numbers[2], rank)
+        table, sizes = (
+            thin.Table(numbers[0], numbers[1], numbers[2], numbers[3], x, rank),
+            bases.Sizes(numbers[3], numbers[2], rank),
+        )
         for product in (thin.to_left, thin.to_right):
             product(x, x, x, table, added, None if added is None else thin.Taken(0.5, narrow=True))
         thin.orthonormal(x, added, numbers[3], x, drop=added is None)
