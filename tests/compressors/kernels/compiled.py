@@ -64,7 +64,9 @@ def main() -> None:
     for low in (scales, None):
         pair = scales[0], low
         fields.encode_signs(x, groups, words[0], pair=pair, zeros_are_negative=True, width=1, base=0)
-        fields.decode_signs(words, groups, scales, low, x)
+        fields.decode_signs(words, groups, scales, low, x, times=0 if low is None else 2)
+    fields.encode_signs(x, groups, words, pair=pair, zeros_are_negative=False, width=1, base=0, share=5_024)
+    fields.decode_shares(words, groups, scales, torch.zeros(2, dtype=torch.int64), x, 5_024, 2)
     fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
     for form in get_args(Form):
         message = torch.zeros(2, narrow.message_bytes(10_000, 100, form), dtype=torch.uint8)
@@ -92,6 +94,9 @@ def main() -> None:
     for agree in (False, True):
         sketches.add(x, torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000))
         sketches.estimates(torch.zeros(5, 1_000), shift, torch.zeros(5, 10), torch.zeros(1_000), 10_000, agree)
+    for more in (None, x):
+        steps.begin(x, x, x, more, 0.9, more, slice(0, 9))
+        steps.finish(x, x, more, x, (0.1, 0.2), 1e-8, 1.0, 2)
     steps.blend(x, x, x, 0.9, 0.99)
     ballot = votes.Ballot(x, 0.1, 0.5, 7)
     votes.choose(x, x, groups, ballot, [1.0] * 11, [2] * 11, bytes(2), 2_000, 2)

@@ -48,6 +48,7 @@ def test_an_exchange_starts_few_kernels_however_many_layers(name, monkeypatch):
         ("qsgd", {"norm": "l2"}),
         ("signsgd", {"form": "vote", "scale": "one", "feedback": False}),
         ("terngrad", {"form": "gather"}),
+        ("zero_one_adam", {"kappa": 1, "freeze_step": 1}),
     ],
     ids=str,
 )
