@@ -4,6 +4,7 @@ Each operation of PyTorch that is not a view counts as a launch, as does each ke
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class _Counted:
             return self.exchange.send(answer)
 
 
-def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **options: Any) -> Counter[str]:
+def launches(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
     """What a rank launches in the third exchange of one bucket with these layers, by name; kernels have a capital K."""
     seen: Counter[str] = Counter()
     interpret = GridExecutor.__call__
@@ -65,5 +66,6 @@ def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **optio
         seen.clear()
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
-            answer_all([_Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), seen)])
+            exchange: Any = _Counted(method.exchange(bucket, ExchangeContext(0, 1, step)), seen)
+            answer_all([exchange])
     return seen
