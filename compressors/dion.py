@@ -42,9 +42,9 @@ class Dion(Factored):
     What is the authors': the algorithm and its constants. What is not: a rank takes its own share P R_r^T from its M,
     where they take the average's (the sum over ranks is the same, and no other enters an update; but there the ranks'
     differences never leave); P is Householder's, on a GPU Cholesky's in fp64, theirs Cholesky's after a random sketch
-    (Orth-Dion's Q is Householder's everywhere); embeddings and heads count as matrices, since a bucket does not know
-    them, where theirs go to another optimizer; a kernel of a convolution is a matrix of its output channels. All ranks
-    must compute alike, as with `powersgd`.
+    (as is Orth-Dion's Q where kernels work, elsewhere Householder's); embeddings and heads count as matrices, since a
+    bucket does not know them, where theirs go to another optimizer; a kernel of a convolution is a matrix of its output
+    channels. All ranks must compute alike, as with `powersgd`.
 
     Memory: M, 1 d; Q of each matrix, and Lion's momentum of the vectors, which all ranks share.
     """

@@ -84,7 +84,8 @@ class Iwp(Method):
                usual thresholds, that leaves SGD without momentum
 
     Memory: residual and momentum, 2 d; 1 d with momentum = 0; another d (int32) with waiting. While it works: the
-    values sent, twice as much for their places, d / 32 for each mask, and at most 4.3 MB of scratch (a GPU: 68 MB).
+    values sent, twice as much for their places, d / 32 for each mask, and at most 4.3 MB of scratch. Where kernels
+    work it is a byte for each element in place of places and scratch, and luck is another draw than on a CPU.
     Measures: density; mask_bytes, of all voters; ratio_with_masks, the compression ratio if each rank had sent the
     values and all masks; waiting_mean and waiting_max, in steps; of each layer importance_mean/LAYER and
     importance_var/LAYER; and of those in `histograms` importance_share/LAYER/LOW, the share of coordinates whose
@@ -226,8 +227,11 @@ class Iwp(Method):
         adapts = self.thresholds.mode == "layerwise"
         if chosen and (adapts or world.measuring):
             sums = votes.moments(residual, bucket.param, groups, ballot).tolist()
-            of_layer = {owner: each for owner, each in zip(owners, zip(*sums, strict=True), strict=True)}
-            moments = {number: moments_of(*of_layer[number], layers[number].numel) for number in chosen}
+            moments = {
+                owner: moments_of(total, square, layers[owner].numel)
+                for owner, total, square in zip(owners, *sums, strict=True)
+                if owner is not None and owner in chosen
+            }
         if chosen and world.measuring and self.histograms:
             self._add_shares(bucket, residual, chosen, moments)
         typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0

@@ -8,7 +8,9 @@ arXiv 2202.06009, Algorithm 1; constants and details of its authors' code (DeepS
 import torch
 from torch import Tensor
 
-from wirebench.compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes
+from wirebench.compressors import kernels
+from wirebench.compressors.bits.blocks import by_layer
+from wirebench.compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes, shares_of
 from wirebench.compressors.common.dense import dense_average
 from wirebench.compressors.common.intervals import Intervals
 from wirebench.compressors.common.lion import betas
@@ -86,22 +88,32 @@ class ZeroOneAdam(OwnSteps):
         done = step - begin + 1
         with phase("update"):
             waiting = self.memory.slice(bucket)
-            if length == 1:
+            if kernels.usable(bucket.grad):
+                self._begin(bucket, world, momentum, length, exchanges=done == length)
+            elif length == 1:
                 waiting.add_(bucket.grad, alpha=1 - self.beta1)
             else:
                 own = self.memory.slice(bucket, OWN)
                 waiting.add_(own.mul_(self.beta1).add_(bucket.grad, alpha=1 - self.beta1))
-            momentum.mul_(self.beta1)
+            if not kernels.usable(bucket.grad):
+                momentum.mul_(self.beta1)
         if done < length:
             alarm = yield Sum(bucket.grad.mul_(0).sum().view(1), values=0)
             return self._update(momentum + alarm, variance, step, bucket.grad)
         fresh = yield from onebit_average(self.memory, bucket, world, bucket.grad)
         with phase("decode"):
-            total = momentum + fresh
             # Of all the interval's steps, of which the last is momentum itself.
-            momentum.mul_(sum(self.beta1**-back for back in range(length))).add_(fresh).div_(length)
+            steps_of_all = sum(self.beta1**-back for back in range(length))
             if length > 1:
                 self.memory.slice(bucket, OWN).zero_()
+            if kernels.usable(bucket.grad):
+                from wirebench.compressors.kernels import steps
+
+                biases = self._biases(step)
+                steps.finish(momentum, variance, fresh, bucket.grad, biases, self.eps, steps_of_all, length)
+                return bucket.grad
+            total = momentum + fresh
+            momentum.mul_(steps_of_all).add_(fresh).div_(length)
             return self._update(total, variance, step, bucket.grad)
 
     def wire_bytes(self, numel: int, size: int) -> int:
@@ -109,7 +121,26 @@ class ZeroOneAdam(OwnSteps):
         return onebit_bytes(numel, size)
 
     def _update(self, momentum: Tensor, variance: Tensor, step: int, out: Tensor) -> Tensor:
-        unbiased = (variance / (1 - self.beta2 ** self.intervals.dense_steps(step))).sqrt_().add_(self.eps)
-        torch.div(momentum, unbiased, out=out).div_(1 - self.beta1 ** (step + 1))
+        of_momentum, of_variance = self._biases(step)
+        if kernels.usable(out):
+            from wirebench.compressors.kernels import steps
+
+            steps.finish(momentum, variance, None, out, (of_momentum, of_variance), self.eps, 1.0, 1)
+            return out
+        unbiased = (variance / of_variance).sqrt_().add_(self.eps)
+        torch.div(momentum, unbiased, out=out).div_(of_momentum)
         # What has no variance has no update, but is NaN where the momentum is.
         return torch.where(variance == 0, momentum * 0, out, out=out)
+
+    def _biases(self, step: int) -> tuple[float, float]:
+        """What momentum and variance are divided by, so that they are without bias."""
+        return 1 - self.beta1 ** (step + 1), 1 - self.beta2 ** self.intervals.dense_steps(step)
+
+    def _begin(self, bucket: Bucket, world: ExchangeContext, momentum: Tensor, length: int, exchanges: bool) -> None:
+        """Momentum and what waits, by one kernel; and what this rank kept of sums, if it `exchanges`."""
+        from wirebench.compressors.kernels import steps
+
+        served = self.memory.slice(bucket, SERVED) if exchanges else None
+        own = self.memory.slice(bucket, OWN) if length > 1 else None
+        piece = shares_of(by_layer(bucket), world.size)[world.rank].piece
+        steps.begin(bucket.grad, momentum, self.memory.slice(bucket), own, self.beta1, served, piece)

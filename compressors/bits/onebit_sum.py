@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Groups, Run, by_layer, mean_magnitudes
 from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
 from wirebench.compressors.bits.signs import Signs
@@ -37,8 +38,11 @@ class Share(NamedTuple):
 def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, out: Tensor) -> Exchange:
     """A route and a gather: write the average over ranks of their residuals, as it arrives, to `out`; returns it.
 
-    What is cut off stays in the residual of the rank that sent it, and in SERVED of the rank that added it up.
+    What is cut off stays in the residual of the rank that sent it, and in SERVED of the rank that added it up. Where
+    kernels work, SERVED is 0 outside this rank's share already (`steps.begin`).
     """
+    if kernels.usable(out):
+        return (yield from _average_at_once(memory, bucket, world, out))
     waiting, served = memory.slice(bucket), memory.slice(bucket, SERVED)
     shares = shares_of(by_layer(bucket), world.size)
     piece, groups = shares[world.rank]
@@ -64,6 +68,68 @@ def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, 
         for share, each in zip(shares, messages, strict=True):
             _average([each], share.groups, words, out[share.piece])
         return out.div_(world.size)
+
+
+def _average_at_once(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, out: Tensor) -> Exchange:
+    """As many kernels for any number of ranks and layers."""
+    from wirebench.compressors.kernels import fields
+
+    waiting, shares = memory.slice(bucket), shares_of(by_layer(bucket), world.size)
+    piece, groups = shares[world.rank]
+    total, table = memory.slice(bucket, SERVED)[piece], _places_of(by_layer(bucket), world.size, out.device)
+    words, most = _words(shares[0]), max(len(each.groups) for each in shares)
+    share = words * WORD_BITS
+    with phase("encode"):
+        buffer = torch.empty((world.size, words + most), dtype=torch.int32, device=out.device)
+        scales = mean_magnitudes(waiting, table.groups)
+        buffer.view(-1).index_copy_(0, table.scales, scales.view(torch.int32))
+        fields.encode_signs(
+            waiting, table.groups, buffer, pair=(scales, None), zeros_are_negative=False, width=1, base=0, share=share
+        )
+        ends = [words + len(each.groups) if each.groups else 0 for each in shares]
+        parts = [row[:end] for row, end in zip(buffer, ends, strict=True)]
+    answers = yield Route(parts, values=sum(_words(each) for each in shares))
+    message = table.nothing
+    if groups:
+        with phase("decode"):
+            arrived = kernels.stacked(answers)
+            fields.decode_signs(arrived, groups, arrived[:, words:].view(torch.float32), None, total, times=world.size)
+        with phase("encode"):
+            scales = mean_magnitudes(total, groups)
+            code = torch.empty((1, words), dtype=torch.int32, device=out.device)
+            fields.encode_signs(
+                total, groups, code, pair=(scales, None), zeros_are_negative=False, width=1, base=0, share=share
+            )
+            message = torch.cat((code[0], scales.view(torch.int32), table.nothing[words + len(groups) :]))
+    messages = yield Gather(message, values=_words(shares[world.rank]))
+    with phase("decode"):
+        arrived = kernels.stacked(messages)
+        high = arrived[:, words:].view(torch.float32)
+        fields.decode_shares(arrived, table.groups, high, table.before, out, share, world.size)
+    return out
+
+
+class _Places(NamedTuple):
+    """Of all shares: their groups; where each group's scale lies among the rows of messages, and how many groups begin
+    before each share, int64; and a message of zeros.
+    """
+
+    groups: Groups
+    scales: Tensor
+    before: Tensor
+    nothing: Tensor
+
+
+@lru_cache(maxsize=1024)
+def _places_of(by_layers: Groups, size: int, device: torch.device) -> _Places:
+    shares = shares_of(by_layers, size)
+    words, most = _words(shares[0]), max(len(share.groups) for share in shares)
+    counts = [len(share.groups) for share in shares]
+    scales = [row * (words + most) + words + place for row, count in enumerate(counts) for place in range(count)]
+    before = [sum(counts[:row]) for row in range(len(counts))]
+    groups = tuple(run for share in shares for run in share.groups)
+    nothing = torch.zeros(words + most, dtype=torch.int32, device=device)
+    return _Places(groups, torch.tensor(scales, device=device), torch.tensor(before, device=device), nothing)
 
 
 def onebit_bytes(numel: int, size: int) -> int:

@@ -69,7 +69,8 @@ class Signs:
         if kernels.usable(out):
             from wirebench.compressors.kernels.fields import decode_signs
 
-            words, highs = (kernels.stacked([each[place] for each in contributions]) for place in (0, 1))
+            words = kernels.stacked([each for each, _, _ in contributions])
+            highs = kernels.stacked([high for _, high, _ in contributions])
             lows = [low for _, _, low in contributions if low is not None]
             decode_signs(words, self.groups, highs, kernels.stacked(lows) if lows else None, out)
             return out

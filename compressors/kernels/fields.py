@@ -79,25 +79,33 @@ def decode_levels(
 @launching
 def encode_signs(
     x: Tensor, groups: Groups, words: Tensor, *, pair: tuple[Tensor, Tensor | None] | None, zeros_are_negative: bool,
-    width: int, base: int,
+    width: int, base: int, share: int = 0,
 ) -> None:  # fmt: skip
-    """Write the words of the signs of `x`; the twin is `Signs.encode`."""
+    """Write the words of the signs of `x`; the twin is `Signs.encode`.
+
+    share  elements, of whole words: `words` then is (shares, places), a row for each share, filled up with 0
+    """
     per_word = WORD_BITS // width
     tile = words_of_tile(per_word)
-    table = tiles_of(groups, tile * per_word, x.device)
+    shares, each = (len(words), share) if share else (1, x.numel())
+    table = tiles_of(groups, tile * per_word, x.device, share, shares)
     high, low = pair or (x, x)
     _encode_signs[(len(table.first),)](
-        x, words, high, high if low is None else low, table.starts, table.first, table.last, x.numel(), base,
+        x, words, high, high if low is None else low, table.starts, table.first, table.last, x.numel(), base, each,
+        len(table.first) // shares, words.stride(0),
         WIDTH=width, PER_WORD=per_word, TILE=tile, CHUNK=table.chunk,
-        FEEDBACK=pair is not None, OPPOSED=low is None, BELOW=int(zeros_are_negative), **APART,
+        FEEDBACK=pair is not None, OPPOSED=low is None, BELOW=int(zeros_are_negative), SHARED=share > 0, **APART,
     )  # fmt: skip
 
 
 @launching
-def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor | None, out: Tensor) -> None:
+def decode_signs(
+    words: Tensor, groups: Groups, high: Tensor, low: Tensor | None, out: Tensor, times: float = 0.0
+) -> None:  # fmt: skip
     """Write the average of what the ranks' signs, (ranks, words), stand for; high and low are (ranks, groups), each.
 
-    low  None: what is low is minus what is high
+    low    None: what is low is minus what is high
+    times  so many times the average is added to `out`; 0: it is written
 
     The twin is `Signs.decode`.
     """
@@ -105,8 +113,26 @@ def decode_signs(words: Tensor, groups: Groups, high: Tensor, low: Tensor | None
     table = tiles_of(groups, tile * WORD_BITS, out.device)
     _decode_signs[(len(table.first),)](
         words, high, high if low is None else low, out, table.starts, table.first, table.last, out.numel(),
-        len(words), words.stride(0), high.stride(0), 0 if low is None else low.stride(0),
-        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk, OPPOSED=low is None, **APART,
+        len(words), words.stride(0), high.stride(0), 0 if low is None else low.stride(0), float(times),
+        PER_WORD=WORD_BITS, TILE=tile, CHUNK=table.chunk, OPPOSED=low is None, ADD=times != 0, **APART,
+    )  # fmt: skip
+
+
+@launching
+def decode_shares(
+    words: Tensor, groups: Groups, high: Tensor, before: Tensor, out: Tensor, share: int, divisor: float
+) -> None:  # fmt: skip
+    """Write what signs stand for, of shares of `share` elements with a message each, over `divisor`; low is minus high.
+
+    words, high  (shares, places), (shares, most groups of a share)
+    before       int64 (shares,): how many groups begin before each share, of all shares'; `groups` are those
+    """
+    tile = words_of_tile(WORD_BITS)
+    table = tiles_of(groups, tile * WORD_BITS, out.device, share, len(words))
+    _decode_shares[(len(table.first),)](
+        words, high, before, out, table.starts, table.first, table.last, out.numel(), share,
+        len(table.first) // len(words), words.stride(0), high.stride(0), float(divisor),
+        PER_WORD=WORD_BITS, TILE=tile, CHUNK=0, **APART,
     )  # fmt: skip
 
 
@@ -130,13 +156,20 @@ def _part(numel, field, TILE: tl.constexpr, PER_WORD: tl.constexpr):
     """Of this program's tile: the places of a field's elements in the tile and in the bucket, which are inside, and
     where its words are, which are there.
     """
-    begin = tl.program_id(0).to(tl.int64) * (TILE * PER_WORD)
-    rest = tl.minimum(numel - begin, TILE * PER_WORD)
+    return _part_of_share(numel, field, numel, tl.num_programs(0), 0, TILE, PER_WORD)
+
+
+@triton.jit
+def _part_of_share(numel, field, each, tiles, distance, TILE: tl.constexpr, PER_WORD: tl.constexpr):
+    """As `_part`, of shares of `each` elements in `tiles` tiles, whose words are `distance` words apart."""
+    share, tile = tl.program_id(0).to(tl.int64) // tiles, tl.program_id(0).to(tl.int64) % tiles
+    begin = share * each + tile * (TILE * PER_WORD)
+    rest = tl.minimum(tl.minimum(share * each + each, numel) - begin, TILE * PER_WORD)
     count = (rest + PER_WORD - 1) // PER_WORD
     word = tl.arange(0, TILE)
     within = field * count + word
     inside = (word < count) & (within < rest)
-    return within, begin + within, inside, tl.program_id(0).to(tl.int64) * TILE + word, word < count
+    return within, begin + within, inside, share * distance + tile * TILE + word, word < count
 
 
 @triton.jit
@@ -217,13 +250,14 @@ def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
 
 
 @triton.jit
-def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base,
+def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base, each, tiles, distance,
                   WIDTH: tl.constexpr, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
-                  FEEDBACK: tl.constexpr, OPPOSED: tl.constexpr, BELOW: tl.constexpr):  # fmt: skip
+                  FEEDBACK: tl.constexpr, OPPOSED: tl.constexpr, BELOW: tl.constexpr,
+                  SHARED: tl.constexpr):  # fmt: skip
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
     total = tl.zeros([TILE], tl.int32)
     for field in range(PER_WORD):
-        _, places, inside, _, there = _part(numel, field, TILE, PER_WORD)
+        _, places, inside, _, _ = _part_of_share(numel, field, each, tiles, distance, TILE, PER_WORD)
         values = tl.load(x + places, mask=inside, other=0.0)
         sign = (values.to(tl.int32, bitcast=True) - BELOW) >> 31
         total += tl.where(inside, sign - base, 0) << (field * WIDTH)
@@ -233,15 +267,17 @@ def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base,
             if not OPPOSED:
                 low = of_places(lows, places, inside, starts, first, last, CHUNK)
             tl.store(x + places, values + sign.to(tl.float32) * (low - high) - high, mask=inside)
-    _, _, _, word, there = _part(numel, 0, TILE, PER_WORD)
+    _, _, _, word, there = _part_of_share(numel, 0, each, tiles, distance, TILE, PER_WORD)
+    if SHARED:
+        there = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE) < each // PER_WORD
     tl.store(words + word, total, mask=there)
 
 
 @triton.jit
 def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
-                  ranks, distance, high_distance, low_distance,
+                  ranks, distance, high_distance, low_distance, times,
                   PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
-                  OPPOSED: tl.constexpr):  # fmt: skip
+                  OPPOSED: tl.constexpr, ADD: tl.constexpr):  # fmt: skip
     whole = tl.zeros([TILE], tl.float32)
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
     for field in range(PER_WORD):
@@ -260,7 +296,23 @@ def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
             sign = _field(packed, 1, PER_WORD, field).to(tl.float32)
             base += sign * tl.div_rn(high - low, whole + ranks)
             word += distance
+        if ADD:
+            base = tl.load(out + places, mask=inside, other=0.0) + base * times
         tl.store(out + places, base, mask=inside)
+
+
+@triton.jit
+def _decode_shares(words, highs, before, out, starts, firsts, lasts, numel, each, tiles, distance, high_distance,
+                   divisor, PER_WORD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(lasts + tl.program_id(0))
+    share = tl.program_id(0) // tiles
+    highs += share * high_distance - tl.load(before + share)
+    for field in range(PER_WORD):
+        _, places, inside, word, there = _part_of_share(numel, field, each, tiles, distance, TILE, PER_WORD)
+        packed = tl.load(words + word, mask=there, other=0)
+        high = of_places(highs, places, inside, starts, first, last, CHUNK)
+        value = high + _field(packed, 1, PER_WORD, field).to(tl.float32) * (high + high)
+        tl.store(out + places, tl.div_rn(value, tl.zeros_like(value) + divisor), mask=inside)
 
 
 @triton.jit

@@ -57,12 +57,20 @@ def pieces_of(groups: Groups, device: torch.device) -> Pieces:
 
 
 @lru_cache(maxsize=1024)
-def tiles_of(groups: Groups, numel: int, device: torch.device) -> Tiles:
-    """Tiles of `numel` elements, the last one shorter, of a bucket's groups."""
+def tiles_of(groups: Groups, numel: int, device: torch.device, share: int = 0, shares: int = 1) -> Tiles:
+    """Tiles of `numel` elements, the last one shorter, of a bucket's groups.
+
+    share, shares  the bucket is cut into so many shares of so many elements first, each of which has as many tiles; 0:
+                   it is not
+    """
     starts = _starts(groups)
-    begins = np.arange(0, starts[-1], numel)
-    ends = np.minimum(begins + numel, starts[-1]) - 1
-    first, last = (np.searchsorted(starts, each, side="right") - 1 for each in (begins, ends))
+    share = share or int(starts[-1])
+    begins = (np.arange(shares)[:, None] * share + np.arange(0, share, numel)).flatten()
+    begins = np.minimum(begins, starts[-1])
+    ends = np.maximum(np.minimum(begins + numel, starts[-1]) - 1, 0)
+    # Of a tile that is empty, too, a kernel looks up the group.
+    most = max(len(starts) - 2, 0)
+    first, last = (np.minimum(np.searchsorted(starts, each, side="right") - 1, most) for each in (begins, ends))
     alike = len(groups) == 1 or (len(groups) == 2 and groups[1].groups == 1 and groups[1].width <= groups[0].width)
     # A number that each size of a layer would compile anew is none of a kernel's constants.
     chunk = groups[0].width if alike and groups[0].groups > 1 else 0

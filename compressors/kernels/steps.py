@@ -33,6 +33,39 @@ def settle(total: Tensor, places: Tensor, out: Tensor, divisor: float, lion: Lio
         )  # fmt: skip
 
 
+@launching
+def begin(
+    grad: Tensor, momentum: Tensor, waiting: Tensor, own: Tensor | None, beta1: float,
+    served: Tensor | None, piece: slice,
+) -> None:  # fmt: skip
+    """0/1 Adam's step until it exchanges: m <- beta1 m; what waits grows by (1 - beta1) g, or by the average `own`.
+
+    served  what was cut off of sums; outside `piece` it waits, too, and becomes 0; None: it stays
+    """
+    numel = grad.numel()
+    _begin[(triton.cdiv(numel, TILE),)](
+        grad, momentum, waiting, grad if own is None else own, grad if served is None else served, numel,
+        float(beta1), 1.0 - beta1, piece.start, piece.stop, OWN=own is not None, HAND=served is not None,
+        TILE=TILE, **APART,
+    )  # fmt: skip
+
+
+@launching
+def finish(
+    momentum: Tensor, variance: Tensor, fresh: Tensor | None, out: Tensor, unbiased: tuple[float, float], eps: float,
+    factor: float, length: int,
+) -> None:  # fmt: skip
+    """Write Adam's update of the momentum and what is fresh; then m <- (factor m + fresh) / length. Or of m alone.
+
+    unbiased  what momentum and variance are divided by
+    """
+    numel = out.numel()
+    _finish[(triton.cdiv(numel, TILE),)](
+        momentum, variance, momentum if fresh is None else fresh, out, numel, *map(float, unbiased), float(eps),
+        float(factor), float(length), FRESH=fresh is not None, TILE=TILE, **APART,
+    )  # fmt: skip
+
+
 @triton.jit
 def lerp(start, end, weight):
     """As PyTorch's: from the end that is nearer."""
@@ -62,3 +95,39 @@ def _settle(total, places, out, momentum, count, divisor, beta1, share, LION: tl
         sign = (update > 0).to(tl.float32) - (update < 0).to(tl.float32)
         values = sign + update * 0.0
     tl.store(out + at, values, mask=there)
+
+
+@triton.jit
+def _begin(grad, momentum, waiting, own, served, numel, beta1, share, start, stop,
+           OWN: tl.constexpr, HAND: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    places = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    there = places < numel
+    fresh = tl.load(grad + places, mask=there, other=0.0) * share
+    tl.store(momentum + places, tl.load(momentum + places, mask=there, other=0.0) * beta1, mask=there)
+    if OWN:
+        fresh += tl.load(own + places, mask=there, other=0.0) * beta1
+        tl.store(own + places, fresh, mask=there)
+    total = tl.load(waiting + places, mask=there, other=0.0) + fresh
+    if HAND:
+        outside = there & ((places < start) | (places >= stop))
+        total += tl.load(served + places, mask=outside, other=0.0)
+        tl.store(served + places, tl.zeros([TILE], tl.float32), mask=outside)
+    tl.store(waiting + places, total, mask=there)
+
+
+@triton.jit
+def _finish(momentum, variance, fresh, out, numel, of_momentum, of_variance, eps, factor, length,
+            FRESH: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    places = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    there = places < numel
+    one = tl.full([TILE], 1.0, tl.float32)
+    kept = tl.load(momentum + places, mask=there, other=0.0)
+    total = kept
+    if FRESH:
+        more = tl.load(fresh + places, mask=there, other=0.0)
+        total = kept + more
+        tl.store(momentum + places, tl.div_rn(kept * factor + more, one * length), mask=there)
+    squares = tl.load(variance + places, mask=there, other=0.0)
+    root = tl.sqrt_rn(tl.div_rn(squares, one * of_variance)) + eps
+    update = tl.div_rn(tl.div_rn(total, root), one * of_momentum)
+    tl.store(out + places, tl.where(squares == 0.0, total * 0.0, update), mask=there)

@@ -214,11 +214,11 @@ class OnDevice(NamedTuple):
         rows = [(i, row) for i, (many, _) in enumerate(shapes) for row in range(0, many, BLOCK)]
         columns = [(i, column) for i, (_, many) in enumerate(shapes) for column in range(0, many, BLOCK)]
         both = [(i, row, column) for i, row in rows for column in range(0, shapes[i][1], BLOCK)]
-        made = [_table(each, device) for each in (matrices, rows, columns, both)]
+        numbers, by_rows, by_columns, by_both = (_table(each, device) for each in (matrices, rows, columns, both))
         ratios = torch.tensor([(rows / columns) ** 0.5 for rows, columns in shapes]).to(device)
         rank = max((factor.shape[0] for factor in plan.left.places), default=0)
         places = [torch.arange(piece.start, piece.stop) for piece in dense] or [torch.empty(0, dtype=torch.int64)]
-        return cls(torch.cat(places).to(device), Table(*made, ratios, rank))
+        return cls(torch.cat(places).to(device), Table(numbers, by_rows, by_columns, by_both, ratios, rank))
 
 
 def _table(rows: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:

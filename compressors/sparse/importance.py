@@ -130,7 +130,8 @@ class Chooser:
             divisor = torch.abs(w[place], out=self._bar[:count]).clamp_(min=least)
             importance = torch.abs(v[place], out=self._size[:count]).div_(divisor)
             total += torch.stack([importance.sum(), torch.dot(importance, importance)])
-        return moments_of(*total.tolist(), v.numel())
+        of_all, squares = total.tolist()
+        return moments_of(of_all, squares, v.numel())
 
     def shares(self, v: Tensor, w: Tensor, least: float) -> tuple[float, ...]:
         """Which share of v has an importance in each bin of LOWS; what is not a number is in the last one."""

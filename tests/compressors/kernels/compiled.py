@@ -77,7 +77,9 @@ def main() -> None:
     for low in (scales, None):
         pair = scales[0], low
         fields.encode_signs(x, groups, words[0], pair=pair, zeros_are_negative=True, width=1, base=0)
-        fields.decode_signs(words, groups, scales, low, x)
+        fields.decode_signs(words, groups, scales, low, x, times=0 if low is None else 2)
+    fields.encode_signs(x, groups, words, pair=pair, zeros_are_negative=False, width=1, base=0, share=5_024)
+    fields.decode_shares(words, groups, scales, torch.zeros(2, dtype=torch.int64), x, 5_024, 2)
     fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
     message = torch.zeros(2, 50_000, dtype=torch.uint8)
     for own in FORMATS.values():
@@ -126,7 +128,10 @@ def low_rank(x: torch.Tensor) -> None:
     """Launches that factors need."""
     numbers = [torch.zeros(count, 4, dtype=torch.int64) for count in (6, 2, 2, 3)]
     for rank, added in ((4, None), (4, x), (100, x)):
-        table, sizes = thin.Table(*numbers, x, rank), bases.Sizes(numbers[3], numbers[2], rank)
+        table, sizes = (
+            thin.Table(numbers[0], numbers[1], numbers[2], numbers[3], x, rank),
+            bases.Sizes(numbers[3], numbers[2], rank),
+        )
         for product in (thin.to_left, thin.to_right):
             product(x, x, x, table, added, None if added is None else thin.Taken(0.5, narrow=True))
         thin.orthonormal(x, added, numbers[3], x, drop=added is None)
@@ -134,6 +139,9 @@ def low_rank(x: torch.Tensor) -> None:
         bases.orthonormal(x, sizes, x, drop=added is None)
         bases.sound(x, x, sizes, x, unit=added, divisor=2)
         steps.settle(x, numbers[0], x, 2, None if added is None else Lion(x, 0.9, 0.99))
+    for more in (None, x):
+        steps.begin(x, x, x, more, 0.9, more, slice(0, 9))
+        steps.finish(x, x, more, x, (0.1, 0.2), 1e-8, 1.0, 2)
     steps.blend(x, x, x, 0.9, 0.99)
 
 

@@ -5,6 +5,7 @@ does what the host draws.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -92,18 +93,18 @@ class _Counted:
             return self.exchange.send(answer)
 
 
-def launches(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **options: Any) -> Counter[str]:
+def launches(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
     """What a rank launches in the third exchange of one bucket with these layers, by name; kernels have a capital K."""
     return _third(monkeypatch, name, shapes, options, False)[0]
 
 
-def moved(monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], **options: Any) -> Counter[str]:
+def moved(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
     """The bytes that these launches read and write, by name."""
     return _third(monkeypatch, name, shapes, options, True)[1]
 
 
 def _third(
-    monkeypatch: Any, name: str, shapes: list[tuple[int, ...]], options: dict[str, Any], weighed: bool
+    monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], options: dict[str, Any], weighed: bool
 ) -> tuple[Counter[str], Counter[str]]:
     seen: Counter[str] = Counter()
     moved: Counter[str] = Counter()

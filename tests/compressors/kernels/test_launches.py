@@ -7,17 +7,61 @@ pytest.importorskip("triton")
 from tests.compressors.kernels.launches import launches
 from wirebench import compressors
 from wirebench.compressors import kernels
-from wirebench.compressors.kernels import selection
+from wirebench.compressors.kernels import segments, selection, thin
 
 MOST = 12
+
+
+@pytest.fixture(autouse=True)
+def few_numbers(monkeypatch) -> None:
+    """Kernels run on the CPU, of low-rank methods on small blocks, or it takes minutes."""
+    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    monkeypatch.setattr(thin, "MOST", 4)
+    monkeypatch.setattr(thin, "BLOCK", 16)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
 @pytest.mark.parametrize("name", compressors.available())
 def test_an_exchange_starts_few_kernels_however_many_layers(name, monkeypatch):
-    monkeypatch.setattr(kernels, "INTERPRETED", True)
     monkeypatch.setattr(selection, "PROGRAMS", 1)
     monkeypatch.setattr(selection, "TILE", 4096)
     few, many = (launches(monkeypatch, name, [(8, 6) if i % 3 else (5,) for i in range(n)]) for n in (16, 48))
     assert many.total() <= MOST, many
     assert few == many, many - few
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("acp_sgd", {"rank": 2, "error_feedback": False}),
+        ("dion", {"orthonormal": True}),
+        ("int8", {"rounding": "nearest", "chunk": 64}),
+        ("iwp", {"momentum": 0.0, "rho": 0.0}),
+        ("onebit", {"values_per": "layer"}),
+        ("powersgd", {"rank": 1}),
+        ("powersgd", {"rank": 1, "error_feedback": False}),
+        ("qsgd", {"norm": "l2"}),
+        ("signsgd", {"form": "vote", "scale": "one", "feedback": False}),
+        ("terngrad", {"form": "gather"}),
+        ("zero_one_adam", {"kappa": 1, "freeze_step": 1}),
+    ],
+    ids=str,
+)
+def test_so_do_its_other_forms(name, options, monkeypatch):
+    """Of layers that take several pieces each, where they are reduced, and that are compressed at a low rank."""
+    monkeypatch.setattr(segments, "PIECE", 128)
+    segments.pieces_of.cache_clear()
+    counts = [
+        launches(monkeypatch, name, [(24, 4 + i % 3, 3) if i % 3 else (5,) for i in range(n)], **options)
+        for n in (4, 12)
+    ]
+    assert counts[0] == counts[1]
+    assert counts[0].total() <= MOST, counts[0]
+
+
+@pytest.mark.slow
+def test_factors_of_a_high_rank_take_few_launches(monkeypatch):
+    """As Dion has them by default in layers of some size."""
+    shapes = [(40 + i, 36) if i % 2 else (5,) for i in range(4)]
+    assert launches(monkeypatch, "dion", shapes, rank_fraction=0.5).total() <= MOST

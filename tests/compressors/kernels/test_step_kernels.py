@@ -4,10 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers import answer_all, lay_out
+from wirebench import compressors
 from wirebench.compressors import kernels
+from wirebench.compressors.bits import blocks
 from wirebench.compressors.common.lion import blend
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton")
+from wirebench.compressors.kernels import fields as fields_module
 from wirebench.compressors.kernels import steps as steps_module
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is not finite
@@ -53,3 +59,41 @@ def test_lions_averages(numel, betas, device, monkeypatch):
         return [blend(grad, kept, *betas), kept]
 
     assert_alike(*both(monkeypatch, all_of)[::-1])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "bad"),
+    [
+        ([(1,)], {}, None),
+        ([(5,), (1,), (9, 5), (3,)], {"longest": 2, "double_every": 1}, None),
+        ([(5,), (1,), (9, 5), (3,)], {}, float("nan")),
+        ([(20, 8), (7,)], {}, None),
+        ([(3,)] * 30, {}, None),
+    ],
+)
+def test_zero_one_adams_steps(shapes, options, bad, device, monkeypatch):
+    """Three ranks: dense steps, steps of one bit, and steps that sum nothing; updates and memories."""
+    monkeypatch.setattr(fields_module, "TILE", 64)
+    monkeypatch.setattr(fields_module, "LEAST_WORDS", 2)
+    for name in ("CPU_BLOCK", "GPU_BLOCK"):
+        monkeypatch.setattr(blocks, name, 64)
+
+    def all_of() -> list[Tensor]:
+        methods = [compressors.build("zero_one_adam", kappa=1, freeze_step=1, **options) for _ in range(3)]
+        layers, found = lay_out(shapes), []
+        for step in range(4 if options else 3):
+            grads = [
+                torch.randn(layers[-1].stop, generator=torch.Generator().manual_seed(3 * step + r)) for r in (0, 1, 2)
+            ]
+            if bad is not None and step == 2:
+                grads[1][-1] = bad
+            buckets = [Bucket(0, grad.to(device), grad.to(device), layers) for grad in grads]
+            worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
+            answers = answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)])
+            assert all(each.nan_to_num().equal(answers[0].nan_to_num()) for each in answers)
+            found.append(answers[0].clone())
+        return found + [state for method in methods for _, state in sorted(method.state_dict().items())]
+
+    found, twin = both(monkeypatch, all_of)[::-1]
+    for one, other in zip(found, twin, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
