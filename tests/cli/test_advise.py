@@ -15,6 +15,7 @@ from tests import charts
 from tests.cli.verbs import verb
 from tests.distributed.launch import PLUGINS
 from wirebench import compressors
+from wirebench.config import loader
 from wirebench.figures.files import save
 from wirebench.planner import bars, given, known, ranges, timing
 from wirebench.planner.candidate import WORTHWHILE
@@ -51,6 +52,11 @@ def answer(tmp_path: Path, *arguments: str) -> dict:
 def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsys):
     found = answer(tmp_path, "--trace", "resnet50_v100", "--gpu", "v100", "--network", "1gbe", "--workers", "8", *FEW)
     rows = found["rows"]
+    printed = capsys.readouterr().out
+    for name, key in (("free", "free"), ("fastest at a cost", "fastest_at_a_cost")):
+        settings = found["answer"][key]["overrides"]
+        assert f"{name}: train with {' '.join(settings)}" in printed
+        assert loader.load("smoke", settings).compressor.name == found["answer"][key]["compressor"]
     assert [row["standing"] for row in rows] == ["within"] * 2 + ["costs"] * 3 + ["too_much"] * 0
     assert {row["compressor"] for row in rows} == {"fp16", "gs_sgd", "none", "topk"}
     for standing in ("within", "costs"):
