@@ -166,11 +166,12 @@ def test_what_breaks_a_rule_is_refused_in_a_line(said: str, change: Doctor, seed
     assert not (tmp_path / "sent" / "some.jsonl").exists()
 
 
-def test_an_accuracy_of_runs_cut_short_is_refused(seeds, tmp_path):
+def test_an_accuracy_of_runs_cut_short_is_refused(seeds, tmp_path, capsys):
     for folder in seeds:
         doctor(folder / "record.json", lambda r: r["config"]["train"].update(max_steps=9))
     with pytest.raises(UserError, match=r"seeds: gtopk_sync_easgd_tree-3 has train\.max_steps"):
         packed(tmp_path, *seeds)
+    assert capsys.readouterr().err.count("has train.max_steps") == len(seeds) - 1, "the other broken rules"
 
 
 def test_turns_that_are_too_few_copied_or_beside_other_work_are_refused(turns, tmp_path):

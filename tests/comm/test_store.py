@@ -10,10 +10,13 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from wirebench.comm import connections, store
+from wirebench.comm import connections, engine, store
+from wirebench.comm.launch import Launch
 from wirebench.comm.store import StorePlace
+from wirebench.config.sections import EngineConfig
 from wirebench.errors import PeerLost, UserError
 
 SECONDS = 5.0
@@ -173,3 +176,16 @@ def test_rank_0_names_the_variable_where_it_cannot_listen() -> None:
             store.listen_for(StorePlace("127.0.0.1", port, ""), one_host=True)
     with pytest.raises(UserError, match="MASTER_ADDR: 'no such host' does not resolve"):
         store.listen_for(StorePlace("no such host", port, ""), one_host=False)
+
+
+def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("wait timeout after 5000ms, keys: /x")
+
+    monkeypatch.setattr(dist, "init_process_group", fail)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    launch, place = Launch("", ("torch",), 0, 3, 0, 3, sharing=3), StorePlace("127.0.0.1", 1, "word")
+    section = EngineConfig(timeout_seconds=5.0)
+    said = r"^ranks 1, 2 of 3 did not come within 5 s .* at 127\.0\.0\.1:1$"
+    with pytest.raises(PeerLost, match=said):
+        engine._join(section, launch, torch.device("cpu"), dist.HashStore(), place)

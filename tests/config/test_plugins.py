@@ -140,7 +140,7 @@ def test_options_are_checked(shapes, options, message):
     assert refusal(shapes(square=SQUARE).check, "square", options).startswith(message)
 
 
-def test_the_constructors_own_refusal_names_the_section(shapes):
+def test_the_constructors_own_refusal_names_the_section_and_the_key(shapes):
     plugins = shapes(square=SQUARE, circle="""
         from wirebench.errors import UserError
 
@@ -149,7 +149,7 @@ def test_the_constructors_own_refusal_names_the_section(shapes):
             def __init__(self):
                 raise UserError("shape.radius: too small")
         """)  # fmt: skip
-    assert refusal(plugins.build, "square", given="x", side=-1) == "shape: side is at least 0, got -1"
+    assert refusal(plugins.build, "square", given="x", side=-1) == "shape.side is at least 0, got -1"
     assert refusal(plugins.build, "circle") == "shape.radius: too small"
 
 

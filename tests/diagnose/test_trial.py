@@ -256,9 +256,9 @@ def test_a_command_finds_this_environments_programs(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (f"{CLUSTER} python train.py c.toml", f"{CLUSTER} wirebench diagnose RECORD --measure"),
-        ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc-per-node 2 -m wirebench diagnose RECORD --measure"),
-        ("python train.py c.toml", "wirebench cluster run --hosts 2 -- wirebench diagnose RECORD --measure"),
+        (f"{CLUSTER} python train.py c.toml", f"{CLUSTER} wirebench diagnose RUN --measure"),
+        ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc-per-node 2 -m wirebench diagnose RUN --measure"),
+        ("python train.py c.toml", "wirebench cluster run --hosts 2 -- wirebench diagnose RUN --measure"),
     ],
 )
 def test_measuring_alone_is_answered_with_the_line_to_type(
@@ -266,7 +266,7 @@ def test_measuring_alone_is_answered_with_the_line_to_type(
 ) -> None:
     recorded(tmp_path, command)
     assert main([str(tmp_path), "--measure"]) == 2
-    assert capsys.readouterr().err.strip().endswith(line)
+    assert capsys.readouterr().err.strip().endswith(line.replace("RUN", str(tmp_path)))
 
 
 @pytest.mark.parametrize(

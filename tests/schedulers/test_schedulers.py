@@ -103,7 +103,7 @@ def test_builtin_leaves_everything_to_the_engine():
     # As DDP: its first bucket is smaller only where nobody has named a cap.
     assert scheduler.partition(of_sizes(*[1] * 12), cost) == [range(0, 10), range(10, 12)]
     assert schedulers.build("builtin").partition(of_sizes(*[1] * 12), cost) == [range(0, 1), range(1, 12)]
-    with pytest.raises(UserError, match=r"^scheduler: bucket_cap_mb is at least 0"):
+    with pytest.raises(UserError, match=r"^scheduler\.bucket_cap_mb is at least 0"):
         schedulers.build("builtin", bucket_cap_mb=-1.0)
 
 

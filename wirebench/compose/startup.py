@@ -9,11 +9,13 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
+from wirebench.comm.launch import COMMANDS, VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.config.loader import Config
 from wirebench.errors import UserError
@@ -25,12 +27,11 @@ from wirebench.utils.terminal import outlive_output
 ABOUT = """Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire.
 
 examples:
-python train.py CONFIG.toml [section.key=value ...]       virtual workers in this process
-horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
-torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
-wirebench train CONFIG ...                                without a checkout; torchrun ... -m wirebench train CONFIG
+{alone} CONFIG [section.key=value ...]    virtual workers in this process
+{horovod} {launched} CONFIG ...
+{torch} {launched} CONFIG ...
 
-CONFIG is a file, or the name of one that is shipped: smoke.
+{config}
 """
 
 
@@ -141,12 +142,15 @@ def parse(arguments: Sequence[str], name: str = "train.py") -> argparse.Namespac
     """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
     parser = Parser(
         prog=name,
-        description=ABOUT,
+        description=_about(),
         epilog=catalog.sections(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "config", nargs="?", help="TOML file, e.g. configs/smoke.toml, or the name of one that is shipped"
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="TOML file, or the name of one that is shipped",
     )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
     listed = "print what can be composed, with options and defaults; with names: all about these"
@@ -156,6 +160,14 @@ def parse(arguments: Sequence[str], name: str = "train.py") -> argparse.Namespac
             bare = word.lstrip("-")
             raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
     options = parser.parse_args(arguments)
-    if options.config is None and options.list is None:
+    given = options.config is not None and (not re.match(r"\w+\.\w+=", options.config) or Path(options.config).exists())
+    if not given and options.list is None:
         parser.error(f"which config? For example: {trainer()} smoke")
     return options
+
+
+def _about() -> str:
+    launchers = {name: command.format(size=4) for name, command in COMMANDS.items()}
+    config = f"CONFIG is a TOML file, or the name of one that is shipped: {loader.shipped_names()}."
+    config = textwrap.fill(config, 100, break_on_hyphens=False)
+    return ABOUT.format(alone=trainer(), launched=trainer(launched=True), config=config, **launchers)

@@ -58,6 +58,8 @@ __all__ = [
 ]
 
 HERE = Path("configs")
+FOLDERS = ("papers", "replay", "synthetic", "tables")
+"""Folders of shipped configs."""
 NO_SECTIONS = ("name", requested.ASKED)
 EXTENDS, EXPECTED = "extends", "expected"
 SAME_RUN = (
@@ -161,6 +163,8 @@ def _meant(path: Path) -> str:
     """The existing file that was meant, as the end of an error line: of the same name elsewhere, or of one like it."""
     if path.exists():
         return ""
+    if str(path) in FOLDERS:
+        return f"; there is: {shipped_names(path)}"
     folders = {path.parent, HERE}
     known = sorted({file for folder in folders for depth in ("*.toml", "*/*.toml") for file in folder.glob(depth)})
     near = get_close_matches(path.stem, {file.stem for file in known}, 1)
@@ -170,7 +174,16 @@ def _meant(path: Path) -> str:
     names = [file.relative_to(CONFIGS).with_suffix("").as_posix() for file in sorted(CONFIGS.rglob("*.toml"))]
     shipped = [name for name in names if name.rpartition("/")[2] == path.stem]
     shipped = shipped or get_close_matches(str(path), names, 1)
-    return f"; did you mean {shipped[0]}, which is shipped?" if shipped else ""
+    if shipped:
+        return f"; did you mean {shipped[0]}, which is shipped?"
+    return f"; there is: {shipped_names()}" if path.suffix != ".toml" else ""
+
+
+def shipped_names(folder: Path = Path()) -> str:
+    """The names of the configs that are shipped in a folder of FOLDERS, or above them, in words."""
+    names = sorted(file.relative_to(CONFIGS).with_suffix("").as_posix() for file in (CONFIGS / folder).glob("*.toml"))
+    more = "" if folder.name else f", and those in {', '.join(FOLDERS)}, such as synthetic/toy"
+    return ", ".join(names) + more
 
 
 def _section(section: str, keys: Mapping[str, Any]) -> Any:

@@ -164,7 +164,8 @@ class Plugins:
         except UserError:
             raise
         except ValueError as error:
-            raise UserError(f"{self.kind}: {error}") from error
+            first = str(error).partition(" ")[0]
+            raise UserError(f"{self.kind}{'.' if first in self.options(name) else ': '}{error}") from error
         note_options(made, {key: p.default for key, p in self.options(name).items()} | mine)
         return made
 

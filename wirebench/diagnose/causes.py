@@ -46,11 +46,13 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     if seconds[slowest] < SLOWER * others:
         return None
     host = evidence.ranks[slowest]["host"]
+    # Without a rank of the only host its work is the others'.
+    leave = "" if evidence.on_one_host else f", or leave rank {slowest} out"
     return Cause(
         "slow rank",
         f"Rank {slowest} on {host} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
         "forward, backward and update by rank: " + ", ".join(ms(each) for each in seconds),
-        (Change(f"look what else runs on {host}, or leave rank {slowest} out", seconds[slowest] - others),),
+        (Change(f"look what else runs on {host}{leave}", seconds[slowest] - others),),
     )
 
 

@@ -19,6 +19,8 @@ from wirebench.simulation.trace import Trace
 from wirebench.topology import topology_file
 
 COMPUTING = ("forward", "backward", "update")
+MOST_NAMED = 8
+"""Runs of a folder that an error names."""
 LOCAL = "local"
 """The engine of virtual workers: one process, and no network."""
 
@@ -137,6 +139,9 @@ def read(folder: Path) -> Evidence:
     if live.started(folder):
         record, under_way = live.read(folder)
         return Evidence(record, [_alone(record)], under_way=under_way, folder=folder)
+    if not (folder / "record.json").is_file() and (runs := sorted(folder.glob("*/record.json"))):
+        names = ", ".join(str(each.parent) for each in runs[:MOST_NAMED]) + ", ..." * (len(runs) > MOST_NAMED)
+        raise UserError(f"{folder}: is a folder of runs; name one of them: {names}")
     if not folder.is_file() and not (folder / "record.json").is_file():
         raise UserError(f"{folder}: has no record.json; `wirebench train CONFIG output.dir={folder}` makes a run there")
     record = schema.read(folder)

@@ -6,6 +6,7 @@ is to be had.
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -51,10 +52,13 @@ class NetworkAlone(NamedTuple):
     differs: str
 
 
-def alone(record: dict[str, Any]) -> NetworkAlone | None:
-    """Measure; None on every rank but the first. UserError where no launcher has started several ranks."""
+def alone(record: dict[str, Any], run: Path) -> NetworkAlone | None:
+    """Measure; None on every rank but the first. UserError where no launcher has started several ranks.
+
+    run  where the record was read, for the command that the error shows
+    """
     if launched().alone:
-        raise UserError(f"--measure: is started as the run was, on every rank: {_how(record)}")
+        raise UserError(f"--measure: is started as the run was, on every rank: {_how(record, run)}")
     engine = start(EngineConfig(device=record["device"]), fusion_mb=0.0)
     if engine.size == 1:
         raise UserError("--measure: needs at least 2 ranks")
@@ -96,9 +100,9 @@ def _nominal(engine: Engine) -> float | None:
     return max((each * 1e6 / 8 for each in gather(engine.communicators[0], rate) if each), default=None)
 
 
-def _how(record: dict[str, Any]) -> str:
+def _how(record: dict[str, Any], run: Path) -> str:
     """The command line that measures on the run's hosts, made of its own."""
     how = started(record)
     words = how.launcher if how and how.launcher else ["wirebench", "cluster", "run", "--hosts", "2", "--"]
     program = ["-m", "wirebench"] if is_torchrun(words) else ["wirebench"]
-    return f"{shlex.join([*words, *program])} diagnose RECORD --measure"
+    return shlex.join([*words, *program, "diagnose", str(run), "--measure"])

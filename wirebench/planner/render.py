@@ -29,7 +29,7 @@ from wirebench.utils.console import console, with_room
 
 Ends = tuple[float | None, float | None]
 """Gbit/s below which a compressor surely pays, and from which on it surely does not; None: no rate, inf: any."""
-SCHEDULE_WIDTH = 19
+SCHEDULE_WIDTH = 15
 """Columns of a schedule with its options, which are folded at their colons."""
 AT_EQUAL_TIME = "equal time"
 """The column of losses beside dense training that takes as long."""
@@ -170,7 +170,8 @@ def _entry(each: Candidate, ranking: Ranking) -> dict[str, Any]:
     name, below, judge = each.compressor, ranking.breaks.get(key_of(each)), ranking.judge
     return _ranges(each, ranking) | {
         "compressor": name, "scheduler": each.scheduler, "collective": each.collective,
-        "density": ranking.densities[name], "speedup": judge.gain(each).expected,
+        "density": ranking.densities[name], "overrides": overrides(each, ranking.densities[name]),
+        "speedup": judge.gain(each).expected,
         "images_per_second": each.images_per_second,
         "images_per_second_serial": each.serial, "step_seconds": each.found.step.seconds,
         "step_seconds_expected": each.expected_seconds,
@@ -239,7 +240,8 @@ def show(
     rows = table(ranking, shown, wide)
     shown_on = with_room(console(WIDTH), rows)
     marked = any(ranking.cell(each).endswith(ELSEWHERE) for each in shown)
-    notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + ranking.timed.said + [REPLACED] * setting.on_gpu
+    notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + [BREAK_EVEN] * bool(ranking.ends)
+    notes += [OF_LANGUAGE] * (ranking.accuracies.measure is LOSS) + ranking.timed.said + [REPLACED] * setting.on_gpu
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     notes += better_merge(ranking.found, ranking.judge.plain)
     files = [f"{path}: written" for path in written]
@@ -249,10 +251,12 @@ def show(
         for line in part:
             shown_on.print(line, **PLAIN)
     shown_on.print(rows)
-    for line in (*notes, *left, *files):
+    for line in (*notes, *_how_to_run(ranking), *left, *files):
         shown_on.print(line, **PLAIN)
 
 
+BREAK_EVEN = "pays below: surely at less than the first rate, surely not at more than the second; in between is open"
+OF_LANGUAGE = "loss: of language models; to a model of another kind these losses hardly apply"
 REPLACED = "Compressors' times on a GPU are those of version 0.1's kernels; the present ones are not timed yet."
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
@@ -270,7 +274,7 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     as_long = f"; {AT_EQUAL_TIME}: beside dense training that takes as long; rows at a cost stand in its order"
     in_time = as_long * (judge.accuracies.dense is not None)
     told = (
-        f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} by the worst seed"
+        f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} lost by the worst seed"
         if of
         else "nothing was trained"
     )
@@ -324,7 +328,7 @@ def _gain(each: Candidate, ranking: Ranking) -> str:
 def _short(gain: Speedup) -> str:
     """A speed-up in the table: three digits."""
     expected, low, high = (f"{each:.{2 if each < 9.995 else 1 if each < 99.95 else 0}f}" for each in gain)
-    return f"{expected}x [{low} - {high}]"
+    return f"{expected}x [{low}-{high}]"
 
 
 def _loss(each: Candidate, ranking: Ranking) -> str:
@@ -360,7 +364,8 @@ def table(ranking: Ranking, shown: Sequence[Candidate], wide: bool) -> Table:
         "messages",
         "exposed",
     ]
-    for head in ("speed-up", accuracies.measure.head, *in_time, "pays below\nGbit/s", *more * wide):
+    worst = "lost\n%" if accuracies.measure is LOSS else "worst\nseed"
+    for head in ("speed-up", accuracies.measure.head, worst, *in_time, "pays below\nGbit/s", *more * wide):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     group = ""
@@ -371,8 +376,8 @@ def table(ranking: Ranking, shown: Sequence[Candidate], wide: bool) -> Table:
         cells = [images_range(each), f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each))]
         made.add_row(
             str(number), each.compressor, _folded(each.scheduler), each.collective, _short(ranking.judge.gain(each)),
-            ranking.cell(each), *[_in_time(each, ranking)] * len(in_time), "" if ends is None else _below(*ends),
-            *cells * wide, each.limit,
+            ranking.cell(each), _worst(each, ranking), *[_in_time(each, ranking)] * len(in_time),
+            "" if ends is None else _below(*ends), *cells * wide, each.limit,
         )  # fmt: skip
     return made
 
@@ -383,6 +388,34 @@ def _group(each: Candidate, ranking: Ranking) -> str:
     if standing is Standing.WITHIN:
         return "free, nearly free"
     return "at a cost" if standing is Standing.COSTS else "not recommended"
+
+
+def _worst(each: Candidate, ranking: Ranking) -> str:
+    """What its worst seed lost, which the tolerance is compared with: percent of a loss, or points beside dense."""
+    ended = ranking.accuracies.of(each)
+    if is_exact(each) or ended is None or ended.points is None:
+        return ""
+    return f"{ended.lost:.1f}" if ended.measure is LOSS else f"{round(-ended.lost, 1) + 0.0:+.1f}"
+
+
+def overrides(each: Candidate, density: float | None) -> list[str]:
+    """The settings of a config that make this composition."""
+    scheduler, *options = each.scheduler.split(":")
+    return [
+        f"compressor.name={each.compressor}",
+        *([] if density is None else [f"compressor.density={density:g}"]),
+        f"scheduler.name={scheduler}",
+        *(f"scheduler.{option}" for option in options),
+        f"collective.name={each.collective}",
+    ]
+
+
+def _how_to_run(ranking: Ranking) -> list[str]:
+    return [
+        f"{line.name}: train with {' '.join(overrides(line.advice, ranking.densities[line.advice.compressor]))}"
+        for line in ranking.lines
+        if line.advice is not None
+    ]
 
 
 def _in_time(each: Candidate, ranking: Ranking) -> str:

@@ -121,6 +121,11 @@ def load(path: Path, text: bytes) -> Recording:
         _check_times(f"{path}: traceEvents[{place}]", event)
         kind = _KIND_OF.get(str(event.get("cat")).lower())
         if event.get("ph") == "X":
+            if "cat" not in event:
+                raise UserError(
+                    f"{path}: traceEvents[{place}] has no category, as torch.profiler's have; a run's trace.json is a "
+                    "timeline, and the trace of its model is layers.json in the same folder"
+                )
             if kind is None:
                 raise UserError(f"{path}: traceEvents[{place}]: category {event.get('cat')!r} is not known")
             found[kind].append(Event(event))

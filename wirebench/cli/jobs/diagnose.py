@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         nominal = parse_rate(options.link) / 8
     measured = None
     if options.measure:
-        measured = measure.alone(known.record)
+        measured = measure.alone(known.record, options.run)
         if measured is None:
             return 0  # rank 0 tells
         nominal = nominal or measured.nominal

@@ -36,7 +36,7 @@ from wirebench.simulation.compress_rates import Rates
 from wirebench.topology import presets
 from wirebench.topology.tree import Topology
 from wirebench.traces import inputs
-from wirebench.utils import this_machine
+from wirebench.utils import extras, this_machine
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import columns, console, with_room
 from wirebench.utils.own import ours
@@ -67,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train, compare, print the table, draw the figure."""
     options = _parse(arguments)
     path = options.out / "demo.png"
-    check_outputs(path)
+    extras.check(extras.FIGURES)
+    check_outputs(out=path)
     records = _trained(options.out)
     speed_ups = _simulated()
     rows = table(records, speed_ups)

@@ -2,9 +2,13 @@
 
 wirebench submit results/runs/dense-0 results/runs/dense-1 results/runs/dense-2 --claim accuracy
 wirebench submit submission.jsonl --into results/contributed
+
+A run counts only with the commit that made it: train in a clone without changes, not with an installed wheel. A clone's
+docs/contributing-results.md has all steps, and its docs/studies.md the rules.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +28,10 @@ def main(arguments: Sequence[str]) -> int:
         check_outputs(reads=options.runs, out=options.out)
     runs = submission.gathered(options.runs, options.claim, options.series)
     if broken := submission.breaches(runs):
-        (name, mistake), *others = broken
-        more = f"; and {len(others)} more" if others else ""
-        raise UserError(f"{name}: {mistake.rule}: {mistake.how}{more} (docs/studies.md#rules-of-trust)")
+        first, *others = [f"{name}: {mistake.rule}: {mistake.how}" for name, mistake in broken]
+        for line in others:
+            print(line, file=sys.stderr)
+        raise UserError(first)
     print(_verdict(runs), "", *_table(runs), "", sep="\n")
     if options.into is None:
         write_atomically(options.out, recorded.packed(run for _, run in runs))

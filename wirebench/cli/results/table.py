@@ -31,6 +31,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if target is None:
         print(results_table.table(options.results, Path.cwd()))
+        runs = options.results / "runs"
+        if any(runs.glob("*/record.json")):
+            print(f"runs of yours, which are not among the results: wirebench table {runs}", file=sys.stderr)
         return 0
     kind = overhead_table if overhead_table.BEGIN in user_files.read(target) else results_table
     sections = {(kind.BEGIN, kind.END): kind.table(options.results, target.parent)}
