@@ -3,6 +3,8 @@
 Importing this, as all that raises them does, has a program that does not catch them end with one line and that code.
 """
 
+import atexit
+import os
 import signal
 import sys
 from types import TracebackType
@@ -57,7 +59,12 @@ def _end_in_one_line(kind: type[BaseException], error: BaseException, trace: Tra
     dist = sys.modules.get("torch.distributed")
     rank = f"rank {dist.get_rank()}: " if dist and dist.is_available() and dist.is_initialized() else ""
     # PyTorch's hook, set by init_process_group, calls this one and drops what sys.stderr got if this one exits.
-    print(line_of(f"error: {rank}{error}"), file=sys.__stderr__)
+    print(line_of(f"error: {rank}{error}"), file=sys.__stderr__, flush=True)
+    if rank:
+        # A thread of a process group that comes back from C++ while the interpreter ends would abort the process.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(error.exit_code)
     sys.exit(error.exit_code)
 
 

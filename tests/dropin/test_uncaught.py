@@ -25,3 +25,21 @@ def test_what_nobody_catches(code: str, flags: tuple[str, ...], ends: int, last:
     assert done.returncode == ends, done.stderr
     assert (told[-1] if told else "").startswith(last)
     assert (len(told) == 1) == (ends == 2)
+
+
+def test_a_rank_ends_at_once_after_what_was_registered_for_its_end() -> None:
+    """Without the interpreter's own end, in which a thread of a process group could abort it."""
+    code = f"""
+import atexit
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+atexit.register(print, "registered")
+class Late:
+    def __del__(self):
+        print("interpreter's end")
+late = Late()
+{MISTAKE}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "registered\n"), done.stderr
+    assert done.stderr.startswith("error: rank 0: scheduler.name: no scheduler 'fusedd'")
