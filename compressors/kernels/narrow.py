@@ -158,6 +158,36 @@ def _number(scaled, step, noise, largest,
 
 
 @triton.jit
+def _step(begin, within, high, top, sound, largest, MOST: tl.constexpr, SCALE: tl.constexpr):
+    """Write chunks' scales for their largest magnitudes' bits, (rows, 1); what they stand for, and e8m0's opposite."""
+    limit = tl.zeros_like(high).to(tl.float32) + largest
+    if SCALE == "fp32":
+        step = _sound(tl.div_rn(high.to(tl.float32, bitcast=True), limit))
+        bits = step.to(tl.int32, bitcast=True)
+        for byte in tl.static_range(4):
+            tl.store(begin + within * 4 + byte, ((bits >> (8 * byte)) & 255).to(tl.uint8), mask=sound)
+        return step, step
+    if SCALE == "e8m0":
+        bits = tl.where(high >= 0x7F800000, 255, tl.maximum((high >> 23) - MOST, 0))
+        tl.store(begin + within, bits.to(tl.uint8), mask=sound)
+        return _power(bits), _power(254 - bits)
+    relative = tl.div_rn(tl.div_rn(high.to(tl.float32, bitcast=True), limit), tl.where(top == 0, 1.0, top))
+    relative = tl.where(relative > 448.0, 448.0, tl.where(relative < 0.015625, 0.015625, relative))
+    bits, narrow = _to_number(relative, 448.0, 8, 4, -6)
+    tl.store(begin + within, bits.to(tl.uint8), mask=sound)
+    return narrow * top, narrow
+
+
+@triton.jit
+def _over(values, step, factor, largest, SCALE: tl.constexpr):
+    """Values over their chunk's scale; where that is a power of two, or itself rounded, at most the largest number."""
+    if SCALE == "fp32":
+        return tl.div_rn(values, tl.where(step == 0, 1.0, step))
+    scaled = values * factor if SCALE == "e8m0" else tl.div_rn(values, tl.where(step == 0, 1.0, step))
+    return tl.where(scaled > largest, largest, tl.where(scaled < -largest, -largest, scaled))
+
+
+@triton.jit
 def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, distance, codes_distance, largest,
               draws_length, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
               EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
@@ -172,37 +202,13 @@ def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, 
     # As whole numbers, of which a NaN is the largest.
     high = tl.maximum(even.to(tl.int32, bitcast=True) & 0x7FFFFFFF, odd.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     high = tl.max(high, 1)[:, None]
-    limit = tl.zeros([ROWS, 1], tl.float32) + largest
     part = row // chunks
     begin = message + part * distance + WHOLE
     within = row % chunks
-    if SCALE == "fp32":
-        step = _sound(tl.div_rn(high.to(tl.float32, bitcast=True), limit))
-        bits = step.to(tl.int32, bitcast=True)
-        for byte in tl.static_range(4):
-            tl.store(begin + within * 4 + byte, ((bits >> (8 * byte)) & 255).to(tl.uint8), mask=sound)
-    elif SCALE == "e8m0":
-        bits = tl.where(high >= 0x7F800000, 255, tl.maximum((high >> 23) - MOST, 0))
-        step = _power(bits)
-        tl.store(begin + within, bits.to(tl.uint8), mask=sound)
-    else:
-        top = tl.load(tops + part, mask=sound, other=0.0)
-        relative = tl.div_rn(tl.div_rn(high.to(tl.float32, bitcast=True), limit), tl.where(top == 0, 1.0, top))
-        relative = tl.where(
-            relative < 448.0, tl.maximum(relative, 0.015625), tl.where(relative >= 448.0, 448.0, relative)
-        )
-        bits, narrow = _to_number(relative, 448.0, 8, 4, -6)
-        step = narrow * top
-        tl.store(begin + within, bits.to(tl.uint8), mask=sound)
-    if SCALE == "e8m0":
-        factor = _power(254 - bits)
-        even_scaled, odd_scaled = even * factor, odd * factor
-    else:
-        divisor = tl.where(step == 0, 1.0, step)
-        even_scaled, odd_scaled = tl.div_rn(even, divisor), tl.div_rn(odd, divisor)
-    if SCALE != "fp32":
-        even_scaled = tl.where(even_scaled > largest, largest, tl.where(even_scaled < -largest, -largest, even_scaled))
-        odd_scaled = tl.where(odd_scaled > largest, largest, tl.where(odd_scaled < -largest, -largest, odd_scaled))
+    top = tl.load(tops + part, mask=sound, other=0.0) if SCALE == "e4m3" else 0.0
+    step, factor = _step(begin, within, high, top, sound, largest, MOST, SCALE)
+    even_scaled = _over(even, step, factor, largest, SCALE)
+    odd_scaled = _over(odd, step, factor, largest, SCALE)
     noise, noise_odd = even, odd
     if NOISE:
         noise = _draws(draws, words, tl.where(there, place, 0), draws_length)

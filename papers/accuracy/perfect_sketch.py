@@ -60,6 +60,9 @@ class _ExactTable:
         square = table.double().square().sum().item()
         return square if math.isfinite(square) else math.nan
 
+    def find(self, table: Tensor, k: int) -> None:
+        """No kernel finds the largest at once."""
+
     def reaching(self, table: Tensor, threshold: float) -> Tensor:
         """Places, ascending, of the elements of at least this magnitude."""
         return self.places.without_gaps(torch.nonzero(table[0].abs() >= threshold).squeeze(1))

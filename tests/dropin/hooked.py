@@ -3,15 +3,12 @@
 Each function below is a case; rank 0 prints its name when it holds on all ranks.
 """
 
-import io
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from inspect import signature
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -25,7 +22,7 @@ from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.hook_job import HookJob
-from wirebench.errors import PeerLost, UserError
+from wirebench.errors import UserError
 from wirebench.exchange.advance import Steps
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
@@ -353,17 +350,6 @@ def models_that_differ_between_ranks_are_named() -> None:
     says(words, lambda: wirebench.synchronise(network(), compressors.build("none"), fused))
 
 
-def an_error_that_nobody_catches_is_one_line() -> None:
-    said = io.StringIO()
-    for kind, code in ((UserError, 2), (PeerLost, 1)):
-        try:
-            with patch.object(sys, "__stderr__", said):
-                sys.excepthook(kind, kind("what is wrong"), None)
-        except SystemExit as ended:
-            assert ended.code == code
-    assert said.getvalue() == f"error: rank {dist.get_rank()}: what is wrong\n" * 2
-
-
 CASES: list[Callable[[], None]] = [
     every_kind_of_ddp_averages_as_without_a_hook,
     a_static_graph_is_resumed_after_three_dense_steps,
@@ -373,7 +359,6 @@ CASES: list[Callable[[], None]] = [
     a_hook_serves_one_model,
     what_differs_between_ranks_is_named_on_all_of_them,
     models_that_differ_between_ranks_are_named,
-    an_error_that_nobody_catches_is_one_line,
     an_overflow_on_one_rank_leaves_all_residuals_as_they_were,
     a_scaler_that_nobody_told_of_is_refused,
     bytes_of_dense_steps_are_in_no_report,
