@@ -62,6 +62,8 @@ class Number:
 E4M3, E5M2 = Number(8, 448.0, 4), Number(8, 57344.0, 5)
 E2M3, E3M2, E2M1 = Number(6, 7.5, 2), Number(6, 28.0, 3), Number(4, 6.0, 2)
 INT8, INT4 = Number(8, 127.0), Number(4, 7.0)
+WIDE = {"bf16": Number(16, torch.inf, 8), "fp16": Number(16, torch.inf, 5)}
+"""What is larger than their largest number becomes infinity."""
 
 
 @dataclass(frozen=True)
@@ -212,11 +214,13 @@ def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
 def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tensor, Tensor] | None) -> Tensor:
     """A message without scales."""
     message = torch.zeros(numel, dtype=PLAIN[form], device=values.device)
-    given = values
-    if draws and form != "fp32":
-        given = values.clone()
-        _draw(given, Number(16, 0.0, 5 if form == "fp16" else 8), _noise(draws, 0, given.numel()))
-    message[: values.numel()] = given
+    if draws and form in WIDE:
+        for first, count in _blocks(values.numel(), 1):
+            some = values[first : first + count].clone()
+            _draw(some, WIDE[form], _noise(draws, first, count))
+            message[first : first + count] = some
+    else:
+        message[: values.numel()] = values
     if keep:
         values.sub_(message[: values.numel()]).nan_to_num_(0.0, 0.0, 0.0)
     return message.view(torch.uint8)
@@ -300,12 +304,16 @@ def _noise(draws: tuple[Tensor, Tensor], begin: int, count: int) -> Tensor:
 
 
 def _draw(scaled: Tensor, number: Number, noise: Tensor) -> None:
-    """Move each value to one of the two numbers beside it, at random."""
-    if not number.exponent:
+    """Move each value to one of the two numbers beside it, at random.
+
+    A draw just below 1 is rounded to 1 in the sum, so that the largest number has to be kept by a limit.
+    """
+    if number.exponent:
+        unit = _exponent(scaled, number).sub_(number.mantissa << 23).clamp_(min=1 << 23)
+        scaled.mul_(((254 << 23) - unit).view(torch.float32)).add_(noise).floor_().mul_(unit.view(torch.float32))
+    else:
         scaled.add_(noise).floor_()
-        return
-    unit = _exponent(scaled, number).sub_(number.mantissa << 23).clamp_(min=1 << 23)
-    scaled.mul_(((254 << 23) - unit).view(torch.float32)).add_(noise).floor_().mul_(unit.view(torch.float32))
+    scaled.clamp_(-number.largest, number.largest)
 
 
 def _exponent(values: Tensor, number: Number) -> Tensor:

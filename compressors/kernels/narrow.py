@@ -149,6 +149,7 @@ def _number(scaled, step, noise, largest,
             scaled = tl.floor(scaled * each + noise) * unit.to(tl.float32, bitcast=True)
         else:
             scaled = tl.floor(scaled + noise)
+        scaled = tl.where(scaled > largest, largest, scaled)  # a draw just below 1 is rounded to 1 in the sum
     if EXPONENT == 0:
         arriving = _nearest(scaled)
         byte = tl.where(tl.abs(arriving) < 1024.0, arriving, 0.0).to(tl.int32)

@@ -46,7 +46,7 @@ def test_a_ring_s_error_grows_as_the_root_of_its_ranks_and_one_hop_s_does_not() 
 
 
 def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--ranks", "2", "4", "--steps", "1", "--sample", "2048", "--forms", "bf16", "mxfp4", "--ways", "ring"]
+    options = ["--ranks", "2", "4", "--steps", "0", "--sample", "2048", "--forms", "bf16", "mxfp4", "--ways", "ring"]
     assert main(["smoke", *options, "--json", str(tmp_path / "cells.jsonl"), "--figures", str(tmp_path)]) == 0
     header, *cells = map(json.loads, (tmp_path / "cells.jsonl").read_text().splitlines())
     assert header["config"] == "smoke" and [(c["form"], c["ranks"]) for c in cells] == [
@@ -64,6 +64,8 @@ def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFix
         (["--forms", "fp7"], "--forms: fp7 is no wire format"),
         (["--ranks", "3"], "--ranks: powers of two, got 3"),
         (["--sample", "100"], "--sample: at least 16384 elements"),
+        (["--chunk", "8192", "--sample", "1000000", "--steps", "0"], "--ranks: the gradient has 269"),
+        (["--ranks", "2", "--ways", "hierarchical"], "--ways: hierarchical needs --ranks of 4 or more"),
         (["--steps", "-1"], "--steps: from 0 on, got -1"),
     ],
 )

@@ -204,12 +204,14 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     _check(options)
     cells: list[SumError] = []
+    least = _least(options)
 
     def report(step: int, grads: Tensor) -> None:
+        if grads.shape[1] < least:
+            raise UserError(f"--ranks: the gradient has {grads.shape[1]} elements, and --chunk and --ranks need {least}")
         for form in options.forms:
             cells.extend(errors(step, grads, form, options.chunk, options.ways, options.ranks, options.rounding))
 
-    Watched.report = staticmethod(report)
     with tempfile.TemporaryDirectory() as folder:
         given = [
             "engine.name=local", f"engine.workers={max(options.ranks)}", "compressor.name=wirebench.bench.sums.Watched",
@@ -219,6 +221,7 @@ def main(arguments: Sequence[str]) -> int:
         ]  # fmt: skip
         run = compose(loader.load(options.config, [*given, *options.overrides]))
         run.progress = run.step_log.progress = silent()
+        Watched.report = staticmethod(report)  # not before: a run begins with a trial of the exchange
         conduct(run)
     header = {"config": options.config, "overrides": options.overrides, "chunk": options.chunk,
               "rounding": options.rounding, "environment": capture(torch.device("cpu"))}  # fmt: skip
@@ -278,11 +281,17 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--steps: from 0 on, got {min(options.steps)}")
     if options.chunk < 4 or options.chunk % 4:
         raise UserError(f"--chunk: a multiple of 4, got {options.chunk}")
-    least = max(options.ranks) * max(chunk_of(form, options.chunk) for form in options.forms)
-    if options.sample < least:
-        raise UserError(f"--sample: at least {least} elements, a chunk for each rank, got {options.sample}")
+    if options.sample < _least(options):
+        raise UserError(f"--sample: at least {_least(options)} elements, a chunk for each rank, got {options.sample}")
+    if options.ways == ["hierarchical"] and max(options.ranks) < 4:
+        raise UserError("--ways: hierarchical needs --ranks of 4 or more")
     check_outputs(json=options.json, figures=options.figures / "sums.svg" if options.figures else None)
     extras.check(extras.FIGURES if options.figures else ())
+
+
+def _least(options: argparse.Namespace) -> int:
+    """Elements that give each rank a chunk."""
+    return max(options.ranks) * max(32, *(chunk_of(form, options.chunk) for form in options.forms))
 
 
 def _parser() -> argparse.ArgumentParser:

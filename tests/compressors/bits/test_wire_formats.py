@@ -189,6 +189,13 @@ def test_stochastic_rounding_is_right_on_average(form: Any) -> None:
     assert abs(float(off.sum())) < 4 * float(sigma)
 
 
+@numbers
+def test_the_highest_draw_leaves_the_largest_number(number: Number) -> None:
+    values = torch.tensor([number.largest, 0.999 * number.largest])
+    narrow._draw(values, number, torch.full((2,), 1 - 2**-23))
+    assert values.tolist() == [number.largest, number.largest]
+
+
 @pytest.mark.parametrize("form", ["mxfp4", "nvfp4", "mxfp6", "bf16"])
 @pytest.mark.parametrize("options", [{}, {"rounding": "stochastic"}, {"rotate": 64}, {"group": 2, "within": "fp32"}])
 def test_with_feedback_nothing_is_lost(form: Any, options: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ def test_frequencies_that_are_sent_and_what_stays_are_the_twins(chunk, k, dtype,
 
 
 @devices
-@pytest.mark.parametrize("name", ["demo", "chunk_topk"])
+@pytest.mark.parametrize("name", [pytest.param("demo", marks=pytest.mark.slow), "chunk_topk"])
 def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, two steps; chunks are in another order, so sums are rounded otherwise."""
 

@@ -10,6 +10,8 @@ from wirebench.compressors import kernels
 from wirebench.compressors.kernels import segments, selection, thin
 
 MOST = 12
+LONG = {"acp_sgd", "chunk_topk", "demo", "dion", "oktopk", "onebit", "signsgd"}
+"""These take many seconds in the interpreter."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +23,9 @@ def few_numbers(monkeypatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
-@pytest.mark.parametrize("name", compressors.available())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in compressors.available()]
+)
 def test_an_exchange_starts_few_kernels_however_many_layers(name, monkeypatch):
     monkeypatch.setattr(selection, "PROGRAMS", 1)
     monkeypatch.setattr(selection, "TILE", 4096)

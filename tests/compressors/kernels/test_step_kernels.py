@@ -67,8 +67,8 @@ def test_lions_averages(numel, betas, device, monkeypatch):
         ([(1,)], {}, None),
         ([(5,), (1,), (9, 5), (3,)], {"longest": 2, "double_every": 1}, None),
         ([(5,), (1,), (9, 5), (3,)], {}, float("nan")),
-        ([(20, 8), (7,)], {}, None),
-        ([(3,)] * 30, {}, None),
+        pytest.param([(20, 8), (7,)], {}, None, marks=pytest.mark.slow),
+        pytest.param([(3,)] * 30, {}, None, marks=pytest.mark.slow),
     ],
 )
 def test_zero_one_adams_steps(shapes, options, bad, device, monkeypatch):
