@@ -79,6 +79,10 @@ class SumError:
     worst: float
 
 
+def _nothing(step: int, grads: Tensor) -> None:
+    """No gradients are asked for."""
+
+
 class Watched(Method):
     """Dense training, whose gradients are looked at in some steps: at a sample of them, the same places each time.
 
@@ -86,7 +90,7 @@ class Watched(Method):
     report  called by rank 0 with the step and all ranks' samples, fp32 (ranks, n)
     """
 
-    report: Callable[[int, Tensor], None] = staticmethod(lambda step, grads: None)
+    report: Callable[[int, Tensor], None] = staticmethod(_nothing)
 
     def __init__(self, steps: tuple[int, ...] = (), sample: int = 1 << 18) -> None:
         super().__init__()
@@ -208,7 +212,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def report(step: int, grads: Tensor) -> None:
         if grads.shape[1] < least:
-            raise UserError(f"--ranks: the gradient has {grads.shape[1]} elements, and --chunk and --ranks need {least}")
+            raise UserError(f"--ranks: the gradient has {grads.shape[1]} elements; --chunk and --ranks need {least}")
         for form in options.forms:
             cells.extend(errors(step, grads, form, options.chunk, options.ways, options.ranks, options.rounding))
 
@@ -222,7 +226,10 @@ def main(arguments: Sequence[str]) -> int:
         run = compose(loader.load(options.config, [*given, *options.overrides]))
         run.progress = run.step_log.progress = silent()
         Watched.report = staticmethod(report)  # not before: a run begins with a trial of the exchange
-        conduct(run)
+        try:
+            conduct(run)
+        finally:
+            Watched.report = staticmethod(_nothing)
     header = {"config": options.config, "overrides": options.overrides, "chunk": options.chunk,
               "rounding": options.rounding, "environment": capture(torch.device("cpu"))}  # fmt: skip
     show(cells)
