@@ -10,6 +10,7 @@ A message is, of its parts, each: [one fp32 scale,] the chunks' scales, the numb
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import frexp
 from typing import Literal
 
 import torch
@@ -56,7 +57,7 @@ class Number:
     @property
     def most(self) -> int:
         """The exponent of the largest number."""
-        return int(torch.tensor(self.largest).frexp().exponent) - 1
+        return frexp(self.largest)[1] - 1
 
 
 E4M3, E5M2 = Number(8, 448.0, 4), Number(8, 57344.0, 5)
