@@ -7,6 +7,7 @@ from typing import Any
 
 from papers.failures.rules import faults
 from papers.repository import Repository
+from wirebench.bench import sums
 from wirebench.chaos import trials_file
 from wirebench.errors import UserError
 from wirebench.record import collective_results, compressor_results, overhead_results
@@ -64,6 +65,13 @@ def _compressors(lines: Lines) -> Iterator[Broken]:
     yield from _turns([len(cell["copy_seconds"]) for cell in lines[1:] if not cell["error"]])
 
 
+def _sums(lines: Lines) -> Iterator[Broken]:
+    """Rules for `wirebench bench sums`: an error for each format, way and number of ranks; no times."""
+    for cell in lines[1:]:
+        if not (0 <= cell["error"] < math.inf and 0 < cell["law"] < math.inf):
+            yield Broken("numbers", f"{cell['form']}, {cell['way']}, {cell['ranks']} ranks: {cell['error']:.4g}")
+
+
 def _two_sides(lines: Lines) -> Iterator[Broken]:
     """Rules for `wirebench bench overhead` and `checkpoint`: one object."""
     result = lines[0]
@@ -103,6 +111,7 @@ def _range(counts: Sequence[int]) -> str:
 RULES: Mapping[str, Callable[[Lines], Iterator[Broken]]] = {
     collective_results.KIND: _all_reduces,
     compressor_results.KIND: _compressors,
+    sums.KIND: _sums,
     overhead_results.KIND: _two_sides,
     overhead_results.CHECKPOINT: _two_sides,
     trials_file.KIND: faults,

@@ -54,6 +54,7 @@ from wirebench.utils.files import write_atomically
 from wirebench.utils.rng import generator
 
 NAME = "wirebench bench sums"
+KIND = "wirebench sums"
 SHOWN = ("bf16", "fp8", "mxfp8", "int8", "mxfp6", "int4", "nvfp4", "mxfp4")
 COLOURS = dict(zip(SHOWN, (colours.INK, colours.BLUE, colours.SKY, colours.GREEN, colours.PINK, colours.VERMILLION,
                            colours.ORANGE, colours.WINE), strict=True))  # fmt: skip
@@ -230,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
             conduct(run)
         finally:
             Watched.report = staticmethod(_nothing)
-    header = {"config": options.config, "overrides": options.overrides, "chunk": options.chunk,
+    header = {"kind": KIND, "config": options.config, "overrides": options.overrides, "chunk": options.chunk,
               "rounding": options.rounding, "environment": capture(torch.device("cpu"))}  # fmt: skip
     show(cells)
     if options.json:
