@@ -61,3 +61,15 @@ def test_a_benchmarks_file_keeps_the_rules(
 def test_a_result_of_overhead_keeps_the_rules(rule: str, changes: dict[str, Any], results: Path) -> None:
     (results / "overhead.json").write_text(json.dumps(overhead(**changes)))
     assert [breach.rule for breach in breaches(results, KNOWN)][:1] == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "commit"), [("", 0.1, "c" * 40), ("numbers", float("nan"), "c" * 40), ("commit", 0.1, "d" * 40)]
+)
+def test_errors_of_sums_need_a_commit_and_no_quiet_machine(rule: str, error: float, commit: str, results: Path) -> None:
+    environment = {**sound()["environment"], "git": {"commit": commit, "dirty": False}}
+    cell = {"form": "fp8", "way": "ring", "ranks": 4, "error": error, "law": 0.1}
+    file = results / "cpu-2core/sums/smoke.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{json.dumps({'kind': 'wirebench sums', 'environment': environment})}\n{json.dumps(cell)}\n")
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ([rule] if rule else [])
