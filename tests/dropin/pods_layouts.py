@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
-from tests.dropin.pods import Layer, gradients, loss_of
+from tests.dropin.pods import Layer, Net, gradients, loss_of
+from tests.dropin.pods_sums import few_bits
 from wirebench import compressors
 from wirebench.comm.launch import end_process
 
@@ -52,8 +53,32 @@ def padding_before_the_first_elements_moves_no_gradient() -> None:
         replicas.close()
 
 
+def modules_of_one_group_are_one_unit() -> None:
+    """`fully_shard([a, b])`, also for the sums within a pod, which end with close()."""
+    plain = DistributedDataParallel(Net())
+    loss_of(plain, 0).backward()
+    model = Net()
+    fully_shard([model.blocks[1], model.blocks[2]], mesh=job.MESH["shard"])
+    for module in (model.blocks[0], model.scale, model):
+        fully_shard(module, mesh=job.MESH["shard"])
+    replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
+    loss_of(model, 0).backward()
+    for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+    whole_model = sum(parameter.numel() for parameter in Net().parameters())
+    assert len(replicas._job.units) == 4 and replicas._job.numel < 0.6 * whole_model
+    sums = wirebench.compress_shards(model, few_bits())
+    loss_of(model, 1).backward()
+    assert sums.report()["calls"] == 4
+    sums.close()
+    loss_of(model, 2).backward()
+    assert sums.report()["calls"] == 4
+    replicas.close()
+
+
 CASES: list[Callable[[], None]] = [
     padding_before_the_first_elements_moves_no_gradient,
+    modules_of_one_group_are_one_unit,
 ]
 
 if __name__ == "__main__":

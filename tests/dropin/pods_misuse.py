@@ -20,7 +20,7 @@ import wirebench
 from tests.dropin import pods as job
 from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
-from wirebench import compressors
+from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 from wirebench.errors import PeerLost
 
@@ -218,10 +218,22 @@ def wrong_uses_are_one_line() -> None:
     again = wrap(model, none, between)
     loss_of(model, 0).backward()
     again.close()
+    model, replicas = pods()
+    late = [each.register_post_accumulate_grad_hook(print) for each in model.parameters()]
+    says("step the optimizer after backward()", lambda: loss_of(model, 0).backward())
+    replicas.close()
+    assert late
+    topk = compressors.build("topk")
+    replicas = wrap(sharded(), topk, between)
+    group = between.get_group()
+    one = "build one for each model"
+    says(one, lambda: wrap(sharded(), topk, between))
+    says(one, lambda: wirebench.synchronise(sharded(), topk, schedulers.build("wfbp"), process_group=group))
+    replicas.close()
     doubled = sharded(Net().double())
-    topk = wrap(doubled, compressors.build("topk"), between)
+    replicas = wrap(doubled, topk, between)
     says("not of float64", lambda: doubled(batch(0)[0].double()).sum().backward())
-    topk.close()
+    replicas.close()
 
 
 def a_divide_factor_of_the_users_counts() -> None:

@@ -77,6 +77,9 @@ class Unit:
         """UserError where others hook the gradients, or want them before they are averages."""
         if _of(self._group, "_all_reduce_hook") not in (None, refuse_closed):
             raise UserError(f"compress_replicas: {self.label} has an all-reduce hook already; one is enough")
+        self._refuse_readers()
+
+    def _refuse_readers(self) -> None:
         if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in self.parameters):
             raise UserError(
                 f"compress_replicas: {self.label} has hooks that read gradients during the backward pass, before they "
@@ -97,14 +100,18 @@ class Unit:
         for name, value in self._before.items():
             setattr(self._group, name, value)
 
-    def sum_by(self, comm: Any) -> Any:
-        """Let FSDP sum this module's gradients by another reduce-scatter; returns the one before."""
-        before = _of(self._group, "_reduce_scatter_comm")
+    @property
+    def summed_by(self) -> Any:
+        """The reduce-scatter by which FSDP sums this module's gradients."""
+        return _of(self._group, "_reduce_scatter_comm")
+
+    def sum_by(self, comm: Any) -> None:
+        """Let FSDP sum this module's gradients by another reduce-scatter."""
         self.module.set_custom_reduce_scatter(comm)
-        return before
 
     def refuse_changes(self, given: Tensor) -> None:
-        """UserError where the hook's tensor is not the sum of all layers' gradients."""
+        """UserError where the hook's tensor is not the sum of all layers' gradients, or others read it already."""
+        self._refuse_readers()
         if self._group.gradient_divide_factor != 1.0 or not self._group.force_sum_reduction_for_comms:
             raise UserError(
                 f"compress_replicas: {self.label} has another divide factor than before; set it before "
@@ -147,12 +154,14 @@ def units_of(model: nn.Module) -> list[Unit]:
     _refuse_unsharded(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     units: list[Unit] = []
+    seen: list[Any] = []
     for name, module in list(model.named_modules())[::-1]:
         if not isinstance(module, FSDPModule):
             continue
         group = _group_of(name, module)
-        if group is None:
+        if group is None or any(group is each for each in seen):  # fully_shard([a, b]) makes one group of two modules
             continue
+        seen.append(group)
         unit = Unit(name, module, group, names, units[-1].start + units[-1].numel if units else 0)
         if unit.layers:
             units.append(unit)

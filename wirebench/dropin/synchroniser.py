@@ -37,6 +37,8 @@ from wirebench.dropin.usage import (
     refuse_missing,
     refuse_parts,
     refuse_state,
+    refuse_used,
+    use,
 )
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Driver, Parts
@@ -82,6 +84,7 @@ def synchronise(
     refuse_kinds(scaler, collective)
     refuse_without_driver(scheduler, type(scheduler).__name__)
     method, driver = conformance.method_of(compressor), scheduler.driver
+    refuse_used(method)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or driver.collective)
     given = {"optimizer": optimizer is not None, "scaler": scaler is not None}
@@ -125,6 +128,7 @@ class Sync:
         self._model = ModelWatch(exchange.model)
         self._parameters = trainable(exchange.model)
         parameters = set(map(id, self._parameters.values()))
+        self._leave = use(exchange.compressor, self)
         self._unwatch = optimizer_watch.watch(exchange.compressor, scaler, lambda: parameters)
         self._first_hooks = [  # the lane's own come with the first step's end
             p.register_post_accumulate_grad_hook(WeakHook(self._gradient_comes, name, lost=LOST)).remove
@@ -232,6 +236,7 @@ class Sync:
         self._pause()
         self._watch.close()
         self._unwatch()
+        self._leave()
         self._detach_first()
         self._model.close()
         self._exchange.close()

@@ -16,13 +16,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from wirebench.dropin.overflow import remembers
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
 from wirebench.exchange.scheduler import Scheduler
-from wirebench.gradient.conformance import name_of
+from wirebench.gradient.conformance import name_of, unwrapped
 from wirebench.gradient.contract import Method
 from wirebench.utils.hooks import WeakHook
 
+_users = WeakIdKeyDictionary()
+"""Compressors that remember earlier steps, each with what exchanges a model's gradients by it."""
 _held = WeakIdKeyDictionary()
 """Parameters whose gradients a `synchronise` of this process averages."""
 _LEARNS = attrgetter("requires_grad")
@@ -42,6 +45,24 @@ def refuse_names(**parts: object) -> None:
 
 def _word(part: object) -> str:
     return "name" if isinstance(part, str) else "class" if isinstance(part, type) else "module"
+
+
+def refuse_used(compressor: Method) -> None:
+    """UserError for a compressor that remembers another model's steps: what it keeps is one model's."""
+    user = _users.get(unwrapped(compressor))
+    if user is not None and user() is not None:
+        raise UserError(
+            f"compressor: this {name_of(compressor)!r} object compresses another model's gradients already; build one "
+            "for each model"
+        )
+
+
+def use(compressor: Method, user: object) -> Callable[[], object]:
+    """Refuse the compressor to others from now on, while `user` lives; returns what ends that."""
+    inner = unwrapped(compressor)
+    if remembers(compressor):
+        _users[inner] = weakref.ref(user)
+    return lambda: _users.pop(inner, None)
 
 
 def refuse_kinds(scaler: object, collective: object) -> None:
