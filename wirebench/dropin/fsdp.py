@@ -162,7 +162,7 @@ class Replicas:
             raise UserError(f"{NAME}.{where}: needs a state; a replica that takes over none passes joins=True, too")
         for state in states:
             refuse_state(state, NAME, self.compressor)
-            if state["layers"] != self._job.layout():
+            if state.get("layers") != self._job.layout():
                 raise UserError(f"{NAME}.{where}: the state is of another model, or of another number of shards")
         self.epoch = states[0]["epoch"]
 

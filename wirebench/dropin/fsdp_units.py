@@ -179,6 +179,18 @@ def refuse_closed(_: Tensor) -> None:
     raise UserError("compress_replicas: it is closed, and FSDP still calls it; call compress_replicas again to go on")
 
 
+def end_closed(model: nn.Module) -> None:
+    """Let a model train whose `compress_replicas` is closed; UserError where one averages its gradients still."""
+    for name, module in model.named_modules():
+        for group in _groups_of(module) if isinstance(module, FSDPModule) else ():
+            if _of(group, "_all_reduce_hook") not in (None, refuse_closed):
+                raise UserError(
+                    f"model: {name or 'its own part'} has an all-reduce hook, which averages its gradients already; "
+                    "close() its compress_replicas first"
+                )
+            group._all_reduce_hook = None
+
+
 def backward_runs(units: Sequence[Unit]) -> bool:
     """Whether FSDP has still to end a backward pass: the one that ended was nested in it, as of checkpointing."""
     contexts = [getattr(_state_of(unit.module), "_state_ctx", None) for unit in units]
@@ -199,13 +211,18 @@ def _refuse_unsharded(model: nn.Module) -> None:
         )
 
 
-def _group_of(name: str, module: FSDPModule) -> Any:
-    """What FSDP reduces of this module; None where it has no parameters of its own."""
+def _groups_of(module: FSDPModule) -> Sequence[Any]:
     state: Any = _state_of(module)
-    groups = getattr(state, "_fsdp_param_groups", None)
+    groups: Sequence[Any] | None = getattr(state, "_fsdp_param_groups", None)
     if groups is None:  # before torch 2.15
         single = _of(state, "_fsdp_param_group")
         groups = [] if single is None else [single]
+    return groups
+
+
+def _group_of(name: str, module: FSDPModule) -> Any:
+    """What FSDP reduces of this module; None where it has no parameters of its own."""
+    groups = _groups_of(module)
     if len(groups) > 1:
         raise UserError(
             f"model: {name or 'its own part'} has {len(groups)} groups of parameters, since shard_placement_fn gives "

@@ -27,7 +27,7 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, parts_of, trainable
-from wirebench.dropin.shard_view import ShardView, place_of, view_of
+from wirebench.dropin.shard_view import ShardView, ShardWatch, place_of, view_of
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
@@ -92,6 +92,8 @@ def synchronise(
     view = view_of(model, process_group)
     if view is not None:
         _refuse_shards(driver, scaler)
+        usage.refuse_held(model)
+        _end_replicas(model)
         model, optimizer = view.model, None if optimizer is None else view.optimizer(optimizer)
     parameters = trainable(model)
     first = next(iter(parameters.values()))
@@ -354,10 +356,7 @@ class Sync:
                 "and after sync.wait() optimizer.step()"
             )
         if self._marks and self._marks != marks(self._parameters.values()):
-            raise UserError(
-                "sync: a gradient was changed after backward() and before it was averaged; call sync.wait() in "
-                "between, or sync.step(optimizer) at once where the schedule updates the model itself"
-            )
+            raise UserError(usage.CHANGED)
         self._finish()
 
     def _finish(self) -> None:
@@ -409,6 +408,8 @@ class ShardedSync(Sync):
     def __init__(self, exchange: ModelExchange, view: ShardView) -> None:
         super().__init__(exchange, None)
         self._view = view
+        self._model.close()
+        self._model = ShardWatch(view.real)
         self._done: list[Optimizer] | None = None
         """Optimizers that have stepped with the averages that are there; None where there are none."""
         self._detach_real = [
@@ -436,6 +437,7 @@ class ShardedSync(Sync):
     def wait(self) -> None:
         """Return when every `.grad` is the average over replicas; then let the optimizer step."""
         if self._view.news:
+            self._view.refuse_changed()
             self._view.take()
         super().wait()
         self._view.give()
@@ -456,6 +458,12 @@ class ShardedSync(Sync):
 
 
 NO_SCALER = "synchronise: a model of shards takes no GradScaler; use bf16, or compress_replicas(..., scaler=)"
+
+
+def _end_replicas(model: nn.Module) -> None:
+    from wirebench.dropin.fsdp_units import end_closed  # with all of FSDP2, which a whole model does not need
+
+    end_closed(model)
 
 
 def _refuse_shards(driver: type[Driver], scaler: torch.amp.GradScaler | None) -> None:
