@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
-from tests.dropin.pods import Layer, Net, gradients, loss_of
+from tests.dropin.pods import Layer, Net, batch, full, gradients, loss_of, pods
 from tests.dropin.pods_sums import few_bits
 from wirebench import compressors
 from wirebench.comm.launch import end_process
@@ -76,9 +76,27 @@ def modules_of_one_group_are_one_unit() -> None:
     replicas.close()
 
 
+def gradients_of_inputs_alone_exchange_nothing() -> None:
+    """`torch.autograd.grad` of them leaves residuals and gradients as they are, and the next pass is averaged."""
+    model, replicas = pods("topk", density=0.05)
+    loss_of(model, 0).backward()
+    model.zero_grad()
+    before = replicas.compressor.state_dict()["residual"].clone()
+    inputs, labels = batch(1)
+    inputs.requires_grad_()
+    (found,) = torch.autograd.grad(nn.functional.cross_entropy(model(inputs), labels), inputs)
+    assert found.any() and replicas.steps == 1
+    assert before.any() and torch.equal(before, replicas.compressor.state_dict()["residual"])
+    assert not any(full(each.grad).any() for each in model.parameters() if each.grad is not None)
+    loss_of(model, 2).backward()
+    assert replicas.steps == 2 and any(each.any() for each in gradients(model))
+    replicas.close()
+
+
 CASES: list[Callable[[], None]] = [
     padding_before_the_first_elements_moves_no_gradient,
     modules_of_one_group_are_one_unit,
+    gradients_of_inputs_alone_exchange_nothing,
 ]
 
 if __name__ == "__main__":

@@ -185,6 +185,8 @@ class Replicas:
             raise UserError(
                 f"{NAME}: FSDP reduces outside of backward(); set_manual_backward_finalization(False) first"
             )
+        if not self._job.units[place].gets_gradients:  # zeros of FSDP's
+            return
         self._end.seen()
         self._job.arrive(place, shard, self.epoch)
 

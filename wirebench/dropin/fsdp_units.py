@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
 from wirebench.dropin.shard_view import local
@@ -72,6 +73,16 @@ class Unit:
     def span(self) -> slice:
         """The part of the hook's tensor from the first layer to the last: without the last one's padding."""
         return slice(0, self.layers[-1].stop - self.start)
+
+    @property
+    def gets_gradients(self) -> bool:
+        """Whether the pass that runs gives its parameters gradients, which one of `torch.autograd.grad` need not.
+
+        It is asked of the call, not of the data, so that ranks answer alike.
+        """
+        gathered = [getattr(each, "_unsharded_param", None) for each in self._learning]
+        nodes = (get_gradient_edge(each).node for each in gathered if each is not None and each.requires_grad)
+        return any(map(torch._C._will_engine_execute_node, nodes))
 
     def refuse_hooks(self) -> None:
         """UserError where others hook the gradients, or want them before they are averages."""
