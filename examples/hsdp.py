@@ -58,6 +58,8 @@ def batch(text: Tensor, step: int) -> tuple[Tensor, Tensor]:
 def main() -> None:
     options = parse()
     dist.init_process_group("gloo")
+    if dist.get_world_size() % 2:
+        raise SystemExit("a pod has two processes: torchrun --nproc-per-node 4 examples/hsdp.py")
     torch.manual_seed(0)
     text = source("argparse.py")
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "shard"))
@@ -79,8 +81,11 @@ def main() -> None:
             print(f"step {step}  {loss.item() / math.log(2):.3f} bits per byte", flush=True)
 
     if dist.get_rank() == 0:
-        sent, dense = (replicas.report()["bytes_per_step"][kind] / 1e3 for kind in ("wire", "dense"))
-        print(f"{sent:.3g} kB a step and rank between pods, dense gradients would be {dense:.3g} kB")
+        sent, dense = (replicas.report()["bytes_per_step"][kind] for kind in ("wire", "dense"))
+        if sent is None:
+            print("no step has counted yet: a report leaves out the first 10")
+        else:
+            print(f"{sent / 1e3:.3g} kB a step and rank between pods, dense gradients would be {dense / 1e3:.3g} kB")
     replicas.close()
     dist.destroy_process_group()
 

@@ -20,7 +20,7 @@ import wirebench
 from tests.dropin import pods as job
 from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
-from wirebench import compressors
+from wirebench import compressors, schedulers
 from wirebench.comm.launch import end_process
 from wirebench.errors import PeerLost
 
@@ -200,8 +200,9 @@ def wrong_uses_are_one_line() -> None:
     says("no step is done yet", replicas.report)
     says("has an all-reduce hook already", lambda: wrap(model, none, between))
     says("needs what compress_replicas.state_dict() returned", lambda: replicas.load_state_dict({}))
-    state = {**replicas.state_dict(), "layers": {"head": 3}}
-    says("of another model, or of another number of shards", lambda: replicas.load_state_dict(state))
+    for layers in ({"layers": {"head": 3}}, {"layers": None}):
+        state = {**replicas.state_dict(), **layers}
+        says("of another model, or of another number of shards", lambda: replicas.load_state_dict(state))  # noqa: B023
     model.set_requires_all_reduce(False)
     says("set_requires_gradient_sync(False)", lambda: loss_of(model, 0).backward())
     replicas.close()
@@ -222,6 +223,25 @@ def wrong_uses_are_one_line() -> None:
     topk = wrap(doubled, compressors.build("topk"), between)
     says("not of float64", lambda: doubled(batch(0)[0].double()).sum().backward())
     topk.close()
+
+
+def a_hook_that_comes_later_is_one_line() -> None:
+    model, replicas = pods()
+    late = [each.register_post_accumulate_grad_hook(print) for each in model.parameters()]
+    says("step the optimizer after backward()", lambda: loss_of(model, 0).backward())
+    replicas.close()
+    assert late
+
+
+def a_compressor_serves_one_model() -> None:
+    wrap, between = wirebench.compress_replicas, job.MESH["replicate"]
+    topk = compressors.build("topk")
+    replicas = wrap(sharded(), topk, between)
+    group, fused = between.get_group(), schedulers.build("wfbp")
+    one = "build one for each model"
+    says(one, lambda: wrap(sharded(), topk, between))
+    says(one, lambda: wirebench.synchronise(sharded(), topk, fused, process_group=group))
+    replicas.close()
 
 
 def a_divide_factor_of_the_users_counts() -> None:
@@ -304,6 +324,8 @@ CASES: list[Callable[[], None]] = [
     two_passes_that_both_reduce_average_twice,
     checkpointed_blocks_are_averaged,
     wrong_uses_are_one_line,
+    a_hook_that_comes_later_is_one_line,
+    a_compressor_serves_one_model,
     a_divide_factor_of_the_users_counts,
     a_report_counts_what_goes_between_replicas,
     fewer_replicas_keep_the_residuals,

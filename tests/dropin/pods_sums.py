@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import wirebench
 from tests.dropin import pods as job
@@ -119,10 +119,16 @@ def wrong_uses_are_one_line() -> None:
     says("without dense_below", lambda: wrap(sharded(), wrapped))
     says("'topk' cannot sum shards", lambda: wrap(sharded(), compressors.build("topk")))
     says("no module of it is sharded", lambda: wrap(job.Net(), few_bits()))
+    random = compressors.build("quantised_sum", feedback=False, rounding="stochastic")
+    says("build it with rounding=nearest", lambda: wrap(sharded(), random))
+    mixed = job.Net()
+    fully_shard(mixed.blocks[0], mesh=all_ranks())
+    says("are sharded over different ranks", lambda: wrap(fully_shard(mixed, mesh=job.MESH["shard"]), few_bits()))
     model = sharded()
     differ = compressors.build("quantised_sum", feedback=False, form=FORMS[job.RANK % 2])
     says("compressor.form is 'int4' on rank", lambda: wrap(model, differ))
     sums = wrap(model, few_bits())
+    says("has one already", lambda: wrap(model, few_bits()))
     op = dist._make_nccl_premul_sum(0.5)
     ones: Tensor = torch.ones(2)
     says("set_force_sum_reduction_for_comms(True)", lambda: sums(ones[:1], ones, dist.group.WORLD, op))

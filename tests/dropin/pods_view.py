@@ -168,11 +168,64 @@ def wrong_uses_are_one_line() -> None:
     sync.close()
 
 
+def a_model_that_was_evaluated_before_is_averaged() -> None:
+    """FSDP has left the parameters of its root gathered; and a closed `compress_replicas` is no hindrance."""
+    model = sharded()
+    replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
+    says("close() its compress_replicas first", lambda: synchronised(model=model))
+    replicas.close()
+    plain_model = DistributedDataParallel(Net())
+    for each in (model, plain_model):
+        with torch.no_grad():
+            each(job.batch(0)[0])
+    _, sync = synchronised(model=model)
+    optimizer = plain(model.parameters())
+    loop(model, sync, optimizer, range(3))
+    train(plain_model, plain, 3)
+    assert apart(whole(model), whole(plain_model.module)) < 1e-6
+    sync.close()
+
+
+def what_the_loop_does_to_the_model_later_is_one_line() -> None:
+    """It is seen in the model that trains, not in the shards."""
+    model, sync = synchronised()
+    optimizer = plain(model.parameters())
+    loop(model, sync, optimizer, range(2))
+    says("is in another synchronise already", lambda: synchronised(model=model))
+    loss_of(model, 2).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    says("a gradient was changed after backward()", lambda: sync.step(optimizer))
+    sync.close()
+    for learns in (False, True):
+        frozen = Net()
+        frozen.blocks[0].weight.requires_grad = not learns
+        model, sync = synchronised(model=sharded(frozen))
+        optimizer = plain(model.parameters())
+        loop(model, sync, optimizer, range(2))
+        frozen.blocks[0].weight.requires_grad = learns
+        loss_of(model, 2).backward()
+        said = "unfrozen" if learns else "frozen"
+        says(f"blocks.0.weight was {said} after", lambda: sync.step(optimizer))  # noqa: B023
+        sync.close()
+    model, sync = synchronised()
+    model.extra = nn.Linear(2, 2)
+    says("was added, removed or replaced", lambda: loss_of(model, 0))
+    sync.close()
+    model, sync = synchronised()
+    loop(model, sync, plain(model.parameters()), range(1))
+    weights = {name: each.clone() for name, each in model.state_dict().items()}
+    model.load_state_dict(weights, assign=True)
+    says("was added, removed or replaced", lambda: loss_of(model, 0))
+    sync.close()
+
+
 CASES: list[Callable[[], None]] = [
     dense_exchanges_after_backward_end_with_the_weights_of_ddp,
     every_method_keeps_replicas_alike_and_learns,
     local_steps_between_pods_are_local_sgd_by_hand,
     a_restart_goes_on_to_the_bit,
+    a_model_that_was_evaluated_before_is_averaged,
+    what_the_loop_does_to_the_model_later_is_one_line,
     wrong_uses_are_one_line,
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.forked import fork
-from tests.dropin import pods, pods_misuse, pods_sums, pods_view
+from tests.dropin import pods, pods_layouts, pods_misuse, pods_sums, pods_view
 from wirebench import compressors
 from wirebench.dropin import fsdp_units
 from wirebench.errors import UserError
@@ -34,7 +34,9 @@ def test_every_compressor_is_that_of_ddps_hook_to_the_bit(names: list[str], tmp_
         assert through_ddp == between_replicas, name
 
 
-@pytest.mark.parametrize("cases", [pods, pods_misuse, pods_view, pods_sums], ids=lambda cases: cases.__name__)
+@pytest.mark.parametrize(
+    "cases", [pods, pods_layouts, pods_misuse, pods_view, pods_sums], ids=lambda cases: cases.__name__
+)
 def test_loops_of_four_ranks(cases: Any, tmp_path: Path) -> None:
     script = f"{cases.__name__.replace('.', '/')}.py"
     ended = fork("torch", 4, [], tmp_path, script=script)

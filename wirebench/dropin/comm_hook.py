@@ -25,7 +25,7 @@ from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.ddp_buckets import ddp_of
 from wirebench.dropin.hook_job import HookJob
 from wirebench.dropin.replicas import parts_of, tensors_of
-from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_state
+from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_state, refuse_used, use
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
@@ -92,6 +92,7 @@ class CommHook:
         self._state: Mapping[str, Any] = {}
         # DDP asks a hook for the names of a function.
         self.__name__ = self.__qualname__ = "wirebench_comm_hook"
+        self._leave: Callable[[], object] = lambda: None
         self._unwatch = optimizer_watch.watch(compressor, scaler, lambda: self._job.parameters if self._job else ())
         close_at_exit(self)
 
@@ -115,6 +116,7 @@ class CommHook:
             raise UserError("comm_hook: it is closed, and DDP still calls it; make the DDP model and its hook anew")
         if self._job is None:
             self._job = self._begin(state, bucket)
+            self._leave = use(self.compressor, self)
         if self._job.failed is not None:
             raise self._job.failed
         ddp = self._ddp()
@@ -130,6 +132,7 @@ class CommHook:
 
     def _begin(self, state: object, bucket: dist.GradBucket) -> HookJob:
         """The job of the model that this bucket is of: its group, and what all ranks must have alike."""
+        refuse_used(self.compressor)
         group, ddp = self._group, ddp_of(bucket, self)
         if isinstance(state, dist.ProcessGroup):
             if group is not None and group is not state:
@@ -179,6 +182,7 @@ class CommHook:
             return
         self._closed = True
         self._unwatch()
+        self._leave()
         if self._job is not None:
             self._job.close()
 

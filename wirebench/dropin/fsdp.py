@@ -30,7 +30,15 @@ from wirebench.dropin.fsdp_units import Unit, backward_runs, units_of
 from wirebench.dropin.replicas import agree, parts_of, tensors_of
 from wirebench.dropin.shard_job import ShardJob
 from wirebench.dropin.shard_view import local, place_of
-from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_no_module, refuse_state
+from wirebench.dropin.usage import (
+    mark_state,
+    refuse_kinds,
+    refuse_names,
+    refuse_no_module,
+    refuse_state,
+    refuse_used,
+    use,
+)
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
@@ -67,6 +75,7 @@ def compress_replicas(
     refuse_names(compressor=compressor)
     refuse_kinds(scaler, collective)
     method = conformance.method_of(compressor)
+    refuse_used(method)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
     units = units_of(model)
@@ -95,6 +104,7 @@ class Replicas:
         for place, unit in enumerate(job.units):
             unit.hook(partial(self._arrives, place))
         held = lambda: {id(parameter) for parameter in model.parameters()}  # noqa: E731
+        self._leave = use(job.compressor, self)
         self._unwatch = optimizer_watch.watch(job.compressor, scaler, held)
 
     @property
@@ -152,7 +162,7 @@ class Replicas:
             raise UserError(f"{NAME}.{where}: needs a state; a replica that takes over none passes joins=True, too")
         for state in states:
             refuse_state(state, NAME, self.compressor)
-            if state["layers"] != self._job.layout():
+            if state.get("layers") != self._job.layout():
                 raise UserError(f"{NAME}.{where}: the state is of another model, or of another number of shards")
         self.epoch = states[0]["epoch"]
 
@@ -162,6 +172,7 @@ class Replicas:
             return
         self._closed = True
         self._unwatch()
+        self._leave()
         for unit in self._job.units:
             unit.unhook()
         self._job.close()
@@ -174,6 +185,8 @@ class Replicas:
             raise UserError(
                 f"{NAME}: FSDP reduces outside of backward(); set_manual_backward_finalization(False) first"
             )
+        if not self._job.units[place].gets_gradients:  # zeros of FSDP's
+            return
         self._end.seen()
         self._job.arrive(place, shard, self.epoch)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
 from wirebench.dropin.shard_view import local
@@ -73,10 +74,23 @@ class Unit:
         """The part of the hook's tensor from the first layer to the last: without the last one's padding."""
         return slice(0, self.layers[-1].stop - self.start)
 
+    @property
+    def gets_gradients(self) -> bool:
+        """Whether the pass that runs gives its parameters gradients, which one of `torch.autograd.grad` need not.
+
+        It is asked of the call, not of the data, so that ranks answer alike.
+        """
+        gathered = [getattr(each, "_unsharded_param", None) for each in self._learning]
+        nodes = (get_gradient_edge(each).node for each in gathered if each is not None and each.requires_grad)
+        return any(map(torch._C._will_engine_execute_node, nodes))
+
     def refuse_hooks(self) -> None:
         """UserError where others hook the gradients, or want them before they are averages."""
         if _of(self._group, "_all_reduce_hook") not in (None, refuse_closed):
             raise UserError(f"compress_replicas: {self.label} has an all-reduce hook already; one is enough")
+        self._refuse_readers()
+
+    def _refuse_readers(self) -> None:
         if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in self.parameters):
             raise UserError(
                 f"compress_replicas: {self.label} has hooks that read gradients during the backward pass, before they "
@@ -97,14 +111,18 @@ class Unit:
         for name, value in self._before.items():
             setattr(self._group, name, value)
 
-    def sum_by(self, comm: Any) -> Any:
-        """Let FSDP sum this module's gradients by another reduce-scatter; returns the one before."""
-        before = _of(self._group, "_reduce_scatter_comm")
+    @property
+    def summed_by(self) -> Any:
+        """The reduce-scatter by which FSDP sums this module's gradients."""
+        return _of(self._group, "_reduce_scatter_comm")
+
+    def sum_by(self, comm: Any) -> None:
+        """Let FSDP sum this module's gradients by another reduce-scatter."""
         self.module.set_custom_reduce_scatter(comm)
-        return before
 
     def refuse_changes(self, given: Tensor) -> None:
-        """UserError where the hook's tensor is not the sum of all layers' gradients."""
+        """UserError where the hook's tensor is not the sum of all layers' gradients, or others read it already."""
+        self._refuse_readers()
         if self._group.gradient_divide_factor != 1.0 or not self._group.force_sum_reduction_for_comms:
             raise UserError(
                 f"compress_replicas: {self.label} has another divide factor than before; set it before "
@@ -147,12 +165,14 @@ def units_of(model: nn.Module) -> list[Unit]:
     _refuse_unsharded(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     units: list[Unit] = []
+    seen: list[Any] = []
     for name, module in list(model.named_modules())[::-1]:
         if not isinstance(module, FSDPModule):
             continue
         group = _group_of(name, module)
-        if group is None:
+        if group is None or any(group is each for each in seen):  # fully_shard([a, b]) makes one group of two modules
             continue
+        seen.append(group)
         unit = Unit(name, module, group, names, units[-1].start + units[-1].numel if units else 0)
         if unit.layers:
             units.append(unit)
@@ -168,6 +188,18 @@ def units_of(model: nn.Module) -> list[Unit]:
 def refuse_closed(_: Tensor) -> None:
     """The hook of a module whose exchange between replicas is closed."""
     raise UserError("compress_replicas: it is closed, and FSDP still calls it; call compress_replicas again to go on")
+
+
+def end_closed(model: nn.Module) -> None:
+    """Let a model train whose `compress_replicas` is closed; UserError where one averages its gradients still."""
+    for name, module in model.named_modules():
+        for group in _groups_of(module) if isinstance(module, FSDPModule) else ():
+            if _of(group, "_all_reduce_hook") not in (None, refuse_closed):
+                raise UserError(
+                    f"model: {name or 'its own part'} has an all-reduce hook, which averages its gradients already; "
+                    "close() its compress_replicas first"
+                )
+            group._all_reduce_hook = None
 
 
 def backward_runs(units: Sequence[Unit]) -> bool:
@@ -190,13 +222,18 @@ def _refuse_unsharded(model: nn.Module) -> None:
         )
 
 
-def _group_of(name: str, module: FSDPModule) -> Any:
-    """What FSDP reduces of this module; None where it has no parameters of its own."""
+def _groups_of(module: FSDPModule) -> Sequence[Any]:
     state: Any = _state_of(module)
-    groups = getattr(state, "_fsdp_param_groups", None)
+    groups: Sequence[Any] | None = getattr(state, "_fsdp_param_groups", None)
     if groups is None:  # before torch 2.15
         single = _of(state, "_fsdp_param_group")
         groups = [] if single is None else [single]
+    return groups
+
+
+def _group_of(name: str, module: FSDPModule) -> Any:
+    """What FSDP reduces of this module; None where it has no parameters of its own."""
+    groups = _groups_of(module)
     if len(groups) > 1:
         raise UserError(
             f"model: {name or 'its own part'} has {len(groups)} groups of parameters, since shard_placement_fn gives "

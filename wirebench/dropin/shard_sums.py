@@ -42,9 +42,12 @@ def compress_shards(model: nn.Module, compressor: Compressor, *, timeout_seconds
     method = conformance.method_of(compressor)
     if method.unshared:
         raise UserError(f"{NAME}: {conformance.name_of(method)!r} cannot sum shards: {method.unshared}")
+    if getattr(method, "rounding", "nearest") != "nearest":
+        raise UserError(f"{NAME}: rounding=stochastic would draw alike in all pods; build it with rounding=nearest")
     if isinstance(method.inner, Method):
         raise UserError(f"{NAME}: build the compressor without dense_below, warmup or clip: FSDP does not show layers")
     units = units_of(model)
+    _refuse_units(units)
     engine = attach(units[0].device, timeout_seconds, units[0].group)
     agree(engine, NAME, parts_of(None, 0, 0, compressor=compressor))
     return ShardSums(engine, units, method)
@@ -62,7 +65,9 @@ class ShardSums:
         self._server = RequestExecutor(engine.communicators[0], NativeCollective(), topology)
         self._calls = self._sent = self._dense = 0
         self._closed = False
-        self._before = [(unit, unit.sum_by(self)) for unit in units]
+        self._before = [(unit, unit.summed_by) for unit in units]
+        for unit in units:
+            unit.sum_by(self)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for FSDP's input and output."""
@@ -99,6 +104,19 @@ class ShardSums:
             unit.sum_by(before)
         for closer in self.engine.closers:
             closer()
+
+
+def _refuse_units(units: Sequence[Unit]) -> None:
+    """UserError where another `compress_shards` has a module, or where modules are shared by different ranks."""
+    ranks = dist.get_process_group_ranks(units[0].group)
+    for unit in units:
+        if isinstance(unit.summed_by, ShardSums):
+            raise UserError(f"{NAME}: {unit.label} has one already; close() that one first")
+        if dist.get_process_group_ranks(unit.group) != ranks:
+            raise UserError(
+                f"{NAME}: {unit.label} and {units[0].label} are sharded over different ranks; sums go over one group, "
+                "so shard all modules over one mesh"
+            )
 
 
 def _divisor(op: Any, size: int) -> int:

@@ -1,5 +1,6 @@
 """A model of DTensors as `synchronise` sees it: this rank's shards as plain parameters, which share their memory."""
 
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from wirebench.comm.attach import Group
-from wirebench.dropin.usage import holds
+from wirebench.dropin.backward_end import BackwardEnd
+from wirebench.dropin.usage import AGAIN, CHANGED, ModelWatch, holds
 from wirebench.errors import UserError
 from wirebench.utils.hooks import WeakHook
 
@@ -25,6 +27,7 @@ class ShardView:
 
     def __init__(self, real: nn.Module) -> None:
         self.real, self.model, self.news = real, nn.Module(), False
+        self._end, self._norms = BackwardEnd(self._backward_ends), torch.empty(0)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         for name, parameter in real.named_parameters():
             shard = nn.Parameter(local(parameter), requires_grad=parameter.requires_grad)
@@ -54,6 +57,12 @@ class ShardView:
         """Whether the optimizer holds a parameter of the model."""
         return holds(real, self._shard_of.keys())
 
+    def refuse_changed(self) -> None:
+        """UserError where the loop has changed gradients since their backward pass: averages would have other ones."""
+        # Not by versions: those of DTensors stay where torch changes several at once, as clipping does.
+        if self.news and not torch.allclose(self._norms, self._norms_now(), rtol=0, atol=0, equal_nan=True):
+            raise UserError(CHANGED)
+
     def take(self) -> None:
         """Bring the gradients of the model to the shards, as a backward pass would."""
         came = [(shard, local(p.grad)) for p, shard in self._pairs if p.grad is not None]
@@ -80,6 +89,14 @@ class ShardView:
 
     def _comes(self, _: Tensor) -> None:
         self.news, self._may_step = True, False
+        self._end.seen()
+
+    def _backward_ends(self) -> None:
+        self._norms = self._norms_now()
+
+    def _norms_now(self) -> Tensor:
+        came = [local(parameter.grad) for parameter, _ in self._pairs if parameter.grad is not None]
+        return torch.stack(torch._foreach_norm(came)) if came else torch.empty(0)
 
     def _refuse_early(self, optimizer: Optimizer, *_: Any) -> None:
         if self.news and not self._may_step and self.holds(optimizer):
@@ -87,6 +104,20 @@ class ShardView:
                 "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, or "
                 "sync.wait() before it"
             )
+
+
+class ShardWatch(ModelWatch):
+    """Watches the model that trains, whose shards the view has: they stay in their memory."""
+
+    place = staticmethod(lambda parameter: local(parameter).data_ptr())
+
+    def _compare(self) -> None:
+        reshard(self._model)
+        super()._compare()
+
+    def _refuse_moved(self) -> None:
+        super()._refuse_moved()
+        raise UserError(f"model: its shards were moved to other memory after synchronise had begun; {AGAIN}")
 
 
 class ShardOptimizer(Optimizer):
@@ -119,6 +150,7 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
     group  the ranks that have the same shard. UserError without it, and for a model that is sharded over several
            dimensions: PyTorch sums over one of them itself
     """
+    reshard(model)
     sharded = False
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
@@ -135,6 +167,14 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
             )
         sharded = True
     return ShardView(model) if sharded else None
+
+
+def reshard(model: nn.Module) -> None:
+    """Let FSDP2 register its shards again: after an evaluation a model still has the parameters that were gathered."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    for module in model.modules() if fsdp is not None else ():
+        if isinstance(module, fsdp.FSDPModule):
+            module.reshard()
 
 
 def place_of(model: nn.Module) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, parts_of, trainable
-from wirebench.dropin.shard_view import ShardView, place_of, view_of
+from wirebench.dropin.shard_view import ShardView, ShardWatch, place_of, view_of
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
@@ -37,6 +37,8 @@ from wirebench.dropin.usage import (
     refuse_missing,
     refuse_parts,
     refuse_state,
+    refuse_used,
+    use,
 )
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Driver, Parts
@@ -82,6 +84,7 @@ def synchronise(
     refuse_kinds(scaler, collective)
     refuse_without_driver(scheduler, type(scheduler).__name__)
     method, driver = conformance.method_of(compressor), scheduler.driver
+    refuse_used(method)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or driver.collective)
     given = {"optimizer": optimizer is not None, "scaler": scaler is not None}
@@ -89,6 +92,8 @@ def synchronise(
     view = view_of(model, process_group)
     if view is not None:
         _refuse_shards(driver, scaler)
+        usage.refuse_held(model)
+        _end_replicas(model)
         model, optimizer = view.model, None if optimizer is None else view.optimizer(optimizer)
     parameters = trainable(model)
     first = next(iter(parameters.values()))
@@ -125,6 +130,7 @@ class Sync:
         self._model = ModelWatch(exchange.model)
         self._parameters = trainable(exchange.model)
         parameters = set(map(id, self._parameters.values()))
+        self._leave = use(exchange.compressor, self)
         self._unwatch = optimizer_watch.watch(exchange.compressor, scaler, lambda: parameters)
         self._first_hooks = [  # the lane's own come with the first step's end
             p.register_post_accumulate_grad_hook(WeakHook(self._gradient_comes, name, lost=LOST)).remove
@@ -232,6 +238,7 @@ class Sync:
         self._pause()
         self._watch.close()
         self._unwatch()
+        self._leave()
         self._detach_first()
         self._model.close()
         self._exchange.close()
@@ -349,10 +356,7 @@ class Sync:
                 "and after sync.wait() optimizer.step()"
             )
         if self._marks and self._marks != marks(self._parameters.values()):
-            raise UserError(
-                "sync: a gradient was changed after backward() and before it was averaged; call sync.wait() in "
-                "between, or sync.step(optimizer) at once where the schedule updates the model itself"
-            )
+            raise UserError(usage.CHANGED)
         self._finish()
 
     def _finish(self) -> None:
@@ -404,6 +408,8 @@ class ShardedSync(Sync):
     def __init__(self, exchange: ModelExchange, view: ShardView) -> None:
         super().__init__(exchange, None)
         self._view = view
+        self._model.close()
+        self._model = ShardWatch(view.real)
         self._done: list[Optimizer] | None = None
         """Optimizers that have stepped with the averages that are there; None where there are none."""
         self._detach_real = [
@@ -431,6 +437,7 @@ class ShardedSync(Sync):
     def wait(self) -> None:
         """Return when every `.grad` is the average over replicas; then let the optimizer step."""
         if self._view.news:
+            self._view.refuse_changed()
             self._view.take()
         super().wait()
         self._view.give()
@@ -451,6 +458,12 @@ class ShardedSync(Sync):
 
 
 NO_SCALER = "synchronise: a model of shards takes no GradScaler; use bf16, or compress_replicas(..., scaler=)"
+
+
+def _end_replicas(model: nn.Module) -> None:
+    from wirebench.dropin.fsdp_units import end_closed  # with all of FSDP2, which a whole model does not need
+
+    end_closed(model)
 
 
 def _refuse_shards(driver: type[Driver], scaler: torch.amp.GradScaler | None) -> None:

@@ -16,18 +16,25 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from wirebench.dropin.overflow import remembers
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
 from wirebench.exchange.scheduler import Scheduler
-from wirebench.gradient.conformance import name_of
+from wirebench.gradient.conformance import name_of, unwrapped
 from wirebench.gradient.contract import Method
 from wirebench.utils.hooks import WeakHook
 
+_users = WeakIdKeyDictionary()
+"""Compressors that remember earlier steps, each with what exchanges a model's gradients by it."""
 _held = WeakIdKeyDictionary()
 """Parameters whose gradients a `synchronise` of this process averages."""
 _LEARNS = attrgetter("requires_grad")
 _MAKER, _METHOD = "made_by", "method"
-_AGAIN = "close() it, and call synchronise again with the changed model"
+AGAIN = "close() it, and call synchronise again with the changed model"
+CHANGED = (
+    "sync: a gradient was changed after backward() and before it was averaged; call sync.wait() in between, or "
+    "sync.step(optimizer) at once where the schedule updates the model itself"
+)
 
 
 def refuse_names(**parts: object) -> None:
@@ -42,6 +49,24 @@ def refuse_names(**parts: object) -> None:
 
 def _word(part: object) -> str:
     return "name" if isinstance(part, str) else "class" if isinstance(part, type) else "module"
+
+
+def refuse_used(compressor: Method) -> None:
+    """UserError for a compressor that remembers another model's steps: what it keeps is one model's."""
+    user = _users.get(unwrapped(compressor))
+    if user is not None and user() is not None:
+        raise UserError(
+            f"compressor: this {name_of(compressor)!r} object compresses another model's gradients already; build one "
+            "for each model"
+        )
+
+
+def use(compressor: Method, user: object) -> Callable[[], object]:
+    """Refuse the compressor to others from now on, while `user` lives; returns what ends that."""
+    inner = unwrapped(compressor)
+    if remembers(compressor):
+        _users[inner] = weakref.ref(user)
+    return lambda: _users.pop(inner, None)
 
 
 def refuse_kinds(scaler: object, collective: object) -> None:
@@ -109,6 +134,11 @@ def _refuse_model(model: nn.Module) -> None:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in model.modules()):
         raise UserError("model: FullyShardedDataParallel shards it; averages are of whole gradients, as DDP has them")
+    refuse_held(model)
+
+
+def refuse_held(model: nn.Module) -> None:
+    """UserError for a model whose gradients a `synchronise` averages already."""
     for name, parameter in model.named_parameters():
         if (watch := _held.get(parameter)) is not None and watch() is not None:
             raise UserError(f"model: {name} is in another synchronise already; close() that one first")
@@ -153,12 +183,15 @@ class ModelWatch:
     flat gradient. Values that move to other memory, as with ZeRO, do no harm.
     """
 
+    place: Callable[[Tensor], int] = staticmethod(Tensor.data_ptr)
+    """Where a parameter's values are."""
+
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._named = dict(model.named_parameters())
         self._learns = list(map(_LEARNS, self._named.values()))
         self._kinds = [(parameter.device, parameter.dtype) for parameter in self._named.values()]
-        self._places = list(map(Tensor.data_ptr, self._named.values()))
+        self._places = list(map(self.place, self._named.values()))
         self._registered = False
         for parameter in self._named.values():
             if parameter.requires_grad:
@@ -174,7 +207,7 @@ class ModelWatch:
         if self._registered:
             self._registered = False
             self._compare()
-        places = list(map(Tensor.data_ptr, self._named.values()))
+        places = list(map(self.place, self._named.values()))
         if places != self._places:
             self._refuse_moved()
             self._places = places
@@ -189,7 +222,7 @@ class ModelWatch:
             pairs = zip(self._named, self._learns, learns, strict=True)
             name, learned = next((name, before) for name, before, now in pairs if before != now)
             said = "frozen" if learned else "unfrozen"
-            raise UserError(f"model: {name} was {said} after synchronise had begun; {_AGAIN}")
+            raise UserError(f"model: {name} was {said} after synchronise had begun; {AGAIN}")
 
     def close(self) -> None:
         """Another `synchronise` may have the model from now on."""
@@ -206,7 +239,7 @@ class ModelWatch:
         now = dict(self._model.named_parameters())
         for name in {**now, **self._named}:
             if now.get(name) is not self._named.get(name):
-                raise UserError(f"model: {name} was added, removed or replaced after synchronise had begun; {_AGAIN}")
+                raise UserError(f"model: {name} was added, removed or replaced after synchronise had begun; {AGAIN}")
 
     def _refuse_moved(self) -> None:
         for (name, parameter), kind in zip(self._named.items(), self._kinds, strict=True):

@@ -62,7 +62,7 @@ def exchange(compressor: Compressor, bucket: Bucket, world: ExchangeContext) -> 
     average = yield from _checked(compressor, fitting, world)
     if fitting is bucket:
         return average
-    mine = bucket.grad[: average.numel()]
+    mine = bucket.grad[_part(bucket, fitting)]
     if average.data_ptr() != mine.data_ptr():
         mine.copy_(average)
     return bucket.grad
@@ -86,13 +86,18 @@ def _fitting(compressor: Compressor, bucket: Bucket) -> Bucket:
     refuse_dtype(compressor, dtype)
     if not all(layer.start < layer.stop for layer in bucket.layers):
         layers = tuple(layer for layer in bucket.layers if layer.numel)
-        piece = slice(layers[0].start - bucket.start, layers[-1].stop - bucket.start)
-        bucket = replace(bucket, grad=bucket.grad[piece], param=bucket.param[piece], layers=layers)
+        part = _part(bucket, replace(bucket, layers=layers))
+        bucket = replace(bucket, grad=bucket.grad[part], param=bucket.param[part], layers=layers)
     if dtype != torch.float32 and not _takes_any(compressor):
         reads = isinstance(compressor, Method) and compressor.reads_weights
         param = bucket.param.float() if reads else bucket.param
         bucket = replace(bucket, grad=bucket.grad.float(), param=param, wire_dtype=dtype)
     return bucket
+
+
+def _part(bucket: Bucket, inner: Bucket) -> slice:
+    """Where a bucket of some of the layers lies in this one's gradient: padding may come before its first layer."""
+    return slice(inner.start - bucket.start, inner.stop - bucket.start)
 
 
 def _checked(compressor: Compressor, bucket: Bucket, world: ExchangeContext) -> Exchange:

@@ -1,0 +1,108 @@
+"""What `test_fsdp.py` runs on each of four ranks: parameters of few rows, modules in one group, what no replica uses.
+
+Each function below is a case; rank 0 prints its name when it holds on all ranks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import wirebench
+from tests.dropin import pods as job
+from tests.dropin.pods import Layer, Net, batch, full, gradients, loss_of, pods
+from tests.dropin.pods_sums import few_bits
+from wirebench import compressors
+from wirebench.comm.launch import end_process
+
+
+class Gated(nn.Module):
+    """One unit whose first parameters have one row: the second rank's part begins with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.gate, self.body = Layer(12, 1), Layer(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) * self.gate(x)
+
+
+def padding_before_the_first_elements_moves_no_gradient() -> None:
+    """To compressors that get fp32 and to one whose gradient is reduced in bf16."""
+    plain = DistributedDataParallel(Gated())
+    loss_of(plain, 0).backward()
+    bf16 = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)
+    kinds: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("none", {}, {}),
+        ("topk", {"density": 1.0}, {}),
+        ("powersgd", {"rank": 16}, {}),
+        ("topk", {"density": 1.0}, {"mp_policy": bf16}),
+    ]
+    for name, options, policy in kinds:
+        model = Gated()
+        fully_shard(model, mesh=job.MESH["shard"], **policy)
+        build = compressors.build(name, **options)
+        replicas = wirebench.compress_replicas(model, build, job.MESH["replicate"])
+        loss_of(model, 0).backward()
+        for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
+            assert float((mine - theirs).norm() / theirs.norm()) < (0.02 if policy else 1e-5), (name, policy)
+        replicas.close()
+
+
+def modules_of_one_group_are_one_unit() -> None:
+    """`fully_shard([a, b])`, also for the sums within a pod, which end with close()."""
+    plain = DistributedDataParallel(Net())
+    loss_of(plain, 0).backward()
+    model = Net()
+    fully_shard([model.blocks[1], model.blocks[2]], mesh=job.MESH["shard"])
+    for module in (model.blocks[0], model.scale, model):
+        fully_shard(module, mesh=job.MESH["shard"])
+    replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
+    loss_of(model, 0).backward()
+    for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+    whole_model = sum(parameter.numel() for parameter in Net().parameters())
+    assert len(replicas._job.units) == 4 and replicas._job.numel < 0.6 * whole_model
+    sums = wirebench.compress_shards(model, few_bits())
+    loss_of(model, 1).backward()
+    assert sums.report()["calls"] == 4
+    sums.close()
+    loss_of(model, 2).backward()
+    assert sums.report()["calls"] == 4
+    replicas.close()
+
+
+def gradients_of_inputs_alone_exchange_nothing() -> None:
+    """`torch.autograd.grad` of them leaves residuals and gradients as they are, and the next pass is averaged."""
+    model, replicas = pods("topk", density=0.05)
+    loss_of(model, 0).backward()
+    model.zero_grad()
+    before = replicas.compressor.state_dict()["residual"].clone()
+    inputs, labels = batch(1)
+    inputs.requires_grad_()
+    (found,) = torch.autograd.grad(nn.functional.cross_entropy(model(inputs), labels), inputs)
+    assert found.any() and replicas.steps == 1
+    assert before.any() and torch.equal(before, replicas.compressor.state_dict()["residual"])
+    assert not any(full(each.grad).any() for each in model.parameters() if each.grad is not None)
+    loss_of(model, 2).backward()
+    assert replicas.steps == 2 and any(each.any() for each in gradients(model))
+    replicas.close()
+
+
+CASES: list[Callable[[], None]] = [
+    padding_before_the_first_elements_moves_no_gradient,
+    modules_of_one_group_are_one_unit,
+    gradients_of_inputs_alone_exchange_nothing,
+]
+
+if __name__ == "__main__":
+    job.start()
+    for case in CASES:
+        case()
+        if job.RANK == 0:
+            print(case.__name__, flush=True)
+    end_process(0)
