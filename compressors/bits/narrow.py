@@ -25,7 +25,7 @@ Form = Literal[
     "mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp4",
 ]  # fmt: skip
 PLAIN: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Formats without scales."""
+"""Formats without scales, with the dtype of each: no chunk of them needs one."""
 WIDEST = 4096
 """The longest chunk that kernels take: they hold one at once."""
 TINY = torch.finfo(torch.float32).tiny
@@ -74,7 +74,7 @@ class Format:
     scale  fp32: the largest magnitude becomes the largest number; e8m0: the power of two that gives the largest
            magnitude the largest number's exponent, and what is larger than that number becomes it; e4m3: as fp32, but
            itself a number of 8 bits, over one fp32 scale of the whole message
-    block  elements of a chunk; 0: as many as the user likes
+    block  elements of a chunk; 0: the user chooses
     """
 
     number: Number
@@ -83,7 +83,7 @@ class Format:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of a chunk's scale."""
+        """How many bytes the scale of a chunk has."""
         return 4 if self.scale == "fp32" else 1
 
     @property
@@ -207,7 +207,7 @@ def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
 
 
 def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
-    """The numbers of messages, (count, bytes); those of 6 bits a byte each."""
+    """The numbers of messages, (count, bytes); numbers of 6 bits take a byte each."""
     codes = messages[:, messages.shape[1] - value_bytes(_numel(messages[0], chunk, form), form) :]
     return _unpacked(codes, 6).view(len(messages), -1) if FORMATS[form].number.bits == 6 else codes
 
@@ -396,7 +396,7 @@ def _packed(codes: Tensor, bits: int) -> Tensor:
 
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    """The numbers of 6 bits a byte each; those of 8 and of 4 bits as they are."""
+    """Numbers of 6 bits, a byte each; numbers of 8 and of 4 bits do not change."""
     if bits != 6:
         return packed
     one, two, three = packed.reshape(-1, 3).unbind(1)

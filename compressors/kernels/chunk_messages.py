@@ -31,7 +31,7 @@ def with_codes(
     k                      entries of a chunk, at most
     sigmas                 deviations that the bins cover
 
-    Sums are those of chunks, then of layers. Twin: `chunk_topk._encoded`.
+    Sums are sums of chunks, then of layers. Twin: `chunk_topk._encoded`.
     """
     many, total, chunks = rows.numel() - 1, within.numel(), starts.numel()
     head, places = 4 * BINS * many, bytes12(total)

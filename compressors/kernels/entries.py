@@ -96,7 +96,7 @@ def put_back(residual: Tensor, index: Tensor, values: Tensor, survivors: Tensor)
 
 
 def _bits(numbers: Tensor) -> Tensor:
-    """bf16 as whole numbers, which Triton's interpreter reads; all else as it is."""
+    """bf16 as whole numbers, which Triton's interpreter reads; all else unchanged."""
     return numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers
 
 

@@ -105,7 +105,7 @@ def decode_signs(
     """Write the average of what the ranks' signs, (ranks, words), stand for; high and low are (ranks, groups), each.
 
     low    None: what is low is minus what is high
-    times  so many times the average is added to `out`; 0: it is written
+    times  the average times this number is added to `out`; 0: the average is written
 
     The twin is `Signs.decode`.
     """

@@ -127,7 +127,7 @@ def _sound(scale):
 
 @triton.jit
 def _from_e4m3(byte):
-    """What an e4m3 number stands for."""
+    """The fp32 number that an e4m3 byte stands for."""
     return _from_number(byte, 448.0, 8, 4, -6)
 
 

@@ -60,8 +60,8 @@ def pieces_of(groups: Groups, device: torch.device) -> Pieces:
 def tiles_of(groups: Groups, numel: int, device: torch.device, share: int = 0, shares: int = 1) -> Tiles:
     """Tiles of `numel` elements, the last one shorter, of a bucket's groups.
 
-    share, shares  the bucket is cut into so many shares of so many elements first, each of which has as many tiles; 0:
-                   it is not
+    share, shares  elements of a share, and how many shares the bucket is cut into first, each with an equal number of
+                   tiles; 0: it is not cut
     """
     starts = _starts(groups)
     share = share or int(starts[-1])
@@ -90,9 +90,9 @@ def _on(numbers: "np.ndarray[Any, np.dtype[np.int64]]", device: torch.device) ->
 def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
     """Numbers of each group, (numbers, groups); two launches. The twin is `blocks.reduce`.
 
-    kind  largest: the largest magnitude, or NaN if the group has one; squares, magnitudes: their sum; means: that of
-          magnitudes over the group's elements; spread: the sum of squares, and the largest magnitude; sides: the sum of
-          what is above 0, of what is below, and how many have a minus, as the bits of an int32
+    kind  largest: the largest magnitude, or NaN if the group has one; squares, magnitudes: their sum; means: the
+          magnitudes' sum over the group's elements; spread: the sum of squares, and the largest magnitude; sides: the
+          sum of what is above 0, of what is below, and how many have a minus, as the bits of an int32
     """
     pieces, rows = pieces_of(groups, x.device), ROWS.get(kind, 1)
     count, many = pieces.edges.numel() - 1, pieces.of_group.numel() - 1

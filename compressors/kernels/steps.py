@@ -38,7 +38,7 @@ def begin(
     grad: Tensor, momentum: Tensor, waiting: Tensor, own: Tensor | None, beta1: float,
     served: Tensor | None, piece: slice,
 ) -> None:  # fmt: skip
-    """0/1 Adam's step until it exchanges: m <- beta1 m; what waits grows by (1 - beta1) g, or by the average `own`.
+    """0/1 Adam's step until it exchanges: m <- beta1 m; the residual grows by (1 - beta1) g, or by the average `own`.
 
     served  what was cut off of sums; outside `piece` it waits, too, and becomes 0; None: it stays
     """

@@ -13,7 +13,7 @@ from wirebench.compressors.kernels import APART, launching, selection
 from wirebench.compressors.kernels.selection import _bin, _keys
 
 TOGETHER = {"launch_cooperative_grid": True, "num_warps": 8, "maxnreg": 128, **APART}
-"""Options of a launch whose programs meet; two programs of so many registers fit on a multiprocessor."""
+"""Options of a launch whose programs meet; two programs with 128 registers a thread fit on a multiprocessor."""
 EACH = 2
 """Programs of a multiprocessor."""
 TILE = 4096
@@ -26,7 +26,7 @@ each program counted.
 
 
 def programs(device: torch.device) -> int:
-    """Programs of a launch whose programs meet: as many as the device runs at once."""
+    """Programs of a launch whose programs meet: the number that the device runs at once."""
     return EACH * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 

@@ -1,7 +1,7 @@
 """Votes of `iwp` on a bucket: which places are important, whom all ranks' masks choose, and their values.
 
 A program reads a few tiles of places one after the other; a byte of a mask has the flags of eight places. A layer's
-places that this rank does not choose for, and those of gaps, have a threshold of -1.
+places that this rank does not choose for, and places of gaps, have a threshold of -1.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Ballot(NamedTuple):
     """What a rank chooses by.
 
     squares  of all weights, by group, fp32; epsilon: the share of their root mean square that a weight counts as, at
-             least; 0: it counts as it is
+             least; 0: no limit
     rho      a place below the threshold is chosen by luck, at most with this probability; 0: never; seed: of that luck
     """
 

@@ -75,7 +75,7 @@ class Dense(NamedTuple):
     rest: Tensor
 
     def listed(self, complete: bool) -> Peeled:
-        """As `peel` has it."""
+        """The result in the form that `peel` returns."""
         index = torch.nonzero(self.counts).squeeze(1)
         return Peeled(index, self.sums.index_select(0, index), complete, self.rest)
 

@@ -63,7 +63,7 @@ GROUP = 8
 WIDTH = 120
 
 Code = Callable[[Tensor, int], Tensor]
-"""What arrives of a vector that was quantised in so many parts."""
+"""What arrives of a vector that was quantised in this number of parts."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
   replicas = wirebench.compress_replicas(model, compressors.build("powersgd"), mesh["replicate"])
 
 FSDP sums over the shards' ranks, in full precision. Each rank then exchanges its shard of the sum with the ranks that
-have the same shard of another replica, in a thread, while the backward pass goes on.
+have the same shard of another replica, in a thread, during the rest of the backward pass.
 """
 
 from collections.abc import Mapping, Sequence

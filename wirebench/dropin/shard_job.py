@@ -50,7 +50,7 @@ class ShardJob(ExchangeJob):
         self._queued = 0
         self._timed = False
         self._hooks: torch.cuda.Stream | None = None
-        """The stream on which FSDP calls hooks, and goes on with the gradients."""
+        """The stream on which FSDP calls hooks, and later reads the gradients."""
 
     @property
     def numel(self) -> int:
@@ -123,7 +123,7 @@ class ShardJob(ExchangeJob):
         self._arrived, self._queued = {}, 0
 
     def _queue_next(self, epoch: int) -> None:
-        """Queue what is next in order, as far as it is there."""
+        """Queue the modules that are next in order and have arrived."""
         while self._queued in self._arrived:
             place, self._queued = self._queued, self._queued + 1
             unit, gradient = self.units[place], self._arrived[place]

@@ -91,7 +91,7 @@ class ShardSums:
         self._dense += (self.engine.size - 1) * output_tensor.nbytes
 
     def report(self) -> dict[str, Any]:
-        """This rank's reduce-scatters so far: their number, the bytes that it sent, and those of FSDP's own."""
+        """This rank's reduce-scatters so far: their number, the bytes sent, and the bytes that FSDP's own sends."""
         about = {"world_size": self.engine.size, "compressor": conformance.name_of(self.compressor)}
         return {**about, "calls": self._calls, "wire_bytes": self._sent, "dense_bytes": self._dense}
 
