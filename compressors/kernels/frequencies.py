@@ -10,6 +10,7 @@ from torch import Tensor
 from wirebench.compressors.bits.packing import bytes12
 from wirebench.compressors.kernels import APART, launching, stacked
 from wirebench.compressors.kernels.chunk_messages import _number12, _write12
+from wirebench.compressors.kernels.chunks import picked_of
 from wirebench.compressors.kernels.entries import KINDS, _arriving, _stored_bits, _value, _word
 
 SIDE = 64
@@ -95,14 +96,7 @@ def _send(momentum, grad, chosen, values, table, blocks, firsts, cosines, beta,
     keys = tl.reshape(tl.where(inside, spectrum.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1), [SIDE * SIDE])
     first = tl.load(firsts + tl.program_id(0))
     count = (tl.load(firsts + tl.program_id(0) + 1) - first).to(tl.int32)
-    kth = count * 0
-    for bit in range(31):
-        higher = kth | (1 << (30 - bit))
-        kth = tl.where(tl.sum((keys >= higher).to(tl.int32), 0) >= count, higher, kth)
-    above = (keys > kth).to(tl.int32)
-    alike = (keys == kth).to(tl.int32)
-    rank = tl.cumsum(alike, 0) - alike
-    picked = above | (alike & (rank < count - tl.sum(above, 0)).to(tl.int32))
+    picked = picked_of(keys, count)
     lane = tl.arange(0, SIDE * SIDE)
     at = first + tl.cumsum(picked, 0) - picked
     arriving = _arriving(spectrum, KIND)

@@ -309,6 +309,16 @@ def start() -> None:
     MESH = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
 
 
+def run(cases: Sequence[Callable[[], None]]) -> None:
+    """Run each case on this rank; rank 0 prints its name when it is over."""
+    start()
+    for case in cases:
+        case()
+        if RANK == 0:
+            print(case.__name__, flush=True)
+    end_process(0)
+
+
 CASES: list[Callable[[], None]] = [
     dense_gradients_between_pods_end_with_the_weights_of_ddp,
     gradients_reduced_in_bf16_are_those_of_a_2d_mesh,
@@ -325,9 +335,4 @@ SLOW: list[Callable[[], None]] = [
 ]
 
 if __name__ == "__main__":
-    start()
-    for case in [each for each in SLOW if each.__name__ in sys.argv] or CASES:
-        case()
-        if RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+    run([each for each in SLOW if each.__name__ in sys.argv] or CASES)

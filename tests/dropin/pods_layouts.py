@@ -16,7 +16,6 @@ from tests.dropin import pods as job
 from tests.dropin.pods import Layer, Net, batch, full, gradients, loss_of, pods
 from tests.dropin.pods_sums import few_bits
 from wirebench import compressors
-from wirebench.comm.launch import end_process
 
 
 class Gated(nn.Module):
@@ -100,9 +99,4 @@ CASES: list[Callable[[], None]] = [
 ]
 
 if __name__ == "__main__":
-    job.start()
-    for case in CASES:
-        case()
-        if job.RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+    job.run(CASES)

@@ -21,7 +21,6 @@ from tests.dropin import pods as job
 from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
 from wirebench import compressors, schedulers
-from wirebench.comm.launch import end_process
 from wirebench.errors import PeerLost
 
 
@@ -333,9 +332,4 @@ CASES: list[Callable[[], None]] = [
 ]
 
 if __name__ == "__main__":
-    job.start()
-    for case in CASES:
-        case()
-        if job.RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+    job.run(CASES)

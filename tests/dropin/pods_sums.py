@@ -17,7 +17,6 @@ from tests.dropin import pods as job
 from tests.dropin.misuse import says
 from tests.dropin.pods import apart, gradients, loss_of, sgd, sharded, train, whole
 from wirebench import compressors
-from wirebench.comm.launch import end_process
 from wirebench.compressors.bits.narrow import Form, added, quantised
 
 FORMS: tuple[Form, ...] = ("int4", "int8", "fp8")
@@ -145,9 +144,4 @@ CASES: list[Callable[[], None]] = [
 ]
 
 if __name__ == "__main__":
-    job.start()
-    for case in CASES:
-        case()
-        if job.RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+    job.run(CASES)

@@ -128,9 +128,9 @@ class Method(Compressor):
     def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """A reduce-scatter: `whole`, (size * n,), is cut into a share for each rank; this rank's of the sum, fp32 (n,).
 
-        It keeps nothing for later steps. Of a method with an `unshared` reason it is not called.
+        It keeps nothing for later steps. UserError for a method with an `unshared` reason.
         """
-        raise NotImplementedError
+        raise UserError(f"no reduce-scatter: {self.unshared}")
 
     def held_back(self, numel: int) -> Tensor | None:
         """The residual, shape (numel,), in the order of the flat gradient; None for a method without one."""
