@@ -1,7 +1,7 @@
 """The error of a sum in few bits: by wire format, by the way that the sum takes, by the number of ranks.
 
   wirebench bench sums                                          ResNet-20 on the digits images, 2 to 64 ranks
-  wirebench bench sums gpt_python_sources --steps 1 50 --json cells.jsonl
+  wirebench bench sums smoke --rounding stochastic --ranks 2 4 8 --json cells.jsonl
   wirebench bench sums smoke --forms bf16 fp8 int4 --ways one_hop ring --figures figures
 
 The config is trained dense with as many virtual ranks as --ranks asks for at most. At the named steps the gradients of
