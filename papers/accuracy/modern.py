@@ -97,7 +97,7 @@ def _updates(
     }  # fmt: skip
 
 
-def _adams(steps: int) -> dict[str, tuple[str, ...]]:
+def adams(steps: int) -> dict[str, tuple[str, ...]]:
     """0/1 Adam and 1-bit Adam in a run of `steps` steps: the authors' constants are for hundreds of times as many.
 
     The variance is frozen after a fifth of the run, and 1-bit Adam's after its 15 %, all of them dense (its authors'
@@ -143,7 +143,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
             | {"zero_one_adam": 6.7e-4, "onebit_adam": 6.7e-4},
             2e-3 * 0.1,
             1.0,
-            {**OTHERS_OF_DION, **_adams(STEPS["gpt"])},
+            {**OTHERS_OF_DION, **adams(STEPS["gpt"])},
         ),
     },
     "resnet": {
@@ -158,7 +158,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
             {"demo": 0.027, "dion": 0.06, "lion_sign": 9e-3, "zero_one_adam": 0.015, "onebit_adam": 0.015},
             0.3 * 5e-4,
             0.0,
-            _adams(STEPS["resnet"]),
+            adams(STEPS["resnet"]),
         ),
     },
 }

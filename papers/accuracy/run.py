@@ -6,6 +6,8 @@ wirebench study accuracy run --data FOLDER --task quick --methods dense topk gs_
 wirebench study accuracy run --task gpt --methods dense demo dion --seeds 0
 wirebench study accuracy run --task gpt_rates                    other learning rates, one seed
 wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
+wirebench study accuracy run --task gpt_0.1m_search              rates of every method, on the validation split
+wirebench study accuracy run --task gpt_0.1m_20 gpt_0.1m_2       the same GPT at 20 and at 2 tokens a parameter
 wirebench study accuracy report                                  the tables and the figures, without training
 
 quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 on whole images, both with every
@@ -25,7 +27,7 @@ from typing import Any
 from papers.accuracy import classics, modern, report, rows
 from papers.accuracy.curve import curve_of
 from papers.accuracy.task import Task
-from papers.accuracy.tasks import GPT, TASKS, USUAL
+from papers.accuracy.tasks import CURVES, GPT, TASKS, USUAL
 from papers.launched import refuse_set
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from papers.trainings import Training
@@ -134,7 +136,7 @@ def planned(options: argparse.Namespace, task: Task) -> list[Training]:
             (*task.words(method, seed, more), *data), resumes=True,
             about={"seed": seed, "density": method.density, "task": task.name,
                    "epochs": task.composed(method, seed, more).train.epochs},
-            reads=_traced if task.settings else None,
+            reads=_traced if task in CURVES else None,
         )
         for seed in seeds or range(max(method.seeds or task.seeds for method in methods))
         for method in methods

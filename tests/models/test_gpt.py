@@ -72,10 +72,10 @@ def test_what_it_does_not_take(tokens: torch.Tensor, words: str) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def read_once() -> Iterator[None]:
     """The standard library's files are read once for all tests here."""
-    read = functools.cache(lambda folder, names: _read(folder, list(names)))
+    read = functools.cache(lambda files, most: _read(list(files), most))
     _read = python_sources._read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_sources, "_read", lambda folder, names: read(folder, tuple(names)))
+        patch.setattr(python_sources, "_read", lambda files, most: read(tuple(files), most))
         yield
 
 

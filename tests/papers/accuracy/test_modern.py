@@ -46,8 +46,10 @@ def record(loss: float, megabytes: float, **sections: dict[str, Any]) -> dict[st
     return made
 
 
-def put(folder: Path, label: str, seed: int, made: dict[str, Any], part: str = "gpt", **more: object) -> Path:
-    place = folder / "today" / part / f"{label}-{seed}"
+def put(
+    folder: Path, label: str, seed: int, made: dict[str, Any], part: str = "gpt", series: str = "today", **more: object
+) -> Path:
+    place = folder / series / part / f"{label}-{seed}"
     place.mkdir(parents=True)
     made["config"]["train"] = {**made["config"]["train"], "seed": seed}
     (place / "record.json").write_text(json.dumps(made))
