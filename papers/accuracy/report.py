@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers.accuracy import alone, loss_table, rates, sizes, top1_table, verdicts
+from papers.accuracy import alone, grid, loss_table, rates, sizes, top1_table, verdicts
 from papers.accuracy.figures import (
     SHOWN_GBIT,
     accuracy_by_bytes,
@@ -42,7 +42,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """Make a page for each task that has runs."""
     each = [page(options.out / task.folder) for task in TASKS.values()]
-    there = [made for made in (*each, sizes.summary(options.out)) if made is not None]
+    there = [made for made in (*each, sizes.summary(options.out), grid.summary(options.out)) if made is not None]
     if not there:
         raise UserError(f"{options.out}: has no runs SERIES/TASK/METHOD-SEED; train first")
     return there
@@ -74,6 +74,8 @@ def page(folder: Path) -> Page | None:
         return sizes.search_page(folder, task)
     if task in sizes.SIZED:
         return sizes.page(folder, task)
+    if task in grid.CELLS:
+        return grid.page(folder, task)
     methods = _methods(folder.parents[1], task)
     if not methods:
         return None

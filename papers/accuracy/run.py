@@ -44,7 +44,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no task that reads it")
     add("--task", nargs="+", choices=list(TASKS), metavar="TASK", default=list(USUAL), help=f"what is learned: "
-        f"{', '.join(TASKS)} (all but vgg16 and digits)")  # fmt: skip
+        f"{', '.join(TASKS)} (all that were made for today's methods and the classics)")  # fmt: skip
     add("--methods", nargs="+", metavar="NAME", help="dense, 'gs_sgd literal', demo, ... (all of the task)")
     add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (the task's: 0, 1, ...)")
     add("--density", type=float, default=0.01, help="of sparse methods on CIFAR-10 (%(default)s)")
@@ -132,8 +132,8 @@ def planned(options: argparse.Namespace, task: Task) -> list[Training]:
     refuse_set(options.set, {"train.seed", "data.root", "output.dir", *own}, task.name)
     return [
         Training(
-            f"{method.label.replace(' ', '-')}-{seed}", method.label, None, Path(task.config),
-            (*task.words(method, seed, more), *data), resumes=True,
+            f"{method.label.replace(' ', '-')}-{seed}", method.label, task.place, Path(task.config),
+            (*task.words(method, seed, more), *data), resumes=task.place is None,
             about={"seed": seed, "density": method.density, "task": task.name,
                    "epochs": task.composed(method, seed, more).train.epochs},
             reads=_traced if task in CURVES else None,

@@ -3,7 +3,7 @@
 A token is a byte. Every method has the rate that its own search found: five rates or more on the validation split, the
 same number for each method, with 20 tokens a parameter. Where the best one is the lowest or the highest, the next call
 of `wirebench study accuracy run` tries one beyond it. The largest size has the rates of the middle one. The search
-writes rates.json beside its table, which the other tasks read.
+writes chosen.json beside its table, which the other tasks read.
 """
 
 import json
@@ -32,7 +32,7 @@ CONFIG, SERIES = "configs/tables/sizes_gpt.toml", "sizes"
 WORKERS, BATCH, LENGTH = 4, 8, 128
 PER_STEP = WORKERS * BATCH * LENGTH
 """Tokens of a step of all workers."""
-ROUND = 30
+ROUND = 32
 """Local steps of a round: a run has whole rounds, so that its last step exchanges."""
 
 
@@ -59,23 +59,23 @@ FACTORS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Rates that are tried of every method, as shares of modern.py's: those were found by a coarse search at 1.9 million
 parameters."""
 SEARCH = "_search"
-RATES = "rates.json"
+CHOSEN = "chosen.json"
 DECAY = 2e-4
 """Rate x weight decay: a step shrinks the weights alike whatever the rate."""
 
-_INT4 = ("compressor.name=quantised_sum", "compressor.form=int4")
-_METHODS: Mapping[str, tuple[str, ...]] = {
+LOCAL = ("diloco", "muloco momentum=0.5", "sparseloco")
+_INT8 = ("compressor.form=int8", "compressor.feedback=false")
+METHODS: Mapping[str, tuple[str, ...]] = {
     **{
         label: SETTINGS["gpt"][label]
-        for label in (
-            DENSE, "muon", "bf16", "quantised_sum", "topk", "powersgd", "diloco", "muloco momentum=0.5", "sparseloco",
-            "demo", "dion", "zero_one_adam",
-        )
+        for label in (DENSE, "muon", "bf16", "quantised_sum", "topk", "powersgd", "demo", "dion", "zero_one_adam")
     },
-    "quantised_sum int4": _INT4,
-    "quantised_sum int4 feedback": (*_INT4, "compressor.feedback=true"),
-}  # fmt: skip
-"""By label, without the rate that the search finds. int4 with feedback is LoCo's rule (arXiv 2407.04480)."""
+    "quantised_sum feedback=false": (*SETTINGS["gpt"]["quantised_sum"], "compressor.feedback=false"),
+    "quantised_sum int8": (*SETTINGS["gpt"]["quantised_sum"], *_INT8),
+    **{label: (*SETTINGS["gpt"][label], f"scheduler.every={ROUND}") for label in LOCAL},
+}
+"""By label, without the rate that the search finds. quantised_sum has 4 bits and feedback, which is LoCo's rule (arXiv
+2407.04480)."""
 
 
 def steps(size: Size, ratio: float) -> int:
@@ -83,7 +83,8 @@ def steps(size: Size, ratio: float) -> int:
     return max(round(ratio * size.parameters / PER_STEP / ROUND), 1) * ROUND
 
 
-def _at_rate(words: Sequence[str], rate: float) -> tuple[str, ...]:
+def at_rate(words: Sequence[str], rate: float) -> tuple[str, ...]:
+    """A method's words with this learning rate, and the weight decay that goes with it."""
     return (*words, f"optimizer.lr={rate:.3g}", f"optimizer.weight_decay={DECAY / rate:.4g}")
 
 
@@ -92,9 +93,7 @@ def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: t
     shape = (f"model.depth={size.depth}", f"model.width={size.width}", f"model.heads={size.heads}")
     # One more sequence, in which the cuts shift.
     shared = (*shape, f"data.train_bytes={count * PER_STEP + LENGTH}", *more)
-    settings = {
-        label: (*words, *(adams(count).get(label, ()))) for label, words in _METHODS.items()
-    }  # fmt: skip
+    settings = {label: (*words, *adams(count).get(label, ())) for label, words in METHODS.items()}
     return Task(
         name, SERIES, CONFIG, 1, seeds, size.parameters, methods, data=False, shared=shared, settings=settings, own=OWN
     )
@@ -124,7 +123,7 @@ class Searched(NamedTuple):
 
 def found(size: str) -> dict[str, Searched]:
     """By label what the search of this size found; nothing where none has run."""
-    path = RESULTS / SERIES / f"gpt_{size}{SEARCH}" / RATES
+    path = RESULTS / SERIES / f"gpt_{size}{SEARCH}" / CHOSEN
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -143,7 +142,7 @@ def _searching(size: str, part: Task, names: Sequence[str] | None, density: floa
         if each.label in known:
             rates |= {*known[each.label].tried, *filter(None, [known[each.label].beyond])}
         for rate in sorted(map(_rounded, rates)):
-            wanted.append(Composition(f"{each.label} lr={rate:g}", _at_rate(each.overrides, rate)))
+            wanted.append(Composition(f"{each.label} lr={rate:g}", at_rate(each.overrides, rate)))
     return wanted
 
 
@@ -161,7 +160,7 @@ def _trained(size: str, part: Task, names: Sequence[str] | None, density: float 
             f"gpt_{SIZES[size].rates}{SEARCH}"
         )
     return [
-        Composition(each.label, _at_rate(each.overrides, chosen[each.label].rate))
+        Composition(each.label, at_rate(each.overrides, chosen[each.label].rate))
         for each in every
         if each.label in chosen
     ]
@@ -210,7 +209,7 @@ def search_page(folder: Path, task: Task) -> Page | None:
         *trust.note({method.label: method.runs for method in methods}, ""),
     ]
     rates = {label: {"rate": best[label], "tried": sorted(tried)} for label, tried in by_label.items()}
-    return Page(folder, "\n".join(text), files={RATES: json.dumps(rates, indent=1) + "\n"})
+    return Page(folder, "\n".join(text), files={CHOSEN: json.dumps(rates, indent=1) + "\n"})
 
 
 # --- What the rates are for
@@ -232,7 +231,7 @@ def page(folder: Path, task: Task) -> Page | None:
     family = corrected([_compared(method, dense) for method in methods])
     rows = [
         [
-            method.title, str(len(method.runs)), _spread(losses(method)), _gap(method, dense),
+            method.title, str(len(method.runs)), spread(losses(method)), _gap(method, dense),
             "-" if compared is None else compared.words, _fewer(method, dense),
             " or ".join(f"{rate:g}" for rate in dict.fromkeys(method.each(_rate))),
         ]
@@ -263,7 +262,7 @@ def summary(out: Path) -> Page | None:
     folder = out / SERIES
     there = [(task, {each.label: each for each in methods_of(folder / task.name, task)}) for task in SIZED]
     known = [(task, methods) for task, methods in there if methods]
-    labels = [label for label in _METHODS if any(label in methods for _, methods in known)]
+    labels = [label for label in METHODS if any(label in methods for _, methods in known)]
     if not labels:
         return None
     rows = [
@@ -347,7 +346,8 @@ def _rate(run: Any) -> float | None:
     return rate
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """A mean of losses, and their standard deviation where there are several."""
     if not values:
         return "-"
     mean = f"{statistics.mean(values):.4f}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.runner import ROOT
-from papers.trainings import settings
+from papers.trainings import OwnCluster, settings
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record import notes
@@ -41,6 +41,7 @@ class Task:
     shared      overrides of all its runs
     settings    by label a method's overrides, where these are a list
     own         settings, by their names in SHARED, that may differ between methods
+    place       where it runs; None: all workers in one process here
     """
 
     name: str
@@ -54,6 +55,7 @@ class Task:
     shared: tuple[str, ...] = ()
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own: tuple[str, ...] = ()
+    place: OwnCluster | None = None
 
     @property
     def folder(self) -> Path:

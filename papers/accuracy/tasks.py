@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from papers.accuracy import alone, classics, rates, sizes
+from papers.accuracy import alone, classics, grid, rates, sizes
 from papers.accuracy.modern import OWN, SETTINGS, STEPS
 from papers.accuracy.task import Task, listed
 
@@ -31,8 +31,9 @@ AT_OTHER_RATES = tuple(
     replace(task, name=f"{task.name}{rates.SUFFIX}", seeds=1, methods=rates.at_other_rates) for task in MODERN
 )
 ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=alone.alone) for task in MODERN)
-TASKS = {task.name: task for task in (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS, *sizes.SEARCHES, *sizes.SIZED)}
-USUAL = tuple(name for name in TASKS if name not in ("vgg16", "digits"))
-"""Tasks whose results are evidence."""
-CURVES = (*MODERN, *AT_OTHER_RATES, *ALONE)
+_USUAL = (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)
+TASKS = {task.name: task for task in (*_USUAL, *sizes.SEARCHES, *sizes.SIZED, *grid.CELLS)}
+USUAL = tuple(task.name for task in _USUAL if task.name not in ("vgg16", "digits"))
+"""Tasks of a call that names none."""
+CURVES = (*MODERN, *AT_OTHER_RATES, *ALONE, *grid.CELLS)
 """Tasks whose runs keep the loss on the way."""

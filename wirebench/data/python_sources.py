@@ -39,6 +39,7 @@ class PythonSources(ByteSequences):
     tested       the split that losses are measured on: test, or validation, on which settings are chosen. Without
                  packages there is no validation split
     test_bytes   how much of that split is used, from its beginning; 0: all
+    parts        into which the training text is cut; an epoch has one of them, the next epoch the next
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class PythonSources(ByteSequences):
         packages: bool = False,
         tested: str = "test",
         test_bytes: int = 0,
+        parts: int = 1,
     ) -> None:
         no_root("python_sources", root)
         at_least("test_bytes", test_bytes, 0)
@@ -70,7 +72,7 @@ class PythonSources(ByteSequences):
         test = _read(split[False], test_bytes)
         if test_bytes > len(test):
             raise UserError(f"data.test_bytes: the {tested} split has {len(test)}, got {test_bytes}")
-        super().__init__(_read(split[True], train_bytes), test, length, train_bytes)
+        super().__init__(_read(split[True], train_bytes), test, length, train_bytes, parts)
 
 
 def _sources(packages: bool) -> dict[str, Path]:

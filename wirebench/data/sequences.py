@@ -21,29 +21,30 @@ class ByteSequences:
 
     Sample i begins at byte i * length. In training all samples are shifted by an offset below `length`, drawn from the
     seed and the epoch, so that the cuts differ between epochs. Samples and labels are int64 (N, length); labels are the
-    next bytes. Texts of up to `MOST_ON_DEVICE` bytes move to the device once, so that no batch waits for a copy. Longer
-    texts are copied batch by batch.
+    next bytes. With `parts` the training text is cut into so many parts, and each epoch has the next one: a run with
+    as many epochs reads all of it once, and is evaluated on the way. Texts of up to `MOST_ON_DEVICE` bytes move to the
+    device once, so that no batch waits for a copy. Longer texts are copied batch by batch.
     """
 
     num_classes = BYTES
     bytes_per_label = 1.0
     """So a loss in nats divided by log 2 is bits per byte."""
 
-    def __init__(self, train: Tensor, test: Tensor, length: int, train_bytes: int) -> None:
+    def __init__(self, train: Tensor, test: Tensor, length: int, train_bytes: int, parts: int = 1) -> None:
         at_least("length", length, 1)
+        at_least("parts", parts, 1)
         at_least("train_bytes", train_bytes, 0)
         if train_bytes > len(train):
             raise UserError(f"data.train_bytes: the training split has {len(train)}, got {train_bytes}")
         train = train[: train_bytes or None]
-        for name, text in (("training", train), ("test", test)):
+        share = train[: len(train) // parts]
+        for name, text in ((f"training split{' of a part' if parts > 1 else ''}", share), ("test split", test)):
             if len(text) < 2 * length:
-                raise UserError(
-                    f"data.length: the {name} split has {len(text)} bytes, too few for sequences of {length}"
-                )
-        self.length, self._texts = length, {True: train, False: test}
+                raise UserError(f"data.length: the {name} has {len(text)} bytes, too few for sequences of {length}")
+        self.length, self._texts, self._parts = length, {True: train, False: test}, parts
         self._on_device: dict[tuple[bool, torch.device], Tensor] = {}
         # A shift and the last label lie within the text.
-        self.train_size, self.test_size = len(train) // length - 1, (len(test) - 1) // length
+        self.train_size, self.test_size = len(share) // length - 1, (len(test) - 1) // length
 
     @functools.cached_property
     def digest(self) -> str:
@@ -65,7 +66,7 @@ class ByteSequences:
         shift = 0
         if train:
             drawn = torch.randint(self.length, (), generator=generator("byte sequences", key.seed, key.epoch))
-            shift = int(drawn)
+            shift = int(drawn) + key.epoch % self._parts * (len(self._texts[True]) // self._parts)
         text = self._move(train, device)
         places = shift + torch.arange(self.length + 1, device=text.device)
         for index in index_batches:

@@ -49,7 +49,7 @@ def test_a_run_has_its_models_size_and_whole_rounds_of_its_tokens(task: Task) ->
     steps, rest = divmod(config.data.options["train_bytes"], PER_STEP)
     assert steps % sizes.ROUND == 0 and rest == sizes.LENGTH
     ratio = AT if task in SEARCHES else float(task.name.rpartition("_")[2])
-    assert steps * PER_STEP / task.parameters == pytest.approx(ratio, rel=0.03 if ratio > 2 else 0.3)
+    assert steps * PER_STEP / task.parameters == pytest.approx(ratio, rel=0.03 if ratio > 2 else 0.35)
     assert config.data.options.get("tested") == ("validation" if task in SEARCHES else None)
 
 
@@ -73,7 +73,7 @@ def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_ha
     assert [each.label for each in part.methods(part, [DENSE], 0.0)][-1] == "dense lr=0.032"
     _search(results, {0.032: 2.2})
     assert len(part.methods(part, [DENSE], 0.0)) == 6
-    known = json.loads((results / "sizes" / SEARCH / sizes.RATES).read_text())
+    known = json.loads((results / "sizes" / SEARCH / sizes.CHOSEN).read_text())
     assert known == {DENSE: {"rate": 0.016, "tried": [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]}}
     [chosen] = sized.methods(sized, None, 0.0)
     assert sized.composed(chosen).optimizer.lr == 0.016
@@ -84,7 +84,7 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     for size in ("0.1m", "0.3m"):
         rates = {label: {"rate": 0.004, "tried": [0.002, 0.004, 0.008]} for label in (DENSE, "topk")}
         (results / "sizes" / f"gpt_{size}_search").mkdir(parents=True)
-        (results / "sizes" / f"gpt_{size}_search" / sizes.RATES).write_text(json.dumps(rates))
+        (results / "sizes" / f"gpt_{size}_search" / sizes.CHOSEN).write_text(json.dumps(rates))
         for seed, wobble in enumerate((-0.01, 0.0, 0.01)):
             _put(results, f"gpt_{size}_20", DENSE, seed, 2.0 + wobble, 0.004)
             _put(results, f"gpt_{size}_20", "topk", seed, (2.2 if size == "0.1m" else 2.1) + wobble, 0.004)

@@ -1,0 +1,119 @@
+"""The measured map: which cells there are, when a loss is reached, and what stands beside it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from papers.accuracy import grid, sizes
+from papers.accuracy.grid import CELLS, FIRST, LINKS, PARTS, STEPS
+from papers.accuracy.modern import DENSE
+from papers.accuracy.tasks import TASKS
+from tests.papers import verb
+from tests.papers.accuracy.test_modern import put, record
+from wirebench.compose.resolve import resolve
+from wirebench.data.base import Key
+from wirebench.data.sequences import ByteSequences
+from wirebench.errors import UserError
+
+report = verb.report("accuracy")
+SLOW, FAST = (TASKS[f"gpt_0.1m_{link}"] for link in ("50mbit", "1gbit"))
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the runs, with rates of all methods."""
+    monkeypatch.setattr(sizes, "RESULTS", tmp_path)
+    folder = tmp_path / "sizes/gpt_0.1m_search"
+    folder.mkdir(parents=True)
+    rates = {label: {"rate": 0.004, "tried": [0.002, 0.004, 0.008]} for label in sizes.METHODS}
+    (folder / sizes.CHOSEN).write_text(json.dumps(rates))
+    return tmp_path
+
+
+def _put(folder: Path, task: Any, label: str, seed: int, step: float, losses: list[float]) -> None:
+    """A run whose epochs take 64 steps each, and another 5 s for an evaluation."""
+    made = record(losses[-1], 10.0, optimizer={"lr": 0.004})
+    made["config"]["train"] = {"epochs": PARTS}
+    made["bytes_per_step"]["nic"] = 1e5
+    made["phases"] |= {"forward": 0.01, "backward": 0.02, "compress": 0.0, "update": 0.001}
+    made["history"] = [
+        {**made["history"][0], "epoch": epoch, "seconds": 64 * step + 5, "eval_seconds": 5.0, "test_loss": loss,
+         "wire_bytes_total": 1e6 * (epoch + 1)}
+        for epoch, loss in enumerate(losses)
+    ]  # fmt: skip
+    [method] = task.methods(task, [label], 0.0)
+    launch = f"wirebench cluster run -- python train.py {task.config} {' '.join(task.words(method, seed))}"
+    put(folder, label, seed, made, task.name, "grid", launch=launch)
+
+
+def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
+    assert {task.place.link for task in CELLS} == set(LINKS) and len(LINKS) == 4
+    for task in CELLS:
+        cells = task.methods(task, None, 0.0)
+        labels = [each.label for each in cells]
+        assert labels[: len(FIRST)] == list(FIRST) and all("every=32" in each for each in labels[len(FIRST) :][:3])
+        assert len(cells) == len(FIRST) + 9
+        for each in cells:
+            config = resolve(task.composed(each))
+            assert config.engine.name == "auto" and config.data.options["parts"] == config.train.epochs == PARTS
+            length, begin = divmod(config.data.options["train_bytes"], PARTS)
+            assert begin == 0 and (length // 128 - 1) // 32 * PARTS == STEPS
+
+
+def test_a_cell_without_a_rate_is_left_out_or_refused(results: Path) -> None:
+    (results / "sizes/gpt_0.1m_search" / sizes.CHOSEN).write_text('{"dense": {"rate": 0.004, "tried": [0.004]}}')
+    assert [each.label for each in SLOW.methods(SLOW, None, 0.0)] == [DENSE]
+    with pytest.raises(UserError, match="topk: has no rate; first"):
+        SLOW.methods(SLOW, ["topk"], 0.0)
+
+
+def test_the_time_to_a_loss_is_read_between_evaluations_and_without_them(results: Path) -> None:
+    falls = [3.0, 2.8, 2.6, 2.4, 2.3, 2.2, 2.1, 2.0]
+    for seed in range(3):
+        _put(results, SLOW, DENSE, seed, 0.1, falls)
+        _put(results, SLOW, "topk", seed, 0.05, falls)
+        _put(results, SLOW, "demo", seed, 0.05, [3.0] * PARTS)
+        _put(results, FAST, DENSE, seed, 0.04, falls)
+        _put(results, FAST, "topk", seed, 0.05, falls)
+    assert report(["--out", str(results)]) == 0
+    text = (results / "grid/gpt_0.1m_50mbit/table.md").read_text()
+    assert "test loss of 2.0200 nats" in text, "1 % above dense training's end"
+    # 2.02 lies four fifths of the way from 2.1, after 7 parts, to 2.0, after 8.
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
+    dense, topk, demo = (lines[label] for label in (DENSE, "topk", "demo"))
+    assert f"| {(7 + 0.8) * 6.4:.1f} [" in dense and f"| {(7 + 0.8) * 3.2:.1f} [" in topk and "| 2.00x [" in topk
+    assert "| 0 of 3 seeds | - |" in demo
+    assert topk.rstrip(" |").endswith("2.0000"), "after dense training's time it has ended"
+    assert "GPT-2 of 124M" in text
+    summary = (results / "grid/table.md").read_text()
+    assert "| method | 50mbit | 1gbit |" in summary
+    assert "| topk | 2.00x [" in summary and "0.80x [" in summary and "| demo | not reached | - |" in summary
+    assert (results / "grid/gains.svg").exists()
+
+
+def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
+    for label, step in ((DENSE, 0.1), ("topk", 0.05)):
+        _put(results, SLOW, label, 0, step, [3.0] * PARTS)
+    cells, target = grid.cells_of(results / "grid/gpt_0.1m_50mbit", SLOW)
+    assert target == pytest.approx(3.03)
+    for each in cells:
+        assert each.predicted is not None and each.error == pytest.approx(each.predicted / each.step - 1)
+        assert max(each.to_target) < math.inf and each.nbytes == 1e5
+    assert grid._tau([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == pytest.approx(1 / 3)
+
+
+def test_parts_of_the_text_follow_each_other() -> None:
+    text = torch.arange(0, 240, dtype=torch.uint8)
+    parts = ByteSequences(text, text, 8, 0, parts=3)
+    assert parts.train_size == 80 // 8 - 1
+    for epoch in range(4):
+        everything = torch.arange(parts.train_size)
+        [(tokens, labels)] = parts.batches([everything], train=True, key=Key(0, epoch, 0), device=torch.device("cpu"))
+        begin = epoch % 3 * 80
+        assert begin <= int(tokens.min()) and int(labels.max()) < begin + 80
+    with pytest.raises(UserError, match="the training split of a part has 24 bytes, too few for sequences of 13"):
+        ByteSequences(text, text, 13, 0, parts=10)
