@@ -125,8 +125,8 @@ def page(folder: Path, task: Task) -> Page | None:
         "",
         f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {PER_STEP:,} bytes, {HOSTS} emulated "
         f"hosts of one {run.machine}. The target is a test loss of {target:.4f} nats a byte, {100 * MARGIN:g} % above "
-        "dense training's mean final loss. Times are those of training, without evaluations; in brackets the interval of "
-        "95 % over seeds. `predicted` is the same computing with a simulated exchange. Bytes are those of the "
+        "dense training's mean final loss. Times are those of training, without evaluations; in brackets the interval "
+        "of 95 % over seeds. `predicted` is the same computing with a simulated exchange. Bytes are those of the "
         f"interface. {_same_ratio(cells, link)} Made by `wirebench study accuracy run`, which runs "
         f"`{run.note['launch']}` and the like.",
         "",
