@@ -9,7 +9,7 @@ from papers import benchmarks
 from papers.claim import Claim, Verdict, shown
 from papers.estimate import Estimate, exact, mean, most_of_none, quantile
 from papers.findings import Finding
-from wirebench.chaos import bounds, figures, report, trials_file
+from wirebench.chaos import bounds, campaign, figures, report, trials_file
 from wirebench.chaos.bounds import Bound
 from wirebench.chaos.faults import FAULTS
 from wirebench.chaos.figures import UNDISTURBED
@@ -17,6 +17,16 @@ from wirebench.chaos.job import JobSetting
 from wirebench.chaos.trials_file import Line
 
 ELASTIC, PLAIN = "elastic.jsonl", "plain.jsonl"
+MINUTELY = {
+    "dense": ("compressor.name=none",),
+    "diloco": ("compressor.name=none", "scheduler.name=outer", "scheduler.every=32"),
+    "sparseloco": (
+        "compressor.name=chunk_topk", "scheduler.name=outer", "scheduler.every=32", "scheduler.rate=1",
+        "scheduler.momentum=0", "scheduler.nesterov=false",
+    ),
+}  # fmt: skip
+"""Elastic jobs of which a rank is killed every 60 s, by their method: what is laid over the job's settings."""
+FOLDER = "minutely"
 EACH = 30
 """Faults of each kind before a bound counts as held."""
 BESIDE = 5
@@ -35,9 +45,8 @@ class FaultTrials(NamedTuple):
     def lacking(self) -> str:
         """What is not as the claims have it, in words: the job's setting, or too few faults of one kind."""
         usual = {**JobSetting(elastic=self.path.name == ELASTIC)._asdict(), "kinds": list(FAULTS)}
-        others = [
-            f"{name} {self.header[name]}, not {value}" for name, value in usual.items() if self.header[name] != value
-        ]
+        had = {**campaign.of(self.header).setting._asdict(), "kinds": self.header["kinds"]}
+        others = [f"{name} {had[name]}, not {value}" for name, value in usual.items() if had[name] != value]
         if others:
             return f"another setting: {'; '.join(others)}"
         counts = [len(self.of_kind(kind)) for kind in FAULTS if kind != UNDISTURBED]
@@ -90,6 +99,22 @@ class FaultTrials(NamedTuple):
             costs = [figures.cost(line, rate) for line in self.faults]
             return Estimate(bound.value, mean(costs).mapped(lambda cost: 1 - cost / bounds.EVERY_SECONDS).between)
         return exact(bound.value)
+
+    def goodput(self, claim: Claim) -> Finding:
+        """The finding on the goodput of a job of MINUTELY, which is measured and not extrapolated."""
+        rate, method = figures.calm_rate(self.lines), self.path.parent.name
+        value = figures.goodput(self.lines, rate)
+        costs = [figures.cost(line, rate) for line in self.lines]
+        every = sum(line["seconds"] for line in self.lines) / len(self.lines)
+        measured = Estimate(value, mean(costs).mapped(lambda cost: 1 - cost / every).between)
+        here = f"{100 * value:.1f} % [{shown(measured.ends, claim.unit)}], a rank killed every {every:.0f} s"
+        hangs = sum(line["hang"] for line in self.lines)
+        verdict = claim.judge(measured)
+        if hangs:
+            verdict = Verdict("not reproduced", value, f"{hangs} trials hang")
+        elif verdict.good and len(self.lines) < EACH:
+            verdict = Verdict("not decidable", value, f"{len(self.lines)} kills, not {EACH}")
+        return Finding(claim, here, verdict, about=method, records=(self.path,), rules=self.rules)
 
     def table(self) -> list[str]:
         """The report's lines without its bounds, which are claims here."""

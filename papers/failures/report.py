@@ -12,19 +12,21 @@ from pathlib import Path
 from papers import benchmarks, published
 from papers.failures import checkpoints, faults, worlds
 from papers.failures.checkpoints import Cost
-from papers.failures.faults import ELASTIC, PLAIN, FaultTrials
+from papers.failures.faults import ELASTIC, MINUTELY, PLAIN, FaultTrials
 from papers.failures.worlds import ComparedWorlds
 from papers.findings import Finding, claims_table, with_unrun
 from papers.page import Page
 from papers.runner import RESULTS
 from wirebench.chaos.faults import FAULTS
-from wirebench.chaos.figures import UNDISTURBED, percentile
+from wirebench.chaos.figures import UNDISTURBED, calm_rate, cost, goodput, percentile
+from wirebench.chaos.job import BATCH_SIZE
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import processor
+from wirebench.utils.markdown import table
 
 FIGURE = "pauses.svg"
 CLAIMS = published.load(Path(__file__).parent).claims
@@ -40,9 +42,13 @@ class Measured:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.trials: list[FaultTrials] = [found for name in TITLES if (found := faults.load(folder, name))]
+        each = (faults.load(folder / faults.FOLDER / method, ELASTIC) for method in MINUTELY)
+        self.minutely: list[FaultTrials] = [found for found in each if found]
         self.worlds: list[ComparedWorlds] = [worlds.load(folder / worlds.FOLDER.name, name) for name in worlds.ENGINES]
         self.costs: list[Cost] = checkpoints.load(folder)
-        if not (self.trials or self.costs or any(each.broken or each.unbroken for each in self.worlds)):
+        if not (
+            self.trials or self.minutely or self.costs or any(each.broken or each.unbroken for each in self.worlds)
+        ):
             raise UserError(f"{folder}: has no trials and no runs; measure first (wirebench study failures run)")
 
     def findings(self) -> Iterator[Finding]:
@@ -50,6 +56,7 @@ class Measured:
         for trials in self.trials:
             if trials.path.name == ELASTIC:
                 yield from trials.findings(CLAIMS)
+        yield from (trials.goodput(CLAIMS["minutely"]) for trials in self.minutely)
         for compared in self.worlds:
             found = compared.finding(CLAIMS[f"worlds_{compared.engine}"])
             if found is not None:
@@ -93,6 +100,16 @@ def document(measured: Measured) -> str:
         lines += [f"Broken rules (docs/studies.md): {', '.join(trials.rules)}.", ""] if trials.rules else []
     if measured.trials:
         lines += [f"![longest pause by fault]({FIGURE})", ""]
+    if measured.minutely:
+        lines += [
+            "## A rank is killed every minute",
+            "",
+            "By `wirebench study failures run --parts minutely`: elastic jobs, by their method. Goodput is measured at "
+            "that rate. A killed rank costs the pause and the steps since the last commit, which are made again once.",
+            "",
+            *table(("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs", "goodput"),
+                   map(_minutely, measured.minutely)),
+        ]  # fmt: skip
     if rows := worlds.lines(measured.worlds):
         lines += [
             "## A host is lost, and another comes",
@@ -105,6 +122,17 @@ def document(measured: Measured) -> str:
         lines += ["## Checkpoints", "", "By `wirebench bench checkpoint`: VGG-16, 4 processes, 16 images each.", ""]
         lines += rows
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _minutely(trials: FaultTrials) -> list[str]:
+    lines, rate = trials.lines, calm_rate(trials.lines)
+    pauses = [line["pause_seconds"] for line in lines if not line["hang"]] or [float("inf")]
+    step = trials.header["hosts"] * BATCH_SIZE / rate
+    return [
+        trials.path.parent.name, str(len(lines)), f"{sum(line['seconds'] for line in lines) / len(lines):.0f}",
+        str(sum(line["hang"] for line in lines)), f"{percentile(pauses, 0.95):.1f}",
+        f"{statistics.fmean(cost(line, rate) for line in lines) / step:.0f}", f"{100 * goodput(lines, rate):.1f} %",
+    ]  # fmt: skip
 
 
 def _made_by(trials: FaultTrials) -> str:

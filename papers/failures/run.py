@@ -3,6 +3,7 @@
 wirebench study failures run --data FOLDER           all parts, into results/failures
 wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
 wirebench study failures run --parts plain           60 trials of a job with checkpoints in its place: about 20 min
+wirebench study failures run --parts minutely        30 killed ranks, one a minute, of three methods: about 95 min
 wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
 wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 9 min
 wirebench study failures report                      afterwards: table.md and its figure
@@ -21,7 +22,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from papers.failures import checkpoints, worlds
-from papers.failures.faults import BESIDE, EACH, ELASTIC, PLAIN
+from papers.failures.faults import BESIDE, EACH, ELASTIC, FOLDER, MINUTELY, PLAIN
 from papers.runner import RESULTS, WIREBENCH, Command, Launch, Part, measure
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
@@ -30,42 +31,47 @@ from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.rules import SEEDS
 
-PARTS = ("elastic", "plain", "worlds", "checkpoints")
+PARTS = ("elastic", "plain", "minutely", "worlds", "checkpoints")
 CHUNK = 3 * len(FAULTS)
 """Trials of one cell: three faults of each kind."""
+KILLS, MINUTE = ("sigkill",), 60.0
 MTBF_SECONDS = 10.0
 """Most faults take longer to recover from: the next then follows at once."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of one file up to a number."""
+    """The trials of one file up to a number; method: of MINUTELY, whose ranks are killed and nothing else."""
 
     name: str
     count: int
     mtbf_seconds: float
+    method: str = ""
 
     @property
     def label(self) -> str:
         """Name of the cell in messages."""
-        return f"{self.name.removesuffix('.jsonl')}, {self.count} trials"
+        return f"{self.method or self.name.removesuffix('.jsonl')}, {self.count} trials"
 
     def check(self) -> None:
         """Nothing can be wrong before a job begins."""
 
     def is_there(self, out: Path) -> bool:
         """Whether the file has them; UserError for a damaged one, and for another campaign's."""
-        campaign = Campaign(JobSetting(elastic=self.name == ELASTIC), tuple(FAULTS), self.mtbf_seconds, 0)
-        return len(campaign.done(out / self.name)[1]) >= self.count
+        setting = JobSetting(elastic=self.name == ELASTIC, more=MINUTELY.get(self.method, ()))
+        campaign = Campaign(setting, KILLS if self.method else tuple(FAULTS), self.mtbf_seconds, 0)
+        return len(campaign.done(self.files(out)[0])[1]) >= self.count
 
     def files(self, out: Path) -> list[Path]:
         """Files with the trials."""
-        return [out / self.name]
+        return [(out / FOLDER / self.method if self.method else out) / self.name]
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Make the missing trials; a bound that they break is a result, too."""
         plain = ["--plain"] if self.name == PLAIN else []
-        words = ["--trials", str(self.count), "--mtbf", f"{self.mtbf_seconds:g}", *plain, "--out", str(out)]
+        method = ["--kinds", *KILLS, "--set", *MINUTELY[self.method]] if self.method else []
+        where = ["--out", str(self.files(out)[0].parent)]
+        words = ["--trials", str(self.count), "--mtbf", f"{self.mtbf_seconds:g}", *plain, *method, *where]
         launch([*WIREBENCH, "chaos", *words])
         return self.is_there(out)
 
@@ -199,7 +205,8 @@ def series(quick: bool) -> list[Part]:
     """All parts; quick: a fault of each kind."""
     if quick:
         return [Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))])]
-    parts = [Part(75, ["--parts", "elastic"]), Part(20, ["--parts", "plain"]), Part(9, ["--parts", "checkpoints"])]
+    times = {"elastic": 75, "minutely": 95, "plain": 20, "checkpoints": 9}
+    parts = [Part(minutes, ["--parts", name]) for name, minutes in times.items()]
     if os.geteuid() != 0:
         print("failures: worlds is left out: needs root", file=sys.stderr)
         return parts
@@ -211,6 +218,10 @@ def _cells(part: str, options: argparse.Namespace) -> Sequence[Cell]:
         return [Worlds(engine, seed, options.data) for engine in worlds.ENGINES for seed in options.seeds]
     if part == "checkpoints":
         return [CheckpointPart(name, options.turns) for name in checkpoints.COMPRESSORS]
+    if part == "minutely":
+        most = options.trials or EACH
+        counts = [*range(10, most, 10), most]
+        return [Trials(ELASTIC, count, MINUTE, method) for count in counts for method in MINUTELY]
     name, each = (ELASTIC, EACH) if part == "elastic" else (PLAIN, BESIDE)
     most = options.trials or each * len(FAULTS)
     return [Trials(name, count, options.mtbf) for count in [*range(CHUNK, most, CHUNK), most]]

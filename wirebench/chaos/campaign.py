@@ -48,9 +48,9 @@ class Campaign(NamedTuple):
 
     def header(self) -> dict[str, Any]:
         """The first line of the file, but for its `calls`."""
+        setting = {name: value for name, value in self.setting._asdict().items() if name != "more" or value}
         return {
-            "kind": KIND, **self.setting._asdict(), "kinds": list(self.kinds), "mtbf_seconds": self.mtbf_seconds,
-            "seed": self.seed,
+            "kind": KIND, **setting, "kinds": list(self.kinds), "mtbf_seconds": self.mtbf_seconds, "seed": self.seed,
         }  # fmt: skip
 
     def done(self, path: Path) -> tuple[list[Call], list[dict[str, Any]]]:
@@ -58,15 +58,17 @@ class Campaign(NamedTuple):
         if not path.exists():
             return [], []
         header, lines = load(path)
-        for key, value in self.header().items():
-            if header.get(key) != value:
-                raise UserError(f"{path}: has trials with {key} {header.get(key)!r}, not {value!r}; name another --out")
+        had = of(header).header()
+        for key, value in {**dict.fromkeys(had), **self.header()}.items():
+            if had.get(key) != value:
+                raise UserError(f"{path}: has trials with {key} {had.get(key)!r}, not {value!r}; name another --out")
         return header["calls"], lines
 
 
 def of(header: Mapping[str, Any]) -> Campaign:
     """The campaign that a file's header tells."""
-    setting = JobSetting(**{name: header[name] for name in JobSetting._fields})
+    told = {name: header[name] for name in JobSetting._fields if name != "more"}
+    setting = JobSetting(**told, more=tuple(header.get("more", ())))
     return Campaign(setting, tuple(header["kinds"]), header["mtbf_seconds"], header["seed"])
 
 

@@ -42,9 +42,10 @@ DISK_BYTES = 32 * 2**20
 COMMIT_STEPS, BATCH_SIZE = 10, 8
 TRAINING = (
     "model.hidden=256", f"data.batch_size={BATCH_SIZE}", "data.train_size=1000000", "data.test_size=0",
-    "compressor.name=topk", "compressor.density=0.05", "train.max_steps=1000000000", "train.eval_every=0",
-    "output.tensorboard=false", "output.trace_steps=0",
+    "train.max_steps=1000000000", "train.eval_every=0", "output.tensorboard=false", "output.trace_steps=0",
 )  # fmt: skip
+COMPRESSOR = ("compressor.name=topk", "compressor.density=0.05")
+"""Of a job whose settings name no other."""
 ELASTIC = ("train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}")
 PLAIN = ("train.resume=auto", f"train.checkpoint_every_steps={COMMIT_STEPS}")
 
@@ -55,6 +56,7 @@ class JobSetting(NamedTuple):
     elastic  with commits in memory, and going on with a host less; else with checkpoints, and waiting for the host
     mirror   of an elastic job: each rank's residual is also in another host's memory
     timeout_seconds  engine.timeout_seconds
+    more     settings of train.py that are laid over the job's: its compressor, its schedule
     """
 
     hosts: int = 4
@@ -62,11 +64,14 @@ class JobSetting(NamedTuple):
     elastic: bool = True
     mirror: bool = True
     timeout_seconds: float = 4.0
+    more: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """The settings of train.py."""
         own = [*ELASTIC, f"train.mirror={int(self.mirror)}"] if self.elastic else PLAIN
-        return [*TRAINING, *own, f"engine.timeout_seconds={self.timeout_seconds:g}"]
+        compressor = () if any(word.startswith("compressor.") for word in self.more) else COMPRESSOR
+        timeout = f"engine.timeout_seconds={self.timeout_seconds:g}"
+        return [*TRAINING, *compressor, *own, timeout, *self.more]
 
 
 class JobLine(NamedTuple):

@@ -12,7 +12,7 @@ from papers.claim import Verdict
 from papers.committed import breaches
 from papers.failures import faults, worlds
 from papers.failures import run as failures_run
-from papers.failures.report import CLAIMS, Measured
+from papers.failures.report import CLAIMS, Measured, document
 from papers.runner import Command
 from tests.papers import records, verb
 from tests.papers.records import KNOWN, put, sound
@@ -20,8 +20,11 @@ from wirebench.chaos import bounds
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS, due_to_name
 from wirebench.chaos.job import JobSetting
+from wirebench.compose.resolve import resolve
+from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record.overhead_results import stalls, summary
+from wirebench.utils.package import CONFIGS
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -105,6 +108,48 @@ def test_another_setting_decides_nothing(change: dict[str, Any], tmp_path: Path)
     found = verdicts(tmp_path)["hangs"]
     [(name, value)] = change.items()
     assert found.state == "not decidable" and f"another setting: {name} {value}, not " in found.why
+
+
+@pytest.mark.parametrize(
+    ("count", "images", "hang", "state", "why"),
+    [
+        (30, 17_700, False, "reproduced", ""),
+        (30, 15_000, False, "not reproduced", ""),
+        (10, 17_700, False, "not decidable", "10 kills, not 30"),
+        (30, 17_700, True, "not reproduced", "1 trials hang"),
+    ],
+)
+def test_a_goodput_at_a_kill_a_minute_is_measured(
+    count: int, images: int, hang: bool, state: str, why: str, tmp_path: Path
+) -> None:
+    """60 s a trial, of which an undisturbed job makes 18,000 images."""
+    more = faults.MINUTELY["diloco"]
+    planned = Campaign(JobSetting(more=more), ("sigkill",), 60.0, 0)
+    lines = []
+    for number in range(count):
+        due = planned.trial(number)
+        line = trial(0) | {"number": number, "kind": due.kind, "host": due.host, "seconds": 60.0 + number / 1e6}
+        lines.append(line | {"images": images + number, "hang": hang and not number, "due_to_name": 3, "named_by": 3})
+    path = tmp_path / "failures" / faults.FOLDER / "diloco" / faults.ELASTIC
+    path.parent.mkdir(parents=True)
+    header = planned.header() | {"calls": [call()]}
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in (header, *lines)))
+    assert tuple(header["more"]) == more and "more" not in CAMPAIGN.header()
+    assert len(planned.done(path)[1]) == count
+    with pytest.raises(UserError, match="has trials with more"):
+        planned._replace(setting=JobSetting()).done(path)
+    found = verdicts(tmp_path)["minutely"]
+    assert found.state == state and why in found.why
+    if not why:
+        assert f"| diloco | {count} | 60 | 0 |" in document(Measured(tmp_path / "failures"))
+
+
+@pytest.mark.parametrize("method", faults.MINUTELY)
+def test_a_minutely_job_is_one_that_can_be(method: str) -> None:
+    words = JobSetting(more=faults.MINUTELY[method]).words()
+    settings = resolve(loader.load(CONFIGS / "synthetic/toy.toml", [*words, "output.dir=here"]))
+    assert settings.train.elastic and (settings.scheduler.name == "outer") == (method != "dense")
+    assert not any("density" in word for word in words)
 
 
 def test_a_mean_and_a_percentile_are_judged_with_their_spread(tmp_path: Path) -> None:

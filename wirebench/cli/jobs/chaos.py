@@ -4,6 +4,7 @@
   wirebench chaos --trials 300 --mtbf 60 --out results/runs/chaos
   wirebench chaos --trials 12 --kinds sigkill nan none --mtbf 10
   wirebench chaos --trials 30 --plain
+  wirebench chaos --trials 30 --kinds sigkill --set compressor.name=none scheduler.name=outer scheduler.every=32
   wirebench chaos --report
 
 A later call with the same --out resumes the series of trials. docs/chaos.md describes the faults, the measurements and
@@ -20,7 +21,11 @@ from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
 from wirebench.chaos.job import JobSetting
 from wirebench.cluster.signals import Relay
+from wirebench.compose.resolve import resolve
+from wirebench.config import loader
+from wirebench.errors import UserError
 from wirebench.utils.cli import parser_of
+from wirebench.utils.package import CONFIGS
 
 OUT = Path("results/runs/chaos")
 
@@ -31,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     path = options.out.resolve() / ("plain.jsonl" if options.plain else "elastic.jsonl")
     if options.report:
         return _show(*trials_file.load(path))
-    setting = JobSetting(options.hosts, options.link, not options.plain, bool(options.mirror), options.timeout)
+    more = tuple(options.set)
+    setting = JobSetting(options.hosts, options.link, not options.plain, bool(options.mirror), options.timeout, more)
+    _refuse_unusable(setting)
     planned = Campaign(setting, campaign.parse_kinds(options.kinds), options.mtbf, options.seed)
     planned.done(path)
     with Relay():
@@ -46,6 +53,15 @@ def _show(header: dict[str, Any], lines: list[dict[str, Any]]) -> int:
     return int(not told.held)
 
 
+def _refuse_unusable(setting: JobSetting) -> None:
+    """UserError for settings that no job can have, or that faults rely on."""
+    for word in setting.more:
+        if not word.startswith(("compressor.", "scheduler.", "optimizer.", "collective.")):
+            raise UserError(f"--set: {word!r}: only compressor, scheduler, optimizer and collective can be set")
+    # Where a run lies is the job's own.
+    resolve(loader.load(CONFIGS / "synthetic/toy.toml", [*setting.words(), "output.dir=here"]))
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser, usual = parser_of("chaos", __doc__), JobSetting()
     parser.add_argument("--trials", type=int, default=len(FAULTS), metavar="N", help="faults in all (%(default)s)")
@@ -57,6 +73,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--mirror", type=int, choices=(0, 1), default=1, help="train.mirror (%(default)s)")
     parser.add_argument(
         "--timeout", type=float, default=usual.timeout_seconds, metavar="S", help="engine.timeout_seconds (%(default)s)"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="the job's compressor and schedule"
     )
     parser.add_argument("--plain", action="store_true", help="checkpoints in place of train.elastic, as a baseline")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help="results and logs (%(default)s)")
