@@ -70,6 +70,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
         label: SETTINGS["gpt"][label]
         for label in (DENSE, "muon", "bf16", "quantised_sum", "topk", "powersgd", "demo", "dion", "zero_one_adam")
     },
+    "dion2": ("compressor.name=none", "optimizer.name=dion2", "optimizer.momentum=0.95"),
     "quantised_sum feedback=false": (*SETTINGS["gpt"]["quantised_sum"], "compressor.feedback=false"),
     "quantised_sum int8": (*SETTINGS["gpt"]["quantised_sum"], *_INT8),
     **{label: (*SETTINGS["gpt"][label], f"scheduler.every={ROUND}") for label in LOCAL},

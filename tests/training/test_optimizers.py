@@ -80,7 +80,45 @@ def test_muon_is_pytorchs_for_matrices_inside_and_adamw_for_the_rest(
     assert not (bf16 and same(found, expected))
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_dion2_updates_a_quarter_of_the_rows_and_decays_their_momentum_alone() -> None:
+    """Against a matrix by matrix loop over the paper's steps, with the rows one by one."""
+    ours, theirs = network(), network()
+    section = OptimizerConfig(name="dion2", lr=0.01, momentum=0.9, weight_decay=0.1)
+    mine = matrices_of(theirs)
+    rest = [p for p in theirs.parameters() if all(p is not each for each in mine)]
+    adamw = torch.optim.AdamW(rest, lr=0.01, betas=(0.9, 0.999), weight_decay=0.1, fused=True)
+    held = [torch.zeros_like(weight) for weight in mine]
+
+    class Both:
+        def zero_grad(self) -> None:
+            theirs.zero_grad()
+
+        @torch.no_grad()
+        def step(self) -> None:
+            for weight, momentum in zip(mine, held, strict=True):
+                momentum += weight.grad
+                assert weight.shape[0] == 6 <= weight.shape[1]
+                largest = sorted(range(6), key=lambda row, of=momentum: -float(of[row].abs().sum()))[:2]
+                rows = torch.stack([momentum[row] for row in largest])
+                update = orthonormal(rows, (3.4445, -4.7750, 2.0315), 5, 1e-7)
+                weight *= 1 - 0.01 * 0.1
+                for row, part in zip(largest, update, strict=True):
+                    weight[row] -= 0.01 * 0.2 * max(weight.shape) ** 0.5 * part
+                    momentum[row] *= 0.9
+            adamw.step()
+
+    expected = steps(theirs, Both(), 8)  # type: ignore[arg-type]
+    torch.testing.assert_close(steps(ours, build_optimizer(ours, section), 8), expected, atol=1e-5, rtol=0.0)
+    tall = nn.Sequential(nn.Linear(3, 8, bias=False), nn.Linear(8, 3, bias=False))
+    before = tall[0].weight.detach().clone()
+    optimizer = build_optimizer(tall, OptimizerConfig(name="dion2", lr=0.01))
+    tall(torch.randn(4, 3)).square().sum().backward()
+    optimizer.step()
+    changed = (tall[0].weight != before).all(dim=0)
+    assert changed.sum() == 1, "a quarter of three columns, of which there are fewer than rows"
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "dion2"])
 def test_its_state_goes_on(name: str) -> None:
     section = OptimizerConfig(name=name, lr=0.01)  # type: ignore[arg-type]
     unbroken, broken = network(), network()
@@ -105,7 +143,7 @@ def _going_on(model: nn.Module, section: OptimizerConfig, expected: list[torch.T
     return optimizer
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "muon", "dion2"])
 def test_decay_leaves_biases_alone_where_it_is_told_to(name: str) -> None:
     section = OptimizerConfig(name=name, lr=0.01, weight_decay=0.1, decay_norm=False)  # type: ignore[arg-type]
     optimizer = build_optimizer(network(), section)
@@ -139,7 +177,8 @@ def test_clipping_hides_nothing_that_is_not_finite() -> None:
     ("settings", "words"),
     [
         ({"name": "adamw", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon"),
-        ({"name": "sgd", "beta2": 0.9}, "optimizer.beta2, optimizer.eps: belong to adamw and muon"),
+        ({"name": "dion2", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon, not with dion2"),
+        ({"name": "sgd", "beta2": 0.9}, "optimizer.beta2, optimizer.eps: belong to adamw, muon and dion2"),
         ({"name": "adamw", "momentum": 1.0}, r"lie in \[0, 1\) with adamw"),
     ],
 )

@@ -99,12 +99,13 @@ class EngineConfig:
 class OptimizerConfig:
     """[optimizer]: which one, and its learning-rate schedule.
 
-    name           sgd, adamw, or muon (matrices of linear layers inside the model by Muon, the rest by AdamW)
+    name           sgd, adamw, muon (matrices of linear layers inside the model by Muon, the rest by AdamW), or dion2
+                   (likewise, a quarter of each matrix's rows a step)
     momentum       of adamw the first beta. With sgd a compressor that applies it itself (dgc, gs_sgd, sketched_sgd,
                    fetch_sgd, iwp) takes it over, and the weight decay with it: that joins the gradient before it is
                    compressed. demo, dion, lion_sign and zero_one_adam are optimizers in themselves: they go with sgd
                    and momentum 0, and its weight decay is decoupled from their update
-    beta2, eps     of adamw, and of its part in muon
+    beta2, eps     of adamw, and of its part in muon and dion2
     clip           largest norm of the averaged gradient, which is scaled down to it; of each worker's own before demo,
                    dion, lion_sign and zero_one_adam, in one bucket (scheduler.name=single); 0: off
     lr             base rate; multiplied by the number of workers if scale_lr
@@ -114,7 +115,7 @@ class OptimizerConfig:
                    from 0 with one worker; one_cycle: length of its rise from peak / 25, 0: 30 % of the run
     """
 
-    name: Literal["sgd", "adamw", "muon"] = "sgd"
+    name: Literal["sgd", "adamw", "muon", "dion2"] = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
     nesterov: bool = False

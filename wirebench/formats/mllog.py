@@ -111,8 +111,12 @@ ADAMW = {
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "sgd": {"sgd_opt_momentum": "momentum", "opt_weight_decay": "weight_decay"},
     "adamw": ADAMW,
-    # MLPerf has no Muon. It updates the matrices inside a model; the rest is AdamW's, with the momentum as first beta.
-    "muon": {"wirebench_muon_momentum": "momentum", "opt_weight_decay": "weight_decay", **ADAMW},
+    # MLPerf has no Muon and no Dion2. They update the matrices inside a model; the rest is AdamW's, with the momentum
+    # as first beta.
+    **{
+        name: {f"wirebench_{name}_momentum": "momentum", "opt_weight_decay": "weight_decay", **ADAMW}
+        for name in ("muon", "dion2")
+    },
 }
 """What each optimizer reads of its section: our option, by MLPerf's key."""
 

@@ -1,4 +1,4 @@
-"""Optimizers, all of them PyTorch's, as a config asks for them."""
+"""Optimizers, all but Dion2 PyTorch's, as a config asks for them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from wirebench.training.optimizers.uncompiled import uncompiled
 
 
 def build_optimizer(model: nn.Module, section: OptimizerConfig) -> Optimizer:
-    """PyTorch's optimizer over the trainable parameters of `model`, with the rate section.lr until one is applied.
+    """The optimizer over the trainable parameters of `model`, with the rate section.lr until one is applied.
 
     With decay_norm = false, parameters of at most one dimension form a second group without weight decay. The update
     is the fused one, a single pass over the memory. It takes parameter, gradient and momentum in the order in which
@@ -39,7 +39,8 @@ def _build(model: nn.Module, section: OptimizerConfig) -> Optimizer:
     mine = set(map(id, matrices))
     return MuonWithAdamW(
         _groups(matrices, section), _groups([p for p in trainable if id(p) not in mine], section),
-        lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, beta2=section.beta2, eps=section.eps,
+        name=section.name, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, beta2=section.beta2,
+        eps=section.eps,
     )  # fmt: skip
 
 
@@ -52,10 +53,10 @@ def _groups(parameters: Sequence[Tensor], section: OptimizerConfig) -> list[dict
 
 
 def _check(section: OptimizerConfig) -> None:
-    if section.name == "adamw" and section.nesterov:
-        raise UserError("optimizer.nesterov: goes with sgd and muon, not with adamw")
+    if section.name in ("adamw", "dion2") and section.nesterov:
+        raise UserError(f"optimizer.nesterov: goes with sgd and muon, not with {section.name}")
     if section.name == "sgd" and (section.beta2, section.eps) != (OptimizerConfig.beta2, OptimizerConfig.eps):
-        raise UserError("optimizer.beta2, optimizer.eps: belong to adamw and muon; sgd has none")
+        raise UserError("optimizer.beta2, optimizer.eps: belong to adamw, muon and dion2; sgd has none")
     if section.name != "sgd" and not (section.momentum < 1 and section.beta2 < 1):
         raise UserError(f"optimizer.momentum, optimizer.beta2: lie in [0, 1) with {section.name}")
     if section.nesterov and section.momentum == 0:

@@ -1,14 +1,20 @@
-"""Muon for the matrices, AdamW for everything else, as one optimizer."""
+"""Muon or Dion2 for the matrices, AdamW for everything else, as one optimizer."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Muon, Optimizer, _muon
 from torch.overrides import TorchFunctionMode
 
 from wirebench.errors import UserError
+
+COEFFICIENTS, ITERATIONS, EPS = (3.4445, -4.7750, 2.0315), 5, 1e-7
+"""Of the Newton-Schulz iteration, as PyTorch's Muon has them by default."""
+MATCH_ADAMW = "match_rms_adamw"
+"""How rates are scaled so that an update has AdamW's root mean square."""
 
 
 def matrices_of(model: nn.Module) -> list[Tensor]:
@@ -41,22 +47,68 @@ class _KeepsFp32(TorchFunctionMode):
         return func(*args, **given)
 
 
-class MuonWithAdamW(Optimizer):
-    """PyTorch's Muon over some groups and its AdamW over the others; their updates have the same root mean square.
+class Dion2(Optimizer):
+    """Muon's update for a quarter of each matrix (Ahn et al. 2025, "Dion2", arXiv 2512.16928).
 
-    On a CPU, matrices are made orthonormal in fp32, elsewhere in bf16, as PyTorch's Muon does everywhere.
+    A step adds the gradient to the momentum, takes the rows of the largest sums of magnitudes, makes the matrix of
+    these rows orthonormal as Muon does, and updates these rows of the weight alone. Only their momentum decays: that of
+    the other rows is their error feedback. Columns take the place of rows in a matrix with fewer columns.
+
+    momentum  decay of the selected rows' momentum, the paper's mu
+    """
+
+    FRACTION = 0.25
+    """Share of a matrix's rows that a step updates, rounded up: the authors' default."""
+
+    def __init__(self, matrices: Sequence[dict[str, Any]], lr: float, momentum: float) -> None:
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all matrices that have a gradient; takes no closure."""
+        assert closure is None
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, group)
+
+    def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        momentum = state["momentum_buffer"]
+        momentum.add_(weight.grad)
+        dim = 0 if weight.shape[0] <= weight.shape[1] else 1
+        count = math.ceil(self.FRACTION * weight.shape[dim])
+        chosen = momentum.abs().sum(dim=1 - dim).topk(count).indices
+        rows = momentum.index_select(dim, chosen)
+        momentum.index_copy_(dim, chosen, group["momentum"] * rows)
+        orthonormal = _muon._zeropower_via_newtonschulz(rows, COEFFICIENTS, ITERATIONS, EPS).to(weight.dtype)
+        rate = _muon._adjust_lr(group["lr"], MATCH_ADAMW, weight.shape)
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        weight.index_add_(dim, chosen, orthonormal, alpha=-rate)
+
+
+class MuonWithAdamW(Optimizer):
+    """PyTorch's Muon, or Dion2, over some groups and its AdamW over the others.
+
+    Their updates have the same root mean square; of Dion2 that holds for the updated rows. On a CPU, matrices are made
+    orthonormal in fp32, elsewhere in bf16, as PyTorch's Muon does everywhere.
 
     matrices, others  parameter groups
     """
 
     def __init__(
-        self, matrices: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], *, lr: float, momentum: float,
-        nesterov: bool, beta2: float, eps: float,
+        self, matrices: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], *, name: str, lr: float,
+        momentum: float, nesterov: bool, beta2: float, eps: float,
     ) -> None:  # fmt: skip
         if not matrices:
-            raise UserError("optimizer.name: 'muon' is for models with linear layers inside, and this one has none")
-        muon = Muon(matrices, lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn="match_rms_adamw")
-        parts: list[Optimizer] = [muon]
+            raise UserError(f"optimizer.name: {name!r} is for models with linear layers inside, and this one has none")
+        parts: list[Optimizer] = [
+            Dion2(matrices, lr, momentum)
+            if name == "dion2"
+            else Muon(matrices, lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn=MATCH_ADAMW)
+        ]
         if others:
             parts.append(AdamW(others, lr=lr, betas=(momentum, beta2), eps=eps, fused=True))
         self._parts = parts
@@ -77,8 +129,8 @@ class MuonWithAdamW(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient; takes no closure."""
         assert closure is None
-        muon, *others = self._parts
+        orthonormal, *others = self._parts
         with _KeepsFp32():
-            muon.step()
+            orthonormal.step()
         for part in others:
             part.step()
