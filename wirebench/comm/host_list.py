@@ -106,9 +106,7 @@ def read_hostfile(path: Path) -> list[ListedHost]:
     if not known:
         raise UserError(f"{path}: names no host; {_LINE_FORMS}")
     once = all(slots == 1 for _, slots, said in known.values() if not said)
-    return [
-        ListedHost(name, None if once and not said else slots) for name, (_, slots, said) in known.items()
-    ]
+    return [ListedHost(name, None if once and not said else slots) for name, (_, slots, said) in known.items()]
 
 
 def select(hosts: Sequence[ListedHost], include: str = "", exclude: str = "") -> list[ListedHost]:
@@ -141,13 +139,17 @@ def _filter(hosts: Sequence[ListedHost], option: str, text: str) -> dict[str, se
     for part in text.split("@"):
         name, colon, slots = part.partition(":")
         if name not in known:
-            raise UserError(f"{option}: no host {name!r} is listed; it reads h1@h2:0,2, and there is: {', '.join(known)}")
+            raise UserError(
+                f"{option}: no host {name!r} is listed; it reads h1@h2:0,2, and there is: {', '.join(known)}"
+            )
         numbers = slots.split(",") if colon else []
         if not all(re.fullmatch("[0-9]{1,6}", each) for each in numbers):
             raise UserError(f"{option}: {part!r}: slots read 0,2")
         most = known[name]
         if numbers and (most is None or max(map(int, numbers)) >= most):
-            raise UserError(f"{option}: {part!r}: {name} has {'no slots' if most is None else f'slots 0 to {most - 1}'}")
+            raise UserError(
+                f"{option}: {part!r}: {name} has {'no slots' if most is None else f'slots 0 to {most - 1}'}"
+            )
         chosen[name] = set(map(int, numbers))
     return chosen
 
