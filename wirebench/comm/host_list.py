@@ -90,7 +90,7 @@ def read_hostfile(path: Path) -> list[ListedHost]:
     what is allowed.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is no text") from error
     except OSError as error:
@@ -181,7 +181,7 @@ def _hosts(part: str, where: str, forms: str) -> list[ListedHost]:
     if match is None or (address and not _is_ipv6(address[1])) or (match[2] and int(match[2]) < 1):
         raise UserError(f"{where}{part!r} is no host; {forms}")
     slots = int(match[2]) if match[2] else None
-    names = [match[1]] if address or "[" not in part else nodes(match[1], f"{where}hosts")
+    names = [match[1]] if address or "[" not in part else nodes(match[1], where.removesuffix(": ") or "hosts")
     return [ListedHost(name, slots) for name in names]
 
 

@@ -19,7 +19,10 @@ NCCL_FILES = (Path("/etc/nccl.conf"), Path.home() / ".nccl.conf")
 """Where NCCL finds variables that the environment has not; the user's file counts before the machine's."""
 OF_LINKS = ("NCCL_", "GLOO_")
 
-_NCCL_ORDER = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
+_NCCL_ORDER = {
+    "ib": "ib*", "^docker,lo,virbr": "not docker, lo, virbr", "docker": "docker*", "lo": "lo*", "virbr": "virbr*",
+}  # fmt: skip
+"""What NCCL takes without a variable, in its order, and how it is called."""
 
 
 class Choice(NamedTuple):
@@ -78,11 +81,11 @@ def nccl(facts: Facts) -> Choice:
     ]
     if len(told.get("NCCL_SOCKET_IFNAME", "")) > 1:
         return Choice(tuple(filter(matcher(told["NCCL_SOCKET_IFNAME"]), running)), "NCCL_SOCKET_IFNAME")
-    for prefixes in _NCCL_ORDER:
+    for prefixes, why in _NCCL_ORDER.items():
         names = tuple(filter(matcher(prefixes), running))
         # The subnet of NCCL_COMM_ID needs netmasks, and jobs of PyTorch do not set it.
         if names:
-            return Choice(names, f"the first that is {prefixes.replace('^', 'not ').replace(',', ' or ')}")
+            return Choice(names, why)
     return Choice((), "it has none that is up")
 
 

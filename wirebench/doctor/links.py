@@ -6,7 +6,7 @@ comes first: it costs at least as much.
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wirebench.doctor import choices
@@ -44,6 +44,11 @@ ALIKE = {
     "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_CROSS_NIC",
 }  # fmt: skip
 """Variables with which a job does not start, or hangs, where they differ."""
+FABRIC_OFF: Mapping[str, Callable[[str], bool]] = {
+    "NCCL_IB_DISABLE": lambda value: value not in ("", "0"),
+    "NCCL_NET": lambda value: value.lower() == "socket",
+}
+"""With which values of a variable NCCL uses no InfiniBand."""
 
 
 class Seen(NamedTuple):
@@ -94,6 +99,13 @@ class Seen(NamedTuple):
         """Bits per second of the fastest way; 0 without one."""
         return max((8 * each.bytes_per_second for each in self.ways.values()), default=0.0)
 
+    def in_flight(self, host: str) -> float:
+        """Bytes that its fastest connection has on the way at once: what is wanted of a link, for a round trip."""
+        ways = [way for way in self.ways if host in way]
+        lines = [line for way in ways if (line := self.line_rate(way)) <= ONE_CONNECTION]
+        wanted = max(self.nominal or 0.0, self.best, *lines, 0.0) / 8
+        return wanted * max((self.ways[way].round_trip for way in ways), default=0.0)
+
     def slowdown(self, host: str) -> float:
         """By how much the slowest way from or to a host is slower than the fastest of all, or than asked for."""
         rates = [8 * each.bytes_per_second for way, each in self.ways.items() if host in way]
@@ -129,7 +141,8 @@ def interfaces(seen: Seen) -> Iterator[HostFinding]:
                 if not choice.names and told:
                     has = ", ".join(facts[host]["links"]) or "none"
                     wrong = f"{variable}={told}: no such interface is up there, it has {has}", STOPS
-                yield HostFinding(host, wrong[0], f"export {variable}={right}", wrong[1])
+                horovod = f" (horovodrun: --network-interface {right})" if backend == "Gloo" else ""
+                yield HostFinding(host, wrong[0], f"export {variable}={right}{horovod}", wrong[1])
     yield from _faster_network(seen)
 
 
@@ -195,12 +208,12 @@ def fabric(seen: Seen) -> Iterator[HostFinding]:
                 mend = "see its cable and switch port (ibstat), and the subnet manager"
                 yield HostFinding(host, what, mend, _over(most * 1e9, seen.best))
             elif port["gbit"] < most:
-                what = f"{name}: {port['gbit']:g} Gbit/s, most hosts have {most:g}"
+                what = f"{name}: {port['gbit']:g} Gbit/s, others have {most:g}"
                 yield HostFinding(host, what, "see its cable and switch port (ibstat)", most / max(port["gbit"], 0.1))
         if not active or not known.get("gpus"):
             continue
         best = max(1e9 * each["gbit"] for each in active)
-        off = next((name for name, is_off in _FABRIC_OFF.items() if is_off(told.get(name, ""))), None)
+        off = next((name for name, is_off in FABRIC_OFF.items() if is_off(told.get(name, ""))), None)
         takes = choices.matcher(told.get("NCCL_IB_HCA", ""))
         if off:
             what = f"{off}={told[off]}: NCCL leaves {active[0]['device']} ({bits(best)}) alone"
@@ -211,19 +224,12 @@ def fabric(seen: Seen) -> Iterator[HostFinding]:
             yield HostFinding(host, what, f"export NCCL_IB_HCA={names}, or unset it", _over(best, seen.best))
 
 
-_FABRIC_OFF = {
-    "NCCL_IB_DISABLE": lambda value: value not in ("", "0"),
-    "NCCL_NET": lambda value: value.lower() == "socket",
-}
-
-
 def variables(seen: Seen) -> Iterator[HostFinding]:
     """Variables of NCCL and Gloo that differ between hosts, or that cost speed wherever they are set."""
     told = {host: known.get("variables", {}) for host, known in seen.facts.items()}
     for name in sorted({name for each in told.values() for name in each} - OWN):
         values = {host: each.get(name) for host, each in told.items()}
-        most = Counter(values.values()).most_common(1)[0][0]
-        like = next(host for host in values if values[host] == most)
+        most, like = _most(values)
         for host, value in values.items():
             if value != most:
                 mend = f"unset {name} there" if most is None else f"export {name}={most} there"
@@ -251,8 +257,9 @@ def cables(seen: Seen) -> Iterator[HostFinding]:
         name = seen.used(host)
         mend = f"see its cable, switch port and auto-negotiation (ethtool {name})"
         if rate and rate < usual:
-            reason = "is asked for" if seen.nominal == usual * 1e6 else "have most hosts"
-            what = f"link: {name} negotiated {_mbit(rate)}, {_mbit(usual)} {reason}"
+            like = next((other for other in rates if rates[other] == usual), "")
+            reason = f"{like} has {_mbit(usual)}" if like else f"{_mbit(usual)} is asked for"
+            what = f"link: {name} negotiated {_mbit(rate)}, {reason}"
             yield HostFinding(host, what, mend, usual / rate)
         if seen.link(host).get("duplex") == "half":
             what = f"link: {name} is half duplex: it cannot send and receive at once"
@@ -262,15 +269,13 @@ def cables(seen: Seen) -> Iterator[HostFinding]:
 def packets(seen: Seen) -> Iterator[HostFinding]:
     """Interfaces, and ways, whose largest packet is smaller than most."""
     sizes = {host: seen.link(host).get("mtu", 0) for host in seen.facts if seen.used(host) != "lo"}
-    known = [size for size in sizes.values() if size]
-    if not known:
-        return
-    most = Counter(known).most_common(1)[0][0]
-    for host, size in sizes.items():
-        if not size or (size == most and size >= LEAST_MTU):
+    known = {host: size for host, size in sizes.items() if size}
+    most, like = _most({host: size for host, size in known.items() if size >= LEAST_MTU} or known)
+    for host, size in known.items():
+        if size == most and size >= LEAST_MTU:
             continue
         usual = max(most, 1500) if size < LEAST_MTU else most
-        reason = f"most hosts have {most}" if size != most else f"links carry {usual}"
+        reason = f"{like} has {most}" if size != most else f"links carry {usual}"
         mend = f"ip link set {seen.used(host)} mtu {usual} there, as its switch and the other hosts have it"
         cost = max(1.0, _payload(usual) / _payload(size))
         yield HostFinding(host, f"mtu: {size} on {seen.used(host)}, {reason}", mend, cost)
@@ -292,23 +297,20 @@ def _payload(mtu: float) -> float:
 
 def tcp(seen: Seen) -> Iterator[HostFinding]:
     """Settings that hold a connection below what the link carries in a round trip, or that differ."""
-    control = Counter(known.get("tcp", {}).get("tcp_congestion_control") for known in seen.facts.values())
-    most = control.most_common(1)[0][0] if control else None
+    control = {host: known.get("tcp", {}).get("tcp_congestion_control", "") for host, known in seen.facts.items()}
+    most, like = _most(control)
     for host, known in seen.facts.items():
         settings: Mapping[str, str] = known.get("tcp", {})
-        ways = [way for way in seen.ways if host in way]
-        lines = [line for way in ways if (line := seen.line_rate(way)) <= ONE_CONNECTION]
-        wanted = max(seen.nominal or 0.0, seen.best, *lines, 0.0) / 8
-        flight = wanted * max((seen.ways[way].round_trip for way in ways), default=0.0)
+        flight = seen.in_flight(host)
         if settings.get("tcp_window_scaling") == "0":
             what = f"tcp: window scaling is off, so {LEAST_WINDOW:,} bytes a round trip are the most"
-            cost = max(flight / LEAST_WINDOW, seen.slowdown(host))
+            cost = _cost_of_window(seen, host, flight / LEAST_WINDOW)
             yield HostFinding(host, what, "sysctl -w net.ipv4.tcp_window_scaling=1 there", cost)
         if settings.get("tcp_sack") == "0":
             what = "tcp: selective acknowledgements are off, so that a lost packet costs a window"
             yield HostFinding(host, what, "sysctl -w net.ipv4.tcp_sack=1 there")
-        if (own := settings.get("tcp_congestion_control")) != most and own:
-            what = f"tcp: congestion control {own}, most hosts have {most}"
+        if control[host] != most and control[host] and most:
+            what = f"tcp: congestion control {control[host]}, {like} has {most}"
             yield HostFinding(host, what, f"sysctl -w net.ipv4.tcp_congestion_control={most} there")
         for name, usual in USUAL_BUFFERS.items():
             size = _last_number(settings.get(name, ""))
@@ -317,16 +319,27 @@ def tcp(seen: Seen) -> Iterator[HostFinding]:
                 needs = f"{2 * flight:,.0f}" if 2 * flight > size else f"at least {LEAST_WINDOW:,}"
                 three = usual.format(max(round(2 * flight), DEFAULT_BUFFER))
                 what = f"tcp: {name} ends at {size:,} bytes, the link needs {needs}"
-                cost = max(2 * flight / size, seen.slowdown(host))
+                cost = _cost_of_window(seen, host, 2 * flight / size)
                 yield HostFinding(host, what, f"sysctl -w net.ipv4.{name}='{three}' there", cost)
         for name, limit in (("NCCL_SOCKET_RCVBUF", "rmem_max"), ("NCCL_SOCKET_SNDBUF", "wmem_max")):
-            asked, allowed = (
-                _last_number(known.get("variables", {}).get(name, "")),
-                _last_number(settings.get(limit, "")),
-            )
+            asked = _last_number(known.get("variables", {}).get(name, ""))
+            allowed = _last_number(settings.get(limit, ""))
             if 0 < allowed < asked:
                 what = f"tcp: {limit} allows {allowed:,} of {name}'s {asked:,} bytes"
                 yield HostFinding(host, what, f"sysctl -w net.core.{limit}={asked} there")
+
+
+def _cost_of_window(seen: Seen, host: str, estimate: float) -> float:
+    """The cost of a window: the estimate, or what was measured where the window is about as short as that."""
+    return max(estimate, seen.slowdown(host), 1.0) if estimate > OF_NOMINAL else 1.0
+
+
+def _most(values: Mapping[str, Any]) -> tuple[Any, str]:
+    """The value that most hosts have, and the first host that has it; where it is even, the first host's."""
+    if not values:
+        return None, ""
+    most = Counter(values.values()).most_common(1)[0][0]
+    return most, next(host for host in values if values[host] == most)
 
 
 def _last_number(text: str) -> int:

@@ -27,10 +27,11 @@ def _hosts(seen: Seen) -> Table:
         if "links" not in known:
             continue
         link = seen.link(host)
+        has_nccl = known.get("gpus") or known.get("variables", {}).get("NCCL_SOCKET_IFNAME")
         table.add_row(
             host, seen.used(host) or UNKNOWN, f"{link.get('mtu') or UNKNOWN}",
             bits(1e6 * link["mbit"]) if link.get("mbit") else UNKNOWN, link.get("duplex") or UNKNOWN,
-            str(choices.gloo(known)), str(choices.nccl(known)), known.get("nccl") or UNKNOWN,
+            str(choices.gloo(known)), str(choices.nccl(known)) if has_nccl else UNKNOWN, known.get("nccl") or UNKNOWN,
         )  # fmt: skip
     return table
 

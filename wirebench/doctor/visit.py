@@ -21,8 +21,8 @@ from wirebench.utils.package import TOP
 
 FOLDER = shlex.quote(str(TOP))
 """The project's folder, quoted for commands that users copy into a shell."""
-SUM_SECONDS, LEAST_SUM, MOST_SUM = 0.25, 2**18, 2**26
-"""What is summed: what the slowest way carries in this time, within these bounds in bytes."""
+SUM_SHARE, LEAST_SUM, MOST_SUM = 0.125, 2**18, 2**26
+"""What is summed: what the slowest way carries in this share of --seconds, within these bounds in bytes."""
 
 
 @dataclass
@@ -55,15 +55,15 @@ def examine(listed: Sequence[ListedHost], options: argparse.Namespace, nominal: 
             ahead = _clocks(here, seen)
             seen.findings += compare.clocks(ahead)
             here = [host for host in here if host.name in ahead]
-        ways: dict[Way, LinkTimes] = {}
-        _time_links(here, facts, options, seen, ways)
+        before = len(seen.findings)
+        ways = _time_links(here, facts, options, seen)
         slots = {each.name: each.slots for each in listed if each.slots is not None}
         seen.links = Seen(facts, ways, options.interface, nominal, slots)
         seen.findings += links.judge(seen.links)
-        # What keeps a run from starting would let this one wait for its time-out.
-        if ways and not any(each.cost == compare.STOPS for each in seen.findings):
-            _sum(here, seen)
-    seen.findings = compare.ranked(seen.findings)
+        # What keeps ranks from meeting would let these wait for their time-out.
+        if ways and not any(each.cost == compare.STOPS for each in seen.findings[before:]):
+            _sum(here, options, seen)
+    seen.findings = compare.ranked(dict.fromkeys(seen.findings))  # a port is tried from two sides
     return seen
 
 
@@ -104,12 +104,12 @@ def _ring(hosts: Sequence[AskedHost]) -> list[tuple[AskedHost, AskedHost]]:
 
 
 def _time_links(
-    hosts: Sequence[AskedHost], facts: dict[str, dict[str, Any]], options: argparse.Namespace, seen: Visit,
-    ways: dict[Way, LinkTimes],
-) -> None:  # fmt: skip
-    """Time the ways between neighbours into `ways`, one after the other: they would share the links."""
+    hosts: Sequence[AskedHost], facts: dict[str, dict[str, Any]], options: argparse.Namespace, seen: Visit
+) -> dict[Way, LinkTimes]:
+    """The ways between neighbours, timed one after the other: they would share the links."""
+    ways: dict[Way, LinkTimes] = {}
     if len(hosts) < 2:
-        return
+        return ways
     for here, there in _ring(hosts):
         print(f"timing {here.name} -> {there.name}", file=sys.stderr, flush=True)
         way = here.name, there.name
@@ -134,19 +134,20 @@ def _time_links(
                 break
             except Unreachable as error:
                 seen.findings.append(_ended(f"{here.name} or {there.name}", error))
-                return
+                return ways
             else:
                 if port == 0:
                     ways[way] = LinkTimes(**{**timed, "by_size": tuple((int(n), t) for n, t in timed["by_size"])})
+    return ways
 
 
-def _sum(hosts: Sequence[AskedHost], seen: Visit) -> None:
+def _sum(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visit) -> None:
     """Let a rank on each host take part in an all-reduce; one that fails is a finding."""
     facts, ways, first = seen.links.facts, seen.links.ways, hosts[0]
     backend = "nccl" if all(known.get("gpus") for known in facts.values()) else "gloo"
     print(f"timing an all-reduce of {len(hosts)} hosts by {backend}", file=sys.stderr, flush=True)
     slowest = min(each.bytes_per_second for each in ways.values())
-    num_bytes = round(min(max(SUM_SECONDS * slowest, LEAST_SUM), MOST_SUM))
+    num_bytes = round(min(max(SUM_SHARE * options.seconds * slowest, LEAST_SUM), MOST_SUM * min(1.0, options.seconds)))
     try:
         address = facts[first.name].get("address") or hosts[1].ask("resolve", host=first.name)
         port = first.ask("free_port")
