@@ -15,6 +15,7 @@ FREE_GB = 1.0
 STOPS = math.inf
 """The cost of what keeps the run from starting, hangs it, or makes it another one than was meant."""
 LEAST_SHOWN = 1.05
+MOST_NAMED = 6
 
 Facts = Mapping[str, Any]
 
@@ -37,8 +38,23 @@ class HostFinding(NamedTuple):
 
 
 def ranked(findings: Iterable[HostFinding]) -> list[HostFinding]:
-    """The findings, what costs most first; equal ones in their order."""
-    return sorted(findings, key=lambda each: -each.cost)
+    """The findings, what costs most first, equal ones in their order; what is the same on several hosts is one."""
+    alike: dict[tuple[str, str], list[HostFinding]] = {}
+    for each in findings:
+        alike.setdefault((each.what, each.mend), []).append(each)
+    merged = [
+        some[0]._replace(host=_named([each.host for each in some]), cost=max(each.cost for each in some))
+        for some in alike.values()
+    ]
+    return sorted(merged, key=lambda each: -each.cost)
+
+
+def _named(hosts: Iterable[str]) -> str:
+    """The hosts in words, each once; of many the first ones."""
+    names = list(dict.fromkeys(hosts))
+    shown = names if len(names) <= MOST_NAMED else names[: MOST_NAMED - 1]
+    more = f" and {len(names) - len(shown)} other hosts" if shown is not names else ""
+    return ", ".join(shown) + more
 
 
 def mends(folder: str) -> dict[str, str]:

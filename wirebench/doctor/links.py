@@ -35,10 +35,13 @@ USUAL_BUFFERS = {"tcp_rmem": "4096 131072 {}", "tcp_wmem": "4096 16384 {}"}
 FASTER = 2.0
 """Another network is worth a line that is this many times as fast."""
 WORTH_A_LINE = 1.02
+ALL = "all hosts"
 PER_PACKET, ON_THE_WIRE = 20 + 32, 38
 """Headers of IPv4 and TCP with time stamps; and Ethernet's preamble, header, check sum and gap."""
 OWN = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID", "NCCL_DEBUG", "NCCL_DEBUG_FILE"}
 """Variables that may differ between hosts."""
+DETOURS = {"NCCL_P2P_DISABLE": "host memory", "NCCL_SHM_DISABLE": "the network"}
+"""What GPUs of a host may exchange through where a variable is set."""
 ALIKE = {
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_FAMILY", "NCCL_MIN_NCHANNELS",
     "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_CROSS_NIC",
@@ -99,17 +102,20 @@ class Seen(NamedTuple):
         """Bits per second of the fastest way; 0 without one."""
         return max((8 * each.bytes_per_second for each in self.ways.values()), default=0.0)
 
+    def wanted(self, way: Way) -> float:
+        """Bits per second that a connection should carry: what is asked for, negotiated or carried by the fastest."""
+        line = self.line_rate(way)
+        return max(self.nominal or 0.0, self.best, line if line <= ONE_CONNECTION else 0.0)
+
     def in_flight(self, host: str) -> float:
-        """Bytes that its fastest connection has on the way at once: what is wanted of a link, for a round trip."""
+        """Bytes that the fullest connection of a host has on the way at once, if it carries what it should."""
         ways = [way for way in self.ways if host in way]
-        lines = [line for way in ways if (line := self.line_rate(way)) <= ONE_CONNECTION]
-        wanted = max(self.nominal or 0.0, self.best, *lines, 0.0) / 8
-        return wanted * max((self.ways[way].round_trip for way in ways), default=0.0)
+        return max((self.wanted(way) / 8 * self.ways[way].round_trip for way in ways), default=0.0)
 
     def slowdown(self, host: str) -> float:
-        """By how much the slowest way from or to a host is slower than the fastest of all, or than asked for."""
-        rates = [8 * each.bytes_per_second for way, each in self.ways.items() if host in way]
-        return max((max(self.best, self.nominal or 0.0) / rate for rate in rates if rate), default=1.0)
+        """By how much the slowest way from or to a host is slower than it should be."""
+        ways = [way for way in self.ways if host in way and self.ways[way].bytes_per_second]
+        return max((self.wanted(way) / 8 / self.ways[way].bytes_per_second for way in ways), default=1.0)
 
 
 def judge(seen: Seen) -> list[HostFinding]:
@@ -227,7 +233,7 @@ def fabric(seen: Seen) -> Iterator[HostFinding]:
 def variables(seen: Seen) -> Iterator[HostFinding]:
     """Variables of NCCL and Gloo that differ between hosts, or that cost speed wherever they are set."""
     told = {host: known.get("variables", {}) for host, known in seen.facts.items()}
-    for name in sorted({name for each in told.values() for name in each} - OWN):
+    for name in sorted({name for each in told.values() for name in each} - OWN - DETOURS.keys()):
         values = {host: each.get(name) for host, each in told.items()}
         most, like = _most(values)
         for host, value in values.items():
@@ -239,7 +245,7 @@ def variables(seen: Seen) -> Iterator[HostFinding]:
         gpus = len(seen.facts[host].get("gpus", ()))
         if gpus and each.get("NCCL_PROTO", "").upper() == "LL":
             yield HostFinding(host, "NCCL_PROTO=LL: half of what is sent are flags", "unset NCCL_PROTO", 2.0)
-        for name, way in (("NCCL_P2P_DISABLE", "host memory"), ("NCCL_SHM_DISABLE", "the network")):
+        for name, way in DETOURS.items():
             if gpus > 1 and each.get(name, "0") not in ("", "0"):
                 what = f"{name}={each[name]}: its {gpus} GPUs may exchange through {way}"
                 yield HostFinding(host, what, f"unset {name}")
@@ -279,15 +285,18 @@ def packets(seen: Seen) -> Iterator[HostFinding]:
         mend = f"ip link set {seen.used(host)} mtu {usual} there, as its switch and the other hosts have it"
         cost = max(1.0, _payload(usual) / _payload(size))
         yield HostFinding(host, f"mtu: {size} on {seen.used(host)}, {reason}", mend, cost)
+    smaller: dict[tuple[int, int], list[Way]] = {}
     for (here, there), timed in seen.ways.items():
-        ends = min(sizes.get(here, 0), sizes.get(there, 0))
+        ends, on_the_way = min(sizes.get(here, 0), sizes.get(there, 0)), timed.segment + PER_PACKET
         if not (timed.segment and ends) or min(map(seen.least_buffer, (here, there))) < LEAST_WINDOW:
             continue  # a small window makes small segments
-        on_the_way = timed.segment + PER_PACKET
-        cost = _payload(ends) / _payload(on_the_way)
-        if cost >= WORTH_A_LINE:
-            what = f"mtu: packets of {on_the_way} bytes to {there}, both ends have {ends}"
-            yield HostFinding(here, what, "see the MTU of switches, bridges and tunnels between them", cost)
+        if _payload(ends) / _payload(on_the_way) >= WORTH_A_LINE:
+            smaller.setdefault((on_the_way, ends), []).append((here, there))
+    for (on_the_way, ends), ways in smaller.items():
+        more = f" (and on {len(ways) - 1} other ways)" if len(ways) > 1 else ""
+        what = f"mtu: packets of {on_the_way} bytes to {ways[0][1]}{more}, both ends have {ends}"
+        mend = "see the MTU of switches, bridges and tunnels between them"
+        yield HostFinding(ways[0][0], what, mend, _payload(ends) / _payload(on_the_way))
 
 
 def _payload(mtu: float) -> float:
@@ -304,7 +313,7 @@ def tcp(seen: Seen) -> Iterator[HostFinding]:
         flight = seen.in_flight(host)
         if settings.get("tcp_window_scaling") == "0":
             what = f"tcp: window scaling is off, so {LEAST_WINDOW:,} bytes a round trip are the most"
-            cost = _cost_of_window(seen, host, flight / LEAST_WINDOW)
+            cost = seen.slowdown(host) if flight * OF_NOMINAL > LEAST_WINDOW else 1.0
             yield HostFinding(host, what, "sysctl -w net.ipv4.tcp_window_scaling=1 there", cost)
         if settings.get("tcp_sack") == "0":
             what = "tcp: selective acknowledgements are off, so that a lost packet costs a window"
@@ -315,11 +324,12 @@ def tcp(seen: Seen) -> Iterator[HostFinding]:
         for name, usual in USUAL_BUFFERS.items():
             size = _last_number(settings.get(name, ""))
             # The kernel's own records of packets take half of a buffer.
-            if size and (2 * flight * OF_NOMINAL > size or size < LEAST_WINDOW):
-                needs = f"{2 * flight:,.0f}" if 2 * flight > size else f"at least {LEAST_WINDOW:,}"
+            holds_back = 2 * flight * OF_NOMINAL > size and seen.slowdown(host) * OF_NOMINAL > 1
+            if size and (holds_back or size < LEAST_WINDOW):
                 three = usual.format(max(round(2 * flight), DEFAULT_BUFFER))
-                what = f"tcp: {name} ends at {size:,} bytes, the link needs {needs}"
-                cost = _cost_of_window(seen, host, 2 * flight / size)
+                needs = f"rate x round trip needs {2 * flight:,.0f}" if holds_back else "systems come with millions"
+                what = f"tcp: {name} ends at {size:,} bytes, {needs}"
+                cost = seen.slowdown(host) if holds_back else 1.0
                 yield HostFinding(host, what, f"sysctl -w net.ipv4.{name}='{three}' there", cost)
         for name, limit in (("NCCL_SOCKET_RCVBUF", "rmem_max"), ("NCCL_SOCKET_SNDBUF", "wmem_max")):
             asked = _last_number(known.get("variables", {}).get(name, ""))
@@ -327,11 +337,6 @@ def tcp(seen: Seen) -> Iterator[HostFinding]:
             if 0 < allowed < asked:
                 what = f"tcp: {limit} allows {allowed:,} of {name}'s {asked:,} bytes"
                 yield HostFinding(host, what, f"sysctl -w net.core.{limit}={asked} there")
-
-
-def _cost_of_window(seen: Seen, host: str, estimate: float) -> float:
-    """The cost of a window: the estimate, or what was measured where the window is about as short as that."""
-    return max(estimate, seen.slowdown(host), 1.0) if estimate > OF_NOMINAL else 1.0
 
 
 def _most(values: Mapping[str, Any]) -> tuple[Any, str]:
@@ -355,6 +360,12 @@ def slow(seen: Seen) -> Iterator[HostFinding]:
     found = {way: _reason(seen, way) for way in seen.ways}
     bad = {way: reason for way, reason in found.items() if reason is not None}
     good = [way for way in found if way not in bad]
+    rates = [8 * seen.ways[way].bytes_per_second for way in bad]
+    if len(bad) > 2 and not good and min(rates) >= SLOW_SHARE * max(rates):
+        reason, cost = max((reason for reason in bad.values()), key=lambda each: each[1])
+        what = f"links: they carry {bits(max(rates))} at most, {reason}"
+        yield HostFinding(ALL, what, "look at switch, interfaces and traffic shaping (ethtool, tc qdisc)", cost)
+        return
     sends, receives = ({way[end] for way in bad} - {way[end] for way in good} for end in (0, 1))
     for host in dict.fromkeys(host for way in bad for host in way):
         out = [way for way in bad if way[0] == host and host in sends and way[1] not in receives]
@@ -397,19 +408,19 @@ def all_reduce(seen: Seen, timed: SumTimes) -> Iterator[HostFinding]:
     """An all-reduce that is slower than its messages allow, or messages that are slower than the link allows."""
     if limited_by_processor(seen, timed):
         return
-    hosts, name = "all hosts", {"gloo": "Gloo", "nccl": "NCCL"}[timed.backend]
+    name = {"gloo": "Gloo", "nccl": "NCCL"}[timed.backend]
     link = min((each.bytes_per_second for each in seen.ways.values()), default=0.0)
     if timed.bytes_per_second < link / 2:
         what = f"{name}: {bits(8 * timed.bytes_per_second)} between neighbours, a socket has {bits(8 * link)}"
         mend = f"see which interface it takes: {timed.backend.upper()}_SOCKET_IFNAME"
-        yield HostFinding(hosts, what, mend, link / timed.bytes_per_second)
+        yield HostFinding(ALL, what, mend, link / timed.bytes_per_second)
     if timed.bus_rate < OF_NORMAL * timed.normal_rate:
         what = (
             f"all-reduce: bus bandwidth {bits(8 * timed.bus_rate)}, a ring of {timed.size} has "
             f"{bits(8 * timed.normal_rate)} where messages take as long as here"
         )
         mend = "links that share a cable or a switch port, or half duplex: time them at once, see ethtool"
-        yield HostFinding(hosts, what, mend, timed.normal_rate / timed.bus_rate)
+        yield HostFinding(ALL, what, mend, timed.normal_rate / timed.bus_rate)
 
 
 def limited_by_processor(seen: Seen, timed: SumTimes) -> bool:

@@ -63,7 +63,7 @@ def examine(listed: Sequence[ListedHost], options: argparse.Namespace, nominal: 
         # What keeps ranks from meeting would let these wait for their time-out.
         if ways and not any(each.cost == compare.STOPS for each in seen.findings[before:]):
             _sum(here, options, seen)
-    seen.findings = compare.ranked(dict.fromkeys(seen.findings))  # a port is tried from two sides
+    seen.findings = compare.ranked(seen.findings)
     return seen
 
 
