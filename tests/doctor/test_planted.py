@@ -116,7 +116,7 @@ FAULTS = {
     ),
     "gloo-on-lo": Planted(
         lambda lab: None,
-        "h0, h1, h2: Gloo takes lo (its name leads to no address of its own), which leads to no other host; export GLOO_",
+        "h0, h1, h2: Gloo takes lo (its name leads to no address of its own), which leads to no other host; export",
         {},
     ),
     "gloo-on-another-network": Planted(
@@ -124,7 +124,7 @@ FAULTS = {
     ),
     "gloo-nowhere": Planted(
         lambda lab: None,
-        "h0, h1, h2: GLOO_SOCKET_IFNAME=eth7: no such interface is up there, it has eth0, lo; export GLOO_SOCKET_IFNAME",
+        "h0, h1, h2: GLOO_SOCKET_IFNAME=eth7: no such interface is up there, it has eth0, lo; export GLOO_",
         {"GLOO_SOCKET_IFNAME": "eth7"},
     ),
     "nccl-nowhere": Planted(

@@ -144,7 +144,7 @@ def _time_links(
 def _sum(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visit) -> None:
     """Let a rank on each host take part in an all-reduce; one that fails is a finding."""
     facts, ways, first = seen.links.facts, seen.links.ways, hosts[0]
-    backend = "nccl" if all(known.get("gpus") for known in facts.values()) else "gloo"
+    backend = "nccl" if all(facts[host.name].get("gpus") for host in hosts) else "gloo"
     print(f"timing an all-reduce of {len(hosts)} hosts by {backend}", file=sys.stderr, flush=True)
     slowest = min(each.bytes_per_second for each in ways.values())
     num_bytes = round(min(max(SUM_SHARE * options.seconds * slowest, LEAST_SUM), MOST_SUM * min(1.0, options.seconds)))
