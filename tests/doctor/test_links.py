@@ -395,9 +395,9 @@ def test_variables_come_from_nccls_files_too(tmp_path: Any) -> None:
     (tmp_path / "nccl.conf").write_text("NCCL_DEBUG=WARN # a comment\nNCCL_IB_HCA = mlx5_0\nnonsense\nOTHER=1\n")
     (tmp_path / "own.conf").write_text("NCCL_DEBUG=INFO\n")
     files = [tmp_path / name for name in ("nccl.conf", "own.conf", "none")]
-    environment = {"NCCL_IB_HCA": "mlx5_1\n", "GLOO_SOCKET_IFNAME": "eth0", "PATH": "/bin"}
+    environment = {"NCCL_IB_HCA": "mlx5_1", "GLOO_SOCKET_IFNAME": "eth0", "PATH": "/bin"}
     known = choices.variables(environment, files)
-    assert known == {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5_1 ", "GLOO_SOCKET_IFNAME": "eth0"}
+    assert known == {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5_1", "GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def test_tables_show_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wirebench.doctor.answers import LONGEST
-
 Facts = Mapping[str, Any]
 NCCL_FILES = (Path("/etc/nccl.conf"), Path.home() / ".nccl.conf")
 """Where NCCL finds variables that the environment has not; the user's file counts before the machine's."""
@@ -54,8 +52,7 @@ def variables(environment: Mapping[str, str], files: Sequence[Path] = NCCL_FILES
         pairs = (line.partition("#")[0].partition("=") for line in lines)
         told |= {name.strip(): value.strip() for name, equals, value in pairs if equals}
     told |= environment
-    shown = {name: "".join(each if each.isprintable() else " " for each in text) for name, text in told.items()}
-    return {name: text[:LONGEST] for name, text in sorted(shown.items()) if name.startswith(OF_LINKS)}
+    return {name: text for name, text in sorted(told.items()) if name.startswith(OF_LINKS)}
 
 
 def gloo(facts: Facts) -> Choice:

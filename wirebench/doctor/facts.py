@@ -8,6 +8,7 @@ from typing import Any
 
 from wirebench.config import loader
 from wirebench.doctor import choices
+from wirebench.doctor.answers import LONGEST
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
@@ -39,13 +40,18 @@ def gather(config: str | None, interface: str | None, variables: Mapping[str, st
         "address": next(iter(links[interface].addresses), None) if interface in links else None,
         "links": {name: each._asdict() for name, each in links.items()},
         "name_addresses": this_machine.own_addresses_of(known["hostname"]),
-        "variables": choices.variables(os.environ) | dict(variables),
+        "variables": {name: _shown(text) for name, text in (choices.variables(os.environ) | dict(variables)).items()},
         "fabric": [each._asdict() for each in this_machine.fabric_ports()],
         "tcp": this_machine.tcp_settings(),
         "boot": this_machine.boot(),
         "free_gb": this_machine.free_disk_bytes(TOP) / 1e9,
         "shared_memory_gb": this_machine.free_disk_bytes(SHARED_MEMORY) / 1e9 if SHARED_MEMORY.is_dir() else None,
     }
+
+
+def _shown(text: str) -> str:
+    """A text of somebody else's as it may be shown in a line."""
+    return "".join(each if each.isprintable() else " " for each in text)[:LONGEST]
 
 
 def _digest(path: Path) -> str | None:

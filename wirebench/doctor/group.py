@@ -30,7 +30,7 @@ class Place(NamedTuple):
 def measure(backend: str, place: Place, num_bytes: int, variables: Mapping[str, str]) -> RankTimes:
     """Join the other ranks, and time messages and an all-reduce of `num_bytes`, which fp32 numbers fill.
 
-    variables  of NCCL and Gloo, as a launcher would set them for a rank here
+    variables  of NCCL and Gloo, which a launcher would pass on to a rank here
     Raises OSError where the ranks do not meet, or one of them is lost.
     """
     os.environ.update(variables)

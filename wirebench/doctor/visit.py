@@ -82,11 +82,9 @@ def _ask_all(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visi
     """The facts of all hosts that answer, asked at once: importing torch takes seconds on each."""
     print(f"asking {len(hosts)} host{'s' if len(hosts) > 1 else ''}", file=sys.stderr, flush=True)
 
-    own = choices.variables(os.environ)  # horovodrun, srun and mpirun -x pass them on
-
     def ask(host: AskedHost) -> dict[str, Any] | HostFinding:
         try:
-            return dict(host.ask("facts", config=options.config, interface=options.interface, variables=own))
+            return dict(host.ask("facts", config=options.config, interface=options.interface, variables=_passed_on()))
         except (Unreachable, OSError) as error:
             mend = f"try: {options.ssh} {host.name} ls {FOLDER}"
             return HostFinding(host.name, f"gives no answer: {error}", mend, compare.STOPS)
@@ -95,6 +93,11 @@ def _ask_all(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visi
         answers = list(pool.map(ask, hosts))
     seen.findings += [each for each in answers if isinstance(each, HostFinding)]
     return {host.name: each for host, each in zip(hosts, answers, strict=True) if isinstance(each, dict)}
+
+
+def _passed_on() -> dict[str, str]:
+    """The variables of NCCL and Gloo that horovodrun, srun and mpirun -x would give to all ranks."""
+    return choices.variables(os.environ, files=())
 
 
 def _ring(hosts: Sequence[AskedHost]) -> list[tuple[AskedHost, AskedHost]]:
@@ -158,9 +161,8 @@ def _sum(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visit) -
     def ask(rank: int) -> RankTimes | HostFinding:
         host = hosts[rank]
         place = {"address": address, "port": port, "rank": rank, "size": len(hosts)}
-        variables = facts[host.name].get("variables", {})
         try:
-            return RankTimes(**host.ask("sum", backend=backend, bytes=num_bytes, variables=variables, **place))
+            return RankTimes(**host.ask("sum", backend=backend, bytes=num_bytes, variables=_passed_on(), **place))
         except (Unreachable, OSError) as error:
             return HostFinding(host.name, f"all-reduce: {error}", f"see {backend.upper()}_SOCKET_IFNAME", compare.STOPS)
 
