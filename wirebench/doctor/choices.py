@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
     @property
     def first(self) -> str:
-        """The interface of the first messages; "" where there is none."""
+        """The interface of the first messages; "" if it takes none."""
         return next(iter(self.names), "")
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
 
 
 def variables(environment: Mapping[str, str], files: Sequence[Path] = NCCL_FILES) -> dict[str, str]:
-    """The variables of NCCL and Gloo: the environment's, and those of NCCL's files that it has not."""
+    """The variables of NCCL and Gloo: from the environment, else from NCCL's files."""
     told: dict[str, str] = {}
     for file in files:
         try:

@@ -23,7 +23,7 @@ Facts = Mapping[str, Any]
 class HostFinding(NamedTuple):
     """What is wrong at one host, and what mends it.
 
-    cost  how many times as long an all-reduce takes; STOPS where there is none; 1 where it is not known to be slower
+    cost  how many times as long an all-reduce takes; STOPS if it does not run; 1 if it is not known to be slower
     """
 
     host: str
@@ -32,7 +32,7 @@ class HostFinding(NamedTuple):
     cost: float = 1.0
 
     def line(self) -> str:
-        """The finding as it is printed."""
+        """The finding as one printed line."""
         slower = f" (all-reduce: {self.cost:.1f}x the time)" if LEAST_SHOWN <= self.cost < STOPS else ""
         return f"{self.host}: {self.what}{slower}; {self.mend}"
 

@@ -22,7 +22,7 @@ def gather(config: str | None, interface: str | None, variables: Mapping[str, st
 
     config     a config's path, relative to the project's folder or absolute
     interface  the network interface by which the hosts are to reach each other
-    variables  those of links that a launcher will pass on to this host's ranks
+    variables  of NCCL and Gloo, which a launcher will pass on to this host's ranks
     """
     known, links = environment.host(), this_machine.interfaces()
     git, versions = known["git"], known["versions"]
@@ -50,7 +50,7 @@ def gather(config: str | None, interface: str | None, variables: Mapping[str, st
 
 
 def _shown(text: str) -> str:
-    """A text of somebody else's as it may be shown in a line."""
+    """A text that may be shown in a line: short, without control characters."""
     return "".join(each if each.isprintable() else " " for each in text)[:LONGEST]
 
 

@@ -60,7 +60,7 @@ class Seen(NamedTuple):
     facts      by host
     ways       what was timed, by way
     interface  the one that --interface names
-    nominal    bits per second that each link should carry; None where nobody said it
+    nominal    bits per second that each link should carry; None without --link
     slots      ranks by host, of those for which the list of hosts says it
     """
 
@@ -432,7 +432,7 @@ def limited_by_processor(seen: Seen, timed: SumTimes) -> bool:
 
 
 def summary(seen: Seen, hosts: int, timed: SumTimes | None = None) -> str:
-    """What was measured, in a line."""
+    """One line about what was measured."""
     if not seen.ways:
         return f"{hosts} hosts" if hosts > 1 else "1 host, so no link was measured"
     rates = [each.bytes_per_second * 8 for each in seen.ways.values()]

@@ -28,7 +28,7 @@ class RankTimes(NamedTuple):
 
 
 class SumTimes(NamedTuple):
-    """An all-reduce of all hosts: that of its slowest rank, over its slowest link.
+    """An all-reduce of all hosts: its slowest rank and its slowest link.
 
     backend           "gloo" or "nccl"
     size, num_bytes   the number of ranks, and what is summed

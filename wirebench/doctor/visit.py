@@ -31,7 +31,7 @@ class Visit:
 
     findings    what is wrong, what costs most first
     links       facts of the hosts that answered, and the connections that were timed between neighbours
-    all_reduce  None where there is one host, or where it could not begin or end
+    all_reduce  None with one host, or if it could not begin or end
     """
 
     findings: list[HostFinding] = field(default_factory=list)
