@@ -32,7 +32,8 @@ def doctor(*words: str, folder: Path = ROOT, variables: dict[str, str] | None = 
     command = [sys.executable, "-m", "wirebench", "doctor", "--ssh", SSH, "--seconds", "0.2", *words]
     environment = {**os.environ, "DIFFERS": json.dumps(differs), "PYTHONPATH": str(folder), **(variables or {})}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    return Told(done.returncode, done.stdout.splitlines(), done.stderr)
+    said, _, shown = done.stdout.partition("\n\n")
+    return Told(done.returncode, said.splitlines(), done.stderr, shown.splitlines())
 
 
 def interface(*addresses: str, mtu: int = 1500, mbit: float = 0.0, duplex: str = "", running: bool = True) -> Any:
