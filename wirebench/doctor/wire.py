@@ -126,7 +126,7 @@ def measure(address: str, port: int, seconds: float) -> LinkTimes:
             segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             connection.shutdown(socket.SHUT_WR)
             rate = _RATE.unpack(_exactly(connection, _RATE.size))[0]
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):  # whichever end loses patience first
             return LinkTimes(trip, 0.0, source=source)
         return LinkTimes(trip, rate, tuple(by_size), segment, source)
 
