@@ -56,7 +56,7 @@ def every(make: Callable[[int], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: facts(number, **make(number)) for number, name in enumerate(HOSTS, 1)}
 
 
-GPUS = {"gpus": ["H100"] * 8}
+GPUS: dict[str, Any] = {"gpus": ["H100"] * 8}
 DOCKER = {"docker0": interface("172.17.0.1")}
 
 FAULTS: dict[str, tuple[Seen, str]] = {
@@ -170,7 +170,7 @@ FAULTS: dict[str, tuple[Seen, str]] = {
     ),
     "tiny buffers": (
         Seen(hosts(tcp(tcp_rmem="4096 8192 8192")), ring({way: GIGABIT / 4 for way in ring() if way[1] == "h2"})),
-        "h2: tcp: tcp_rmem ends at 8,192 bytes, rate x round trip needs 23,400 (all-reduce: 4.0x the time); sysctl -w",
+        "h2: tcp: tcp_rmem ends at 8,192 bytes, systems come with millions (all-reduce: 4.0x the time); sysctl -w",
     ),
     "the default buffers on a long fat link": (
         Seen(hosts(), ring(trip=0.08), nominal=10e9),

@@ -53,8 +53,9 @@ class Lab:
         self.differs[host].setdefault("variables", {}).update(told)
 
     def visit(self, *words: str, variables: dict[str, str] | None = None) -> Told:
-        told = ETH0 if variables is None else variables
-        return doctor(*self.differs, "--interface", "eth0", "--seconds", "0.6", *words, variables=told, **self.differs)
+        typed = (*self.differs, "--interface", "eth0", "--seconds", "0.6", *words)
+        differs: dict[str, Any] = dict(self.differs)
+        return doctor(*typed, variables=ETH0 if variables is None else variables, **differs)
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ HALVED = "tc qdisc change dev eth0 root tbf rate 500mbit burst 70000 limit 20000
 FAULTS = {
     "mtu": Planted(lambda lab: lab.run("h1", "ip link set eth0 mtu 576"), "h1: mtu: 576 on eth0, h0 has 9000"),
     "half-the-rate-one-way": Planted(lambda lab: lab.run("h1", HALVED), "h1: link: it sends 4", hosts=3),
-    "buffers": Planted(_buffers, "h1: tcp: tcp_rmem ends at 4,096 bytes, rate x round trip needs "),
+    "buffers": Planted(_buffers, "h1: tcp: tcp_rmem ends at 4,096 bytes, systems come with millions (all-red", hosts=3),
     "window": Planted(
         lambda lab: lab.run("h1", "echo 0 > /proc/sys/net/ipv4/tcp_window_scaling"), "h1: tcp: window scaling is off"
     ),

@@ -52,7 +52,8 @@ def _measure(device: torch.device, place: Place, num_bytes: int) -> RankTimes:
     message = torch.ones(max(place.size, num_bytes // 4), device=device)
     dist.all_reduce(message)  # connects all pairs, and NCCL's ring
     part = message[: message.numel() // place.size].clone()  # as long as a ring's messages
-    trips, lasts = [], []
+    trips: list[float] = []
+    lasts: list[float] = []
     for sender in range(place.size):
         for receiver in dict.fromkeys(((sender + 1) % place.size, (sender - 1) % place.size)):
             for content, found in ((part[:1].clone(), trips), (part, lasts)):

@@ -5,7 +5,7 @@ comes first: it costs at least as much.
 """
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -324,12 +324,11 @@ def tcp(seen: Seen) -> Iterator[HostFinding]:
         for name, usual in USUAL_BUFFERS.items():
             size = _last_number(settings.get(name, ""))
             # The kernel's own records of packets take half of a buffer.
-            holds_back = 2 * flight * OF_NOMINAL > size and seen.slowdown(host) * OF_NOMINAL > 1
-            if size and (holds_back or size < LEAST_WINDOW):
+            tiny, cost = size < LEAST_WINDOW, seen.slowdown(host)
+            if size and (tiny or (2 * flight * OF_NOMINAL > size and cost * OF_NOMINAL > 1)):
                 three = usual.format(max(round(2 * flight), DEFAULT_BUFFER))
-                needs = f"rate x round trip needs {2 * flight:,.0f}" if holds_back else "systems come with millions"
+                needs = "systems come with millions" if tiny else f"rate x round trip needs {2 * flight:,.0f}"
                 what = f"tcp: {name} ends at {size:,} bytes, {needs}"
-                cost = seen.slowdown(host) if holds_back else 1.0
                 yield HostFinding(host, what, f"sysctl -w net.ipv4.{name}='{three}' there", cost)
         for name, limit in (("NCCL_SOCKET_RCVBUF", "rmem_max"), ("NCCL_SOCKET_SNDBUF", "wmem_max")):
             asked = _last_number(known.get("variables", {}).get(name, ""))
@@ -425,7 +424,7 @@ def all_reduce(seen: Seen, timed: SumTimes) -> Iterator[HostFinding]:
 
 def limited_by_processor(seen: Seen, timed: SumTimes) -> bool:
     """Whether a process of the all-reduce computes all the time, or hosts on one machine keep its cores busy."""
-    shared: Counter[tuple[str, int]] = Counter()
+    shared: defaultdict[tuple[str, float], float] = defaultdict(float)
     for host, busy in timed.busy.items():
         shared[seen.facts[host].get("boot", host), seen.facts[host].get("cores", 1)] += busy
     return max(timed.busy.values()) > BUSY or any(busy > BUSY * cores for (_, cores), busy in shared.items())
