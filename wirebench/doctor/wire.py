@@ -28,7 +28,7 @@ class LinkTimes(NamedTuple):
 
     round_trip        seconds for a byte there and back, the median
     bytes_per_second  one way, over the last four fifths of the time: a connection starts slowly
-    by_size           (bytes, seconds) of a message one way, the median: until all of it has arrived
+    by_size           (bytes, seconds) of a message one way, the median: until all of it has arrived, start-up included
     segment           bytes of TCP's largest segment, which follows from the smallest MTU on the way; 0: not known
     source            the address from which the connection was made
     """
@@ -138,7 +138,7 @@ def _by_size(connection: socket.socket, trip: float) -> list[tuple[int, float]]:
         took = [_sent(connection, size)]
         while len(took) < MESSAGES and sum(took) < LONG_SECONDS:
             took.append(_sent(connection, size))
-        found.append((size, max(1e-9, statistics.median(took) - trip / 2)))
+        found.append((size, max(trip / 2, statistics.median(took) - trip / 2)))
         if took[0] > LONG_SECONDS:
             break
     return found
