@@ -15,6 +15,7 @@ import pytest
 
 from tests.doctor.visiting import HERE, ROOT, SSH, Told, doctor, facts
 from tests.golden import check
+from wirebench.cli.jobs import doctor as verb
 from wirebench.comm.host_list import ListedHost
 from wirebench.doctor import agent, answers, compare, hosts, links, visit, wire
 from wirebench.doctor.hosts import AskedHost, Unreachable
@@ -251,6 +252,21 @@ MEASURED = {"round_trip": 1.0, "bytes_per_second": 1, "by_size": [[4096, 0.1]], 
 )
 def test_an_answer_of_another_shape_is_named_by_its_field(what: str, answer: Any, where: str | None) -> None:
     assert answers.odd(what, answer) == where
+
+
+def test_hosts_come_from_a_list_or_from_slurms_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[list[ListedHost]] = []
+
+    def look(listed: list[ListedHost], *_: object) -> visit.Visit:
+        asked.append(listed)
+        return visit.Visit()
+
+    monkeypatch.setattr(verb, "examine", look)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    (tmp_path / "hosts").write_text("h1 slots=4\nh2 slots=4\n")
+    listed = ["--hostfile", str(tmp_path / "hosts"), "--include", "h2:0,1"]
+    assert verb.main([]) == verb.main(listed) == verb.main(["h1:8", "--exclude", "h1:7"]) == 0
+    assert asked == [[ListedHost("n1"), ListedHost("n2")], [ListedHost("h2", 2)], [ListedHost("h1", 7)]]
 
 
 # --- What is compared, and how
