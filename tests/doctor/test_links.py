@@ -7,8 +7,8 @@ import pytest
 
 from tests.doctor.visiting import facts, interface
 from tests.golden import check
-from wirebench.doctor import choices, compare, links, tables
-from wirebench.doctor.compare import Way
+from wirebench.doctor import choices, compare, links, tables, visit
+from wirebench.doctor.compare import STOPS, HostFinding, Way
 from wirebench.doctor.links import Seen
 from wirebench.doctor.sums import RankTimes, SumTimes, joined
 from wirebench.doctor.wire import LinkTimes
@@ -318,11 +318,11 @@ def test_a_host_whose_link_is_slow_is_named_once() -> None:
 # --- An all-reduce, and what is normal for it
 
 
-def summed(seconds: float, busy: float = 0.1, rate: float = GIGABIT, size: int = 3) -> SumTimes:
+def summed(seconds: float, busy: float = 0.1, rate: float = GIGABIT, size: int = 3, backend: str = "gloo") -> SumTimes:
     """Of 30 MB, over links of a gigabit per second."""
     names = [f"h{number}" for number in range(1, size + 1)]
     ranks = dict.fromkeys(names, RankTimes(5e-5, rate, 1e-10, seconds, busy))
-    return joined("gloo", 30_000_000, ranks)
+    return joined(backend, 30_000_000, ranks)
 
 
 def test_what_is_normal_follows_from_the_messages() -> None:
@@ -342,12 +342,20 @@ def test_what_is_normal_follows_from_the_messages() -> None:
         (summed(0.55), None),
         (summed(0.72), "all hosts: all-reduce: bus bandwidth 444 Mbit/s, a ring of 3 has 930 Mbit/s where messages"),
         (summed(0.72, busy=0.95), None),
+        (summed(0.72, busy=1.0, backend="nccl"), "all hosts: all-reduce: bus bandwidth 444 Mbit/s"),
         (summed(3.6, rate=GIGABIT / 10), "all hosts: Gloo: 94 Mbit/s between neighbours, a socket has 936 Mbit/s (all"),
     ],
 )  # fmt: skip
 def test_an_all_reduce_is_held_against_what_is_normal(times: SumTimes, start: str | None) -> None:
     found = [each.line() for each in links.all_reduce(Seen(hosts(), ring()), times)]
     assert (found == []) if start is None else found[0].startswith(start), found
+
+
+def test_a_wrong_interface_of_gloos_stops_no_all_reduce_of_nccls() -> None:
+    found = HostFinding("h1", "Gloo takes lo (its name), which leads to no other host", "export X", STOPS)
+    assert visit._keeps_apart(found, "gloo") and not visit._keeps_apart(found, "nccl")
+    assert visit._keeps_apart(found._replace(what="NCCL takes lo (its name), which leads"), "nccl")
+    assert not visit._keeps_apart(found._replace(cost=2.0), "gloo")
 
 
 def test_hosts_on_one_machine_share_its_cores() -> None:

@@ -423,7 +423,12 @@ def all_reduce(seen: Seen, timed: SumTimes) -> Iterator[HostFinding]:
 
 
 def limited_by_processor(seen: Seen, timed: SumTimes) -> bool:
-    """Whether a process of the all-reduce computes all the time, or hosts on one machine keep its cores busy."""
+    """Whether a process of the all-reduce computes all the time, or hosts on one machine keep its cores busy.
+
+    Never with NCCL: a process that waits for a GPU polls, and looks busy.
+    """
+    if timed.backend == "nccl":
+        return False
     shared: defaultdict[tuple[str, float], float] = defaultdict(float)
     for host, busy in timed.busy.items():
         shared[seen.facts[host].get("boot", host), seen.facts[host].get("cores", 1)] += busy

@@ -60,11 +60,16 @@ def examine(listed: Sequence[ListedHost], options: argparse.Namespace, nominal: 
         slots = {each.name: each.slots for each in listed if each.slots is not None}
         seen.links = Seen(facts, ways, options.interface, nominal, slots)
         seen.findings += links.judge(seen.links)
-        # What keeps ranks from meeting would let these wait for their time-out.
-        if ways and not any(each.cost == compare.STOPS for each in seen.findings[before:]):
-            _sum(here, options, seen)
+        backend = "nccl" if here and all(facts[host.name].get("gpus") for host in here) else "gloo"
+        if ways and not any(_keeps_apart(each, backend) for each in seen.findings[before:]):
+            _sum(here, options, seen, backend)
     seen.findings = compare.ranked(seen.findings)
     return seen
+
+
+def _keeps_apart(finding: HostFinding, backend: str) -> bool:
+    """Whether ranks of this back end would wait for each other until their time-out; Gloo's interface is not NCCL's."""
+    return finding.cost == compare.STOPS and not (backend == "nccl" and finding.what.startswith("Gloo"))
 
 
 def _clocks(hosts: Sequence[AskedHost], seen: Visit) -> dict[str, float]:
@@ -144,10 +149,9 @@ def _time_links(
     return ways
 
 
-def _sum(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visit) -> None:
+def _sum(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visit, backend: str) -> None:
     """Let a rank on each host take part in an all-reduce; one that fails is a finding."""
     facts, ways, first = seen.links.facts, seen.links.ways, hosts[0]
-    backend = "nccl" if all(facts[host.name].get("gpus") for host in hosts) else "gloo"
     print(f"timing an all-reduce of {len(hosts)} hosts by {backend}", file=sys.stderr, flush=True)
     slowest = min(each.bytes_per_second for each in ways.values())
     num_bytes = round(min(max(SUM_SHARE * options.seconds * slowest, LEAST_SUM), MOST_SUM * min(1.0, options.seconds)))
