@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from papers.timings import Timing
 from papers.trainings import RESUMING, TRAIN, Composition, OwnCluster, Training, TrainingPlace, part_of
+from wirebench.comm.host_list import parse_words, written
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -168,6 +169,7 @@ def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
     out, program = options.out.resolve(), words_of(options.launch)[:1]
     chosen = {name: part for name, part in parts.items() if name in options.parts}
     _refuse_unusable(chosen, options)
+    options.machines = _machines(options.machines)
     if out.is_relative_to(RESULTS):
         raise UserError(f"--out: {out} lies in the study's own results; name another folder")
     labels = list(dict.fromkeys(row for part in chosen.values() if isinstance(part, Trained) for row in part.rows))
@@ -233,7 +235,7 @@ def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> It
         if len(ranks) > len(options.machines):
             print(f"left out, needs {len(ranks)} machines: {name} on {layout}", file=sys.stderr)
             continue
-        hosts = ",".join(f"{host}:{count}" for host, count in zip(options.machines, ranks, strict=False))
+        hosts = written(dict(zip(options.machines, ranks, strict=False)))
         filled = dict(zip(FILLED, (str(sum(ranks)), hosts, str(len(ranks))), strict=True))
         yield Launched(tuple(_filled(word, filled) for word in words), layout, options.link)
 
@@ -262,12 +264,18 @@ def _refuse_unusable(parts: Parts, options: argparse.Namespace) -> None:
     for name in ("sizes", "seconds", "device"):
         if not timed and getattr(options, name) not in (None, "cpu"):
             raise UserError(f"--{name}: {', '.join(parts)} times no all-reduces")
-    for host in options.machines:
-        if ":" in host or "," in host:
-            raise UserError(f"--machines: {host!r}: names alone; their ranks are the layout's")
-    if len(set(options.machines)) < len(options.machines):
-        raise UserError(f"--machines: one is named twice: {' '.join(options.machines)}")
     refuse_set(options.set, {*RESERVED, *rows_keys(parts.values())}, ", ".join(parts))
+
+
+def _machines(words: Sequence[str]) -> list[str]:
+    """The names that --machines lists, node[1-4] too; UserError for ranks among them, and for a name twice."""
+    try:
+        hosts = parse_words(words)
+    except UserError as error:
+        raise UserError(f"--machines: {error}") from error
+    if ranked := [host.word for host in hosts if host.slots is not None]:
+        raise UserError(f"--machines: {ranked[0]!r}: names alone; their ranks are the layout's")
+    return [host.name for host in hosts]
 
 
 def refuse_set(words: Sequence[str], own: Collection[str], names: str) -> None:

@@ -45,6 +45,13 @@ FIXED: dict[str, Callable[..., Any]] = {
     "addresses": lambda: {"lo": "127.0.0.1", "eth0": "192.0.2.1"},
     "address_of": lambda name: "127.0.0.1",
     "link_mbit": lambda interface: 0.0,
+    "interfaces": lambda: {
+        "eth0": this_machine.Interface(("192.0.2.1",), True, 1500, 0.0, ""),
+        "lo": this_machine.Interface(("127.0.0.1",), True, 65536, 0.0, ""),
+    },
+    "fabric_ports": lambda: [],
+    "tcp_settings": lambda: {"tcp_rmem": "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304"},
+    "own_addresses_of": lambda name: ["192.0.2.1"],
 }
 """In place of what the system says, so that no test decides by its machine. Other processes ask the system."""
 REAL = {name: getattr(this_machine, name) for name in FIXED}

@@ -151,7 +151,7 @@ def test_no_file_edits_the_search_path():
 
 ASKS_THE_SYSTEM = re.compile(
     r"os\.(cpu_count|sched_\w+affinity|sysconf|uname|statvfs)|platform\.(?!python)\w+|shutil\.disk_usage"
-    r"|psutil\.(cpu_count|virtual_memory|net_if_addrs|disk_usage)|socket\.(gethostname|gethostbyname|getfqdn)"
+    r"|psutil\.(cpu_count|virtual_memory|net_if_addrs|net_if_stats|disk_usage)|socket\.(gethostname|gethostbyname|getfqdn)"
 )
 
 

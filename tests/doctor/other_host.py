@@ -18,6 +18,11 @@ ROOMY = """
 import shutil as _shutil
 _shutil.disk_usage = lambda _: _shutil._ntuple_diskusage(10**12, 0, 10**12)
 """
+OTHER_SYSTEM = """
+from pathlib import Path as _Path
+from wirebench.utils import this_machine as _machine
+_machine.{name} = _Path({folder!r})
+"""
 OTHER_TORCH = """
 import torch as _torch
 _torch.__version__ = {torch!r}
@@ -43,6 +48,8 @@ def main() -> None:
     changes = [ROOMY]  # whatever this machine has: a container's /dev/shm is small
     changes += [LATE.format(clock=differs["clock"])] if "clock" in differs else []
     changes += [OTHER_TORCH.format(torch=differs["torch"])] if "torch" in differs else []
+    changes += [OTHER_SYSTEM.format(name=name, folder=folder) for name, folder in differs.get("system", {}).items()]
+    os.environ.update(differs.get("variables", {}))
     place = tempfile.mkdtemp()
     Path(place, "sitecustomize.py").write_text("".join(changes))
     os.environ["PYTHONPATH"] = f"{place}:{os.environ.get('PYTHONPATH', '')}"

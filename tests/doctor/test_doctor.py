@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -10,34 +9,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from tests.doctor.visiting import HERE, ROOT, SSH, Told, doctor, facts
 from tests.golden import check
-from wirebench.doctor import agent, answers, compare, hosts, visit, wire
-from wirebench.doctor.hosts import AskedHost, Unreachable, parse_hosts
+from wirebench.cli.jobs import doctor as verb
+from wirebench.comm.host_list import ListedHost
+from wirebench.doctor import agent, answers, compare, hosts, links, visit, wire
+from wirebench.doctor.hosts import AskedHost, Unreachable
+from wirebench.doctor.links import Seen
 from wirebench.doctor.wire import LinkTimes
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE = shlex.quote(str(ROOT))
-SSH = shlex.join([sys.executable, str(Path(__file__).with_name("other_host.py"))])
-
-
-class Told(NamedTuple):
-    """What `wirebench doctor` said."""
-
-    code: int
-    lines: list[str]
-    errors: str
-
-
-def doctor(*words: str, folder: Path = ROOT, **differs: dict[str, Any]) -> Told:
-    """Run it with hosts that are this one, but for what differs."""
-    command = [sys.executable, "-m", "wirebench", "doctor", "--ssh", SSH, "--seconds", "0.2", *words]
-    environment = {**os.environ, "DIFFERS": json.dumps(differs), "PYTHONPATH": str(folder)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    return Told(done.returncode, done.stdout.splitlines(), done.stderr)
+ON_LO = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +40,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Told:
     subprocess.run([*git, "add", "-A"], check=True)
     subprocess.run([*git, "commit", "-q", "--no-verify", "-m", "another"], check=True)
     return doctor(
-        "h1:2,h2:2,h3:2,h4:2,h5:2", "--config", "configs/smoke.toml", "--interface", "lo",
+        "h1:2,h2:2,h3:2,h4:2,h5:2", "--config", "configs/smoke.toml", "--interface", "lo", variables=ON_LO,
         h2={"folder": shlex.quote(str(clone)), "instead of": HERE},
         h3={"clock": 10, "torch": "2.9.0"},
         h4={"refuses": "h4: Permission denied (publickey)."},
@@ -99,7 +84,7 @@ def test_hosts_that_are_alike_are_not_named(everything: Told) -> None:
 
 @pytest.mark.slow
 def test_one_host_alone_is_well() -> None:
-    told = doctor("h1", "--interface", "lo")
+    told = doctor("h1", "--interface", "lo", variables=ON_LO)
     if told.code:  # a work tree with changes is like itself, all the same
         pytest.fail("\n".join(told.lines))
     assert told.lines == ["1 host, so no link was measured; nothing is wrong"]
@@ -227,12 +212,17 @@ def test_an_agents_error_is_one_line(error: object, line: str, tmp_path: Path, m
 
 
 def test_an_agents_own_answers_are_not_odd() -> None:
-    found = agent.answer({"ask": "facts", "config": "configs/smoke.toml", "interface": "lo"})
-    assert answers.odd("facts", found) is None and answers.FACTS.keys() <= found.keys()
+    found = agent.answer({"ask": "facts", "config": "configs/smoke.toml", "interface": "lo", "variables": {}})
+    assert answers.FACTS.keys() <= found.keys()
     assert answers.odd("clock", agent.answer({"ask": "clock"})) is None
     port = agent.answer({"ask": "listen", "port": 0})
     measured = agent.answer({"ask": "measure", "address": "127.0.0.1", "port": port, "seconds": 0.1})
-    assert answers.odd("listen", port) is None and answers.odd("measure", measured) is None
+    # As it comes: JSON has no tuples.
+    assert answers.odd("listen", port) is None and answers.odd("measure", json.loads(json.dumps(measured))) is None
+    assert answers.odd("facts", json.loads(json.dumps(found))) is None
+
+
+MEASURED = {"round_trip": 1.0, "bytes_per_second": 1, "by_size": [[4096, 0.1]], "segment": 1448, "source": "10.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +231,11 @@ def test_an_agents_own_answers_are_not_odd() -> None:
         ("facts", [], "facts"),
         ("facts", {"free_gb": "lots"}, "facts: free_gb"),
         ("facts", {"free_gb": float("inf")}, "facts: free_gb"),
-        ("facts", {"interfaces": 5}, "facts: interfaces"),
+        ("facts", {"links": 5}, "facts: links"),
+        ("facts", {"links": {"eth0": {"addresses": ["10.0.0.1"]}}}, "facts: links"),
+        ("facts", {"variables": {"NCCL_ALGO": "\x1b[2J"}}, "facts: variables"),
+        ("facts", {"fabric": [{"device": "mlx5_0"}]}, "facts: fabric"),
+        ("facts", {"cores": 0}, "facts: cores"),
         ("facts", {"gpus": ["a", 1]}, "facts: gpus"),
         ("facts", {"torch": ["a"]}, "facts: torch"),
         ("facts", {"torch": "2\x1b[2J"}, "facts: torch"),
@@ -251,24 +245,31 @@ def test_an_agents_own_answers_are_not_odd() -> None:
         ("listen", True, "listen"),
         ("measure", {"rate": 3}, "measure: round_trip"),
         ("measure", {"round_trip": 1.0, "bytes_per_second": float("nan")}, "measure: bytes_per_second"),
-        ("measure", {"round_trip": 1.0, "bytes_per_second": 1, "more": ""}, None),
+        ("measure", {**MEASURED, "more": ""}, None),
+        ("measure", {**MEASURED, "by_size": [[4096, 0.0]]}, "measure: by_size"),
+        ("sum", {"start_up": 0.0}, "sum: start_up"),
     ],
 )
 def test_an_answer_of_another_shape_is_named_by_its_field(what: str, answer: Any, where: str | None) -> None:
     assert answers.odd(what, answer) == where
 
 
-def test_a_list_of_hosts_reads_as_horovodruns() -> None:
-    assert parse_hosts(["h1:4,h2:4", "10.0.0.3"]) == ["h1", "h2", "10.0.0.3"]
+def test_hosts_come_from_a_list_or_from_slurms_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[list[ListedHost]] = []
+
+    def look(listed: list[ListedHost], *_: object) -> visit.Visit:
+        asked.append(listed)
+        return visit.Visit()
+
+    monkeypatch.setattr(verb, "examine", look)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    (tmp_path / "hosts").write_text("h1 slots=4\nh2 slots=4\n")
+    listed = ["--hostfile", str(tmp_path / "hosts"), "--include", "h2:0,1"]
+    assert verb.main([]) == verb.main(listed) == verb.main(["h1:8", "--exclude", "h1:7"]) == 0
+    assert asked == [[ListedHost("n1"), ListedHost("n2")], [ListedHost("h2", 2)], [ListedHost("h1", 7)]]
 
 
 # --- What is compared, and how
-
-
-def facts(**changes: Any) -> dict[str, Any]:
-    same: dict[str, Any] = dict.fromkeys(compare.mends("/w"), "1")
-    more = {"address": "10.0.0.1", "interfaces": ["eth0", "lo"], "free_gb": 50.0, "shared_memory_gb": 8.0}
-    return same | {"gpus": ["H100", "H100"], "dirty": False} | more | changes
 
 
 DIFFERING: tuple[dict[str, Any], ...] = (
@@ -286,7 +287,8 @@ GIGABIT = {
 
 def test_what_is_said_of_hosts(request: pytest.FixtureRequest) -> None:
     """A host is held against most, the second of two; links against the fastest, and what they should carry."""
-    found = [compare.differing({"h1": facts(), "h2": facts(), "h3": facts(**each)}, "/w") for each in DIFFERING]
+    two = facts(gpus=["H100", "H100"])
+    found = [compare.differing({"h1": two, "h2": two, "h3": two | each}, "/w") for each in DIFFERING]
     found.append(compare.differing({"h1": facts(torch="2"), "h2": facts()}, "/w"))
     found += [compare.lacking({"h1": facts(**each)}, "a.toml", "eth0") for each in LACKING]
     found += [compare.lacking({"h1": {}, "h2": {}}, None, None)]
@@ -295,12 +297,13 @@ def test_what_is_said_of_hosts(request: pytest.FixtureRequest) -> None:
     )]  # fmt: skip
     nothing = dict.fromkeys([("h1", "h2"), ("h2", "h1")], LinkTimes(0.0, 0.0))
     pair = {("h1", "h2"): LinkTimes(1e-4, 11.8e6), ("h2", "h1"): LinkTimes(1e-4, 11.7e6)}
-    found += [compare.slow(GIGABIT, rate) for rate in (None, 10e9, 1e9)]
-    found += [compare.slow(ways, None) for ways in (nothing, pair)] + [compare.slow({}, 1e9)]
+    well = {name: facts(place) for place, name in enumerate(("h1", "h2", "h3"), 1)}
+    found += [list(links.slow(Seen(well, GIGABIT, nominal=rate))) for rate in (None, 10e9, 1e9)]
+    found += [list(links.slow(Seen(well, ways))) for ways in (nothing, pair)] + [list(links.slow(Seen({}, {})))]
     found.append(compare.unreachable({("h1", "h2"): "timed out"}, 29500))
     lines = [line for some in found for line in (*(each.line() for each in some), "." if some else "nothing")]
-    lines += [compare.summary(["h1", "h2"], pair, rate) for rate in (None, 1e9)]
-    lines += [compare.summary(["h1"] * 3, pair), compare.summary(["h1"], {}), compare.summary(["h1", "h2"], {})]
+    lines += [links.summary(Seen(well, pair, nominal=rate), 2) for rate in (None, 1e9)]
+    lines += [links.summary(Seen(well, pair), 3), *(links.summary(Seen(well, {}), hosts) for hosts in (1, 2))]
     check("doctor/findings", "\n".join(lines) + "\n", request.config.getoption("update"))
 
 
@@ -319,7 +322,7 @@ class Ended:
 
     def ask(self, what: str, **more: Any) -> Any:
         if what == "facts":
-            return facts(address="10.0.0.1")
+            return facts(int(self.name[1:]))
         if what == "listen" and self.name == "h2" and more["port"]:
             raise OSError("Address already in use")
         return LinkTimes(1e-4, 1e8)._asdict() if what == "measure" else 40000
@@ -336,49 +339,16 @@ class Ended:
 def test_a_host_that_ends_and_a_port_that_is_taken_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visit, "AskedHost", Ended)
     options = argparse.Namespace(ssh="ssh", config=None, interface="eth0", port=29500, seconds=0.1)
-    seen = visit.examine(["h1", "h2", "h3"], options)
+    seen = visit.examine([ListedHost("h1"), ListedHost("h2"), ListedHost("h3")], options)
     assert [each.line() for each in seen.findings] == [
         "h3: ended: Connection to h3 closed; look at it",
         "h2: port 29500 cannot be listened on: Address already in use; see what has it there (ss -ltnp), or name "
         "another port",
     ]
-    assert set(seen.ways) == {("h1", "h2"), ("h2", "h1")}
+    assert set(seen.links.ways) == {("h1", "h2"), ("h2", "h1")}
 
 
 # --- Emulated hosts: a slow link and a closed port are real ones
-
-
-@pytest.fixture
-def cluster(
-    namespaces: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Any]:
-    """Starts hosts with links of these rates; gives each host's words for nsenter."""
-    from wirebench.cluster import state
-
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-    def start(links: str) -> dict[str, dict[str, Any]]:
-        hosts = links.count(",") + 1
-        up = [
-            sys.executable,
-            "-m",
-            "wirebench",
-            "cluster",
-            "up",
-            "--name",
-            "lab",
-            "--hosts",
-            str(hosts),
-            "--link",
-            links,
-        ]
-        subprocess.run(up, cwd=ROOT, check=True, capture_output=True)
-        known = state.find("lab")
-        request.addfinalizer(lambda: state.end(known))
-        enter = ["--net", "--uts", "--preserve-credentials"]
-        return {host: {"inside": [f"--target={pid}", *enter]} for host, pid in known.cluster.find_hosts().items()}
-
-    return start
 
 
 @pytest.mark.slow
@@ -391,11 +361,14 @@ def test_a_slow_link_and_a_closed_port_are_found(cluster: Callable[[str], Any]) 
     taken = "import socket, time; server = socket.create_server(('', 29500)); print(flush=True); time.sleep(60)"
     with subprocess.Popen([*inside, sys.executable, "-c", taken], stdout=subprocess.PIPE) as holder:
         assert holder.stdout and holder.stdout.readline()
-        told = doctor(*hosts, "--interface", "eth0", "--port", "29500", "--seconds", "1", **hosts)
+        words = ("--interface", "eth0", "--port", "29500", "--seconds", "1")
+        told = doctor(*hosts, *words, variables={"GLOO_SOCKET_IFNAME": "eth0"}, **hosts)
         holder.kill()
-    assert len(told.lines) == 4, told
-    closed, apart, slow = told.lines[:-1]
+    assert len(told.lines) == 5, told
+    closed, apart, back, slow = told.lines[:-1]
     assert closed.startswith("h2: port 29500 cannot be listened on: Address already in use; see what has it"), told
     assert apart.startswith("h0: a free port is not reached from h3: No route to host; open the ports"), told
-    assert slow.startswith("h2: link: 9") and "Mbit/s to h3, the fastest link carries 9" in slow, told
+    assert back.startswith("h3: a free port is not reached from h0: timed out; open the ports"), told
+    assert slow.startswith("h3: link: it sends and receives 9"), told
+    assert "Mbit/s, the fastest link carries 9" in slow and "(all-reduce: 10." in slow, told
     assert told.code == 1

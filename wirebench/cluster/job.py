@@ -22,6 +22,7 @@ from wirebench.cluster.plan import SWITCH_ADDRESS, ClusterPlan
 from wirebench.cluster.ranks import environment
 from wirebench.cluster.supervisor import Abandoned, Event, RankEnded, StopRequest, conduct
 from wirebench.cluster.traffic import read_counts
+from wirebench.comm.host_list import written
 from wirebench.errors import UserError
 
 HOSTS_FILE = Path("/etc/hosts")
@@ -121,7 +122,7 @@ def _rendezvous(planned: ClusterPlan) -> int:
         ) from error
     server = RendezvousServer()
     port = server.start()
-    slots = ",".join(f"{host.name}:{len(host.ranks)}" for host in planned.hosts)
+    slots = written({host.name: len(host.ranks) for host in planned.hosts})
     server.init(get_host_assignments(parse_hosts(slots), planned.size))
     return int(port)
 

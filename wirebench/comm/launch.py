@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from wirebench.comm.host_list import nodes
 from wirebench.comm.place import MOST, Environment, Launch, launched, launched_or_alone, number
 from wirebench.errors import PeerLost, UserError, line_of
 from wirebench.utils.own import trainer
@@ -45,11 +46,11 @@ def meeting_point(launch: Launch, environment: Environment = os.environ) -> tupl
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
     if launch.launcher == "srun":
         job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
-        first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment.get("SLURM_STEP_NODELIST", ""))
+        listed = environment.get("SLURM_STEP_NODELIST", "")
         if launch.local_size == launch.size:
             host = host or "127.0.0.1"
-        elif first:
-            host = host or "".join(part or "" for part in first.groups())
+        elif listed:
+            host = host or next(nodes(listed, "SLURM_STEP_NODELIST"))
         if job.isdigit() and step.isdigit():
             # Below the ports that systems hand out by themselves; two steps of a job may run side by side.
             port = port or str(10_000 + (31 * int(job) + int(step)) % 20_000)

@@ -1,6 +1,6 @@
 """What `wirebench doctor` starts on each host: it answers requests, a line of JSON each, until its input ends.
 
-{"ask": "facts", "number": 1, "config": "configs/smoke.toml", "interface": null}
+{"ask": "facts", "number": 1, "config": "configs/smoke.toml", "interface": null, "variables": {}}
 ->  MARK {"number": 1, "answer": {"commit": ...}}
 
 The mark is the first argument. It tells an answer from what a login shell prints, before or after.
@@ -22,15 +22,24 @@ def answer(request: dict[str, Any]) -> Any:
         case "facts":
             from wirebench.doctor import facts  # imports torch, which takes seconds; the clock needs none of it
 
-            return facts.gather(request["config"], request["interface"])
+            return facts.gather(request["config"], request["interface"], request["variables"])
         case "clock":
             return time.time()
         case "resolve":
-            return socket.getaddrinfo(request["host"], None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+            known = socket.getaddrinfo(request["host"], None, type=socket.SOCK_STREAM)
+            return min(known, key=lambda each: each[0] != socket.AF_INET)[4][0]
         case "listen":
             return wire.listen(request["port"])
+        case "free_port":
+            with socket.create_server(("", 0)) as server:
+                return server.getsockname()[1]
         case "measure":
             return wire.measure(request["address"], request["port"], request["seconds"])._asdict()
+        case "sum":
+            from wirebench.doctor import group
+
+            place = group.Place(request["address"], request["port"], request["rank"], request["size"])
+            return group.measure(request["backend"], place, request["bytes"], request["variables"])._asdict()
         case other:
             raise UserError(f"no such request: {other!r}")
 

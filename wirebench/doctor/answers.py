@@ -37,6 +37,30 @@ def _yes_or_no(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _mapping(**checks: Check) -> Check:
+    """Of a mapping that has these keys, and may have others."""
+    return lambda value: isinstance(value, dict) and all(check(value.get(key)) for key, check in checks.items())
+
+
+def _by_name(check: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(_text, value)) and all(map(check, value.values()))
+
+
+def _list(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _positive(value: Any) -> bool:
+    """Rates are divided by it."""
+    return _number(value) and value > 0
+
+
+def _sizes(value: Any) -> bool:
+    """Pairs of bytes and seconds."""
+    pair = _list(_positive)
+    return isinstance(value, list) and all(pair(each) and len(each) == 2 for each in value)
+
+
 def _port(value: Any) -> bool:
     return isinstance(value, int) and 1 <= value <= 65535 and not isinstance(value, bool)
 
@@ -49,13 +73,27 @@ FACTS: Mapping[str, Check] = {
     **dict.fromkeys(_SHOWN, _text_or_none),
     "dirty": _yes_or_no,
     "gpus": _texts,
-    "interfaces": _texts,
+    "cores": _positive,
     "free_gb": _number,
     "shared_memory_gb": _number_or_none,
+    "boot": _text,
+    "links": _by_name(_mapping(addresses=_texts, running=_yes_or_no, mtu=_number, mbit=_number, duplex=_text)),
+    "name_addresses": _texts,
+    "variables": _by_name(_text),
+    "fabric": _list(_mapping(device=_text, port=_number, gbit=_number, state=_text, layer=_text)),
+    "tcp": _by_name(_text),
 }
 """The facts that are compared or shown."""
-_TIMED: Mapping[str, Check] = {"round_trip": _number, "bytes_per_second": _number}
-_SINGLE: Mapping[str, Check] = {"clock": _number, "resolve": _text, "listen": _port}
+_TIMED: Mapping[str, Mapping[str, Check]] = {
+    "measure": {
+        "round_trip": _number, "bytes_per_second": _number, "by_size": _sizes, "segment": _number, "source": _text,
+    },
+    "sum": {
+        **dict.fromkeys(("start_up", "bytes_per_second", "seconds"), _positive),
+        **dict.fromkeys(("add", "busy"), _number),
+    },
+}  # fmt: skip
+_SINGLE: Mapping[str, Check] = {"clock": _number, "resolve": _text, "listen": _port, "free_port": _port}
 
 
 def odd(what: str, answer: Any) -> str | None:
@@ -67,7 +105,7 @@ def odd(what: str, answer: Any) -> str | None:
         return None if _SINGLE[what](answer) else what
     if not isinstance(answer, dict):
         return what
-    checks = FACTS if what == "facts" else _TIMED
+    checks = FACTS if what == "facts" else _TIMED[what]
     needed = set(answer) if what == "facts" else set(checks)
     wrong = (name for name, check in checks.items() if name in needed and not check(answer.get(name)))
     return next((f"{what}: {name}" for name in wrong), None)

@@ -1,35 +1,60 @@
 """What differs between hosts, each in a line with its mend. Nothing here asks anybody."""
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from wirebench.doctor.answers import FACTS
-from wirebench.doctor.wire import LinkTimes
-from wirebench.topology.rates import show_rate
 from wirebench.utils.own import set_up
 
 CLOCK_SECONDS = 1.0
 """Clocks may differ by this much: records and logs are put side by side by time, nothing else depends on it."""
 FREE_GB = 1.0
-SLOW_SHARE = 0.5
-"""A link that carries less than this share of what the fastest one does is slow."""
-OF_NOMINAL = 0.8
-"""A link that carries less than this share of what it should is slow; headers take 6 %."""
+STOPS = math.inf
+"""The cost of what keeps the run from starting, hangs it, or makes it another one than was meant."""
+LEAST_SHOWN = 1.05
+MOST_NAMED = 6
 
 Facts = Mapping[str, Any]
 
 
 class HostFinding(NamedTuple):
-    """What is wrong at one host, and what mends it."""
+    """What is wrong at one host, and what mends it.
+
+    cost  how many times as long an all-reduce takes; STOPS if it does not run; 1 if it is not known to be slower
+    """
 
     host: str
     what: str
     mend: str
+    cost: float = 1.0
 
     def line(self) -> str:
-        return f"{self.host}: {self.what}; {self.mend}"
+        """The finding as one printed line."""
+        slower = f" (all-reduce: {self.cost:.1f}x the time)" if LEAST_SHOWN <= self.cost < STOPS else ""
+        return f"{self.host}: {self.what}{slower}; {self.mend}"
+
+
+def ranked(findings: Iterable[HostFinding]) -> list[HostFinding]:
+    """The findings, what costs most first, equal ones in their order; what is the same on several hosts is one."""
+    alike: dict[tuple[str, str], list[HostFinding]] = {}
+    for each in findings:
+        alike.setdefault((each.what, each.mend), []).append(each)
+    merged = [
+        some[0]._replace(host=_named([each.host for each in some]), cost=max(each.cost for each in some))
+        for some in alike.values()
+    ]
+    return sorted(merged, key=lambda each: -each.cost)
+
+
+def _named(hosts: Iterable[str]) -> str:
+    """The hosts in words, each once; of many the first ones."""
+    names = list(dict.fromkeys(hosts))
+    shown = names if len(names) <= MOST_NAMED else names[: MOST_NAMED - 1]
+    more = f" and {len(names) - len(shown)} other hosts" if shown is not names else ""
+    return ", ".join(shown) + more
 
 
 def mends(folder: str) -> dict[str, str]:
@@ -64,10 +89,13 @@ def differing(facts: Mapping[str, Facts], folder: str) -> list[HostFinding]:
         most = Counter(shown.values()).most_common(1)[0][0]
         like = next(host for host in shown if shown[host] == most)
         found += [
-            HostFinding(host, f"{_NAMES.get(name, name)}: {value}, {like} has {most}", mend.format(most=most))
+            HostFinding(
+                host, f"{_NAMES.get(name, name)}: {value}, {like} has {most}", mend.format(most=most),
+                1.0 if name in ("dirty", "driver") else STOPS,
+            )
             for host, value in shown.items()
             if value != most
-        ]
+        ]  # fmt: skip
     return found
 
 
@@ -86,12 +114,12 @@ def lacking(facts: Mapping[str, Facts], config: str | None, interface: str | Non
     for host, known in facts.items():
         if missing := [name for name in FACTS if name not in known]:
             mend = "another version of Wirebench answers there: bring it to the same commit"
-            found.append(HostFinding(host, f"facts: it does not say {', '.join(missing)}", mend))
+            found.append(HostFinding(host, f"facts: it does not say {', '.join(missing)}", mend, STOPS))
         if config and known.get("config") is None:
-            found.append(HostFinding(host, f"config: {config} is not there", "copy it there"))
+            found.append(HostFinding(host, f"config: {config} is not there", "copy it there", STOPS))
         if interface and known.get("address") is None:
-            has = ", ".join(known.get("interfaces", [])) or "none"
-            found.append(HostFinding(host, f"interface: {interface} has no IPv4 address", f"it has {has}"))
+            has = ", ".join(known.get("links", {})) or "none"
+            found.append(HostFinding(host, f"interface: {interface} has no address", f"it has {has}", STOPS))
         for name, what in (("free_gb", "the project's folder"), ("shared_memory_gb", "/dev/shm")):
             free = known.get(name)
             if free is not None and free < (FREE_GB if name == "free_gb" else FREE_GB / 10):
@@ -123,54 +151,15 @@ def unreachable(ways: Mapping[Way, str], port: int | None) -> list[HostFinding]:
     what = f"port {port}" if port else "a free port"
     return [
         HostFinding(
-            there, f"{what} is not reached from {here}: {why}", "open the ports between the hosts in their firewalls"
+            there, f"{what} is not reached from {here}: {why}", "open the ports between the hosts in their firewalls",
+            STOPS,
         )
         for (here, there), why in ways.items()
-    ]
+    ]  # fmt: skip
 
 
 def not_listening(host: str, port: int, why: str) -> HostFinding:
     """A port that a host itself cannot have: no firewall between the hosts is the reason."""
     what = f"port {port}" if port else "a free port"
     mend = "see what has it there (ss -ltnp), or name another port"
-    return HostFinding(host, f"{what} cannot be listened on: {why}", mend)
-
-
-def slow(ways: Mapping[Way, LinkTimes], nominal: float | None) -> list[HostFinding]:
-    """Links that carry much less than the fastest, or than `nominal` bits per second."""
-    if not ways:
-        return []
-    best = max(each.bytes_per_second for each in ways.values()) * 8
-    found = []
-    for (here, there), timed in ways.items():
-        rate = timed.bytes_per_second * 8
-        if not rate:
-            reason = "nothing came through in time"
-        elif nominal is not None and rate < OF_NOMINAL * nominal:
-            reason = f"{show_rate(nominal)} is asked for"
-        elif rate < SLOW_SHARE * best:
-            reason = f"the fastest link carries {_rate(best)}"
-        else:
-            continue
-        mend = "look at its cable, switch port and interface (ethtool), or name another with --interface"
-        found.append(HostFinding(here, f"link: {_rate(rate)} to {there}, {reason}", mend))
-    return found
-
-
-def summary(hosts: Sequence[str], ways: Mapping[Way, LinkTimes], nominal: float | None = None) -> str:
-    """What was measured, in a line; `nominal`: what each link should carry, bits per second."""
-    if not ways:
-        return f"{len(hosts)} hosts" if len(hosts) > 1 else "1 host, so no link was measured"
-    rates = [each.bytes_per_second * 8 for each in ways.values()]
-    trips = [each.round_trip for each in ways.values()]
-    # Both ways between two hosts are one link, and there is no other to compare it with.
-    alone = len(hosts) == 2 and nominal is None
-    return (
-        f"{len(hosts)} hosts; links carry {_rate(min(rates))} to {_rate(max(rates))}, "
-        f"a byte there and back takes {1e3 * min(trips):.2f} to {1e3 * max(trips):.2f} ms"
-        + ("; whether the one link is slow --link RATE alone can tell" if alone else "")
-    )
-
-
-def _rate(bits: float) -> str:
-    return f"{bits / 1e9:.2f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.0f} Mbit/s"
+    return HostFinding(host, f"{what} cannot be listened on: {why}", mend, STOPS)

@@ -2,10 +2,13 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from wirebench.config import loader
+from wirebench.doctor import choices
+from wirebench.doctor.answers import LONGEST
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
@@ -14,13 +17,14 @@ from wirebench.utils.package import TOP
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def gather(config: str | None, interface: str | None) -> dict[str, Any]:
+def gather(config: str | None, interface: str | None, variables: Mapping[str, str]) -> dict[str, Any]:
     """The calling host's facts, by name; None for what it does not have.
 
     config     a config's path, relative to the project's folder or absolute
     interface  the network interface by which the hosts are to reach each other
+    variables  of NCCL and Gloo, which a launcher will pass on to this host's ranks
     """
-    known, addresses = environment.host(), this_machine.addresses()
+    known, links = environment.host(), this_machine.interfaces()
     git, versions = known["git"], known["versions"]
     return {
         "hostname": known["hostname"],
@@ -33,11 +37,21 @@ def gather(config: str | None, interface: str | None) -> dict[str, Any]:
         "gpus": known["gpus"],
         "driver": known["gpu_driver"],
         "cores": known["cpu"]["cores"],
-        "address": addresses.get(interface or ""),
-        "interfaces": sorted(addresses),
+        "address": next(iter(links[interface].addresses), None) if interface in links else None,
+        "links": {name: each._asdict() for name, each in links.items()},
+        "name_addresses": this_machine.own_addresses_of(known["hostname"]),
+        "variables": {name: _shown(text) for name, text in (choices.variables(os.environ) | dict(variables)).items()},
+        "fabric": [each._asdict() for each in this_machine.fabric_ports()],
+        "tcp": this_machine.tcp_settings(),
+        "boot": this_machine.boot(),
         "free_gb": this_machine.free_disk_bytes(TOP) / 1e9,
         "shared_memory_gb": this_machine.free_disk_bytes(SHARED_MEMORY) / 1e9 if SHARED_MEMORY.is_dir() else None,
     }
+
+
+def _shown(text: str) -> str:
+    """A text that may be shown in a line: short, without control characters."""
+    return "".join(each if each.isprintable() else " " for each in text)[:LONGEST]
 
 
 def _digest(path: Path) -> str | None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import secrets
 import shlex
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,19 +33,6 @@ PROGRAM = (
 
 class Unreachable(Exception):
     """A host that gives no answer; says why."""
-
-
-def parse_hosts(words: Sequence[str]) -> list[str]:
-    """The names in `h1:4,h2:4` or `h1 h2`, in order; UserError for anything else, or a host that comes twice."""
-    parts = [part for word in words for part in word.split(",")]
-    for part in parts:
-        if not re.fullmatch(r"[\w.-]+(:\d+)?", part):
-            raise UserError(f"{part!r} is no host; hosts read h1:4,h2:4 (as for horovodrun) or h1 h2")
-    names = [part.partition(":")[0] for part in parts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{twice}: is named twice")
-    return names
 
 
 class AskedHost:

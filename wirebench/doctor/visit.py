@@ -1,6 +1,7 @@
-"""Ask all hosts, then let each time its way to the next one."""
+"""Ask all hosts, let each time its ways to its neighbours, and all of them an all-reduce."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -9,32 +10,43 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from wirebench.doctor import compare
+from wirebench.comm.host_list import ListedHost
+from wirebench.doctor import choices, compare, links
 from wirebench.doctor.compare import HostFinding, Way
 from wirebench.doctor.hosts import AskedHost, Unreachable
+from wirebench.doctor.links import Seen
+from wirebench.doctor.sums import RankTimes, SumTimes, joined
 from wirebench.doctor.wire import LinkTimes
 from wirebench.utils.package import TOP
 
 FOLDER = shlex.quote(str(TOP))
 """The project's folder, quoted for commands that users copy into a shell."""
+SUM_SHARE, LEAST_SUM, MOST_SUM = 0.125, 2**18, 2**26
+"""What is summed: what the slowest way carries in this share of --seconds, within these bounds in bytes."""
 
 
 @dataclass
 class Visit:
     """What the visit found.
 
-    ways  the connections that were timed, from one host to the next
+    findings    what is wrong, what costs most first
+    links       facts of the hosts that answered, and the connections that were timed between neighbours
+    all_reduce  None with one host, or if it could not begin or end
     """
 
     findings: list[HostFinding] = field(default_factory=list)
-    ways: dict[Way, LinkTimes] = field(default_factory=dict)
+    links: Seen = field(default_factory=lambda: Seen({}, {}))
+    all_reduce: SumTimes | None = None
 
 
-def examine(names: Sequence[str], options: argparse.Namespace) -> Visit:
-    """Visit the hosts; those that do not answer are findings, and the rest are compared without them."""
+def examine(listed: Sequence[ListedHost], options: argparse.Namespace, nominal: float | None = None) -> Visit:
+    """Visit the hosts; those that do not answer are findings, and the rest are compared without them.
+
+    nominal  bits per second that each link should carry
+    """
     seen = Visit()
     with ExitStack() as stack:
-        hosts = [stack.enter_context(closing(AskedHost(name, options.ssh))) for name in names]
+        hosts = [stack.enter_context(closing(AskedHost(each.name, options.ssh))) for each in listed]
         facts = _ask_all(hosts, options, seen)
         here = [host for host in hosts if host.name in facts]
         if facts:
@@ -43,8 +55,21 @@ def examine(names: Sequence[str], options: argparse.Namespace) -> Visit:
             ahead = _clocks(here, seen)
             seen.findings += compare.clocks(ahead)
             here = [host for host in here if host.name in ahead]
-        _time_links(here, facts, options, seen)
+        before = len(seen.findings)
+        ways = _time_links(here, facts, options, seen)
+        slots = {each.name: each.slots for each in listed if each.slots is not None}
+        seen.links = Seen(facts, ways, options.interface, nominal, slots)
+        seen.findings += links.judge(seen.links)
+        backend = "nccl" if here and all(facts[host.name].get("gpus") for host in here) else "gloo"
+        if ways and not any(_keeps_apart(each, backend) for each in seen.findings[before:]):
+            _sum(here, options, seen, backend)
+    seen.findings = compare.ranked(seen.findings)
     return seen
+
+
+def _keeps_apart(finding: HostFinding, backend: str) -> bool:
+    """Whether ranks of this back end would wait for each other until their time-out; Gloo's interface is not NCCL's."""
+    return finding.cost == compare.STOPS and not (backend == "nccl" and finding.what.startswith("Gloo"))
 
 
 def _clocks(hosts: Sequence[AskedHost], seen: Visit) -> dict[str, float]:
@@ -54,7 +79,7 @@ def _clocks(hosts: Sequence[AskedHost], seen: Visit) -> dict[str, float]:
         try:
             ahead[host.name] = host.clock_ahead()
         except (Unreachable, OSError) as error:
-            seen.findings.append(HostFinding(host.name, f"ended: {error}", "look at it"))
+            seen.findings.append(_ended(host.name, error))
     return ahead
 
 
@@ -64,9 +89,10 @@ def _ask_all(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visi
 
     def ask(host: AskedHost) -> dict[str, Any] | HostFinding:
         try:
-            return dict(host.ask("facts", config=options.config, interface=options.interface))
+            return dict(host.ask("facts", config=options.config, interface=options.interface, variables=_passed_on()))
         except (Unreachable, OSError) as error:
-            return HostFinding(host.name, f"gives no answer: {error}", f"try: {options.ssh} {host.name} ls {FOLDER}")
+            mend = f"try: {options.ssh} {host.name} ls {FOLDER}"
+            return HostFinding(host.name, f"gives no answer: {error}", mend, compare.STOPS)
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         answers = list(pool.map(ask, hosts))
@@ -74,13 +100,25 @@ def _ask_all(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visi
     return {host.name: each for host, each in zip(hosts, answers, strict=True) if isinstance(each, dict)}
 
 
+def _passed_on() -> dict[str, str]:
+    """The variables of NCCL and Gloo that horovodrun, srun and mpirun -x would give to all ranks."""
+    return choices.variables(os.environ, files=())
+
+
+def _ring(hosts: Sequence[AskedHost]) -> list[tuple[AskedHost, AskedHost]]:
+    """Each host's link to the next, in both directions; of two hosts the one link."""
+    pairs = list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))[: None if len(hosts) > 2 else 1]
+    return [way for here, there in pairs for way in ((here, there), (there, here))]
+
+
 def _time_links(
     hosts: Sequence[AskedHost], facts: dict[str, dict[str, Any]], options: argparse.Namespace, seen: Visit
-) -> None:
-    """Each host's way to the next, one after the other: they would share the links."""
+) -> dict[Way, LinkTimes]:
+    """The ways between neighbours, timed one after the other: they would share the links."""
+    ways: dict[Way, LinkTimes] = {}
     if len(hosts) < 2:
-        return
-    for here, there in zip(hosts, [*hosts[1:], hosts[0]], strict=True):
+        return ways
+    for here, there in _ring(hosts):
         print(f"timing {here.name} -> {there.name}", file=sys.stderr, flush=True)
         way = here.name, there.name
         for port in (0, options.port):
@@ -90,9 +128,10 @@ def _time_links(
             try:
                 named = facts[there.name].get("address")
                 address = named or here.ask("resolve", host=there.name)
-                if not named and address.startswith("127."):
+                if not named and (address.startswith("127.") or address == "::1"):
                     mend = f"name the interface (--interface), or mend {here.name}'s /etc/hosts"
-                    seen.findings.append(HostFinding(there.name, f"its name leads to {address} on {here.name}", mend))
+                    what = f"its name leads to {address} on {here.name}"
+                    seen.findings.append(HostFinding(there.name, what, mend, compare.STOPS))
                     break
                 listening = _listen(there, port, seen)
                 if listening is None:
@@ -102,11 +141,47 @@ def _time_links(
                 seen.findings += compare.unreachable({way: str(error)}, port or None)
                 break
             except Unreachable as error:
-                seen.findings.append(HostFinding(f"{here.name} or {there.name}", f"ended: {error}", "look at it"))
-                return
+                seen.findings.append(_ended(f"{here.name} or {there.name}", error))
+                return ways
             else:
                 if port == 0:
-                    seen.ways[way] = LinkTimes(timed["round_trip"], timed["bytes_per_second"])
+                    ways[way] = LinkTimes(**{**timed, "by_size": tuple((int(n), t) for n, t in timed["by_size"])})
+    return ways
+
+
+def _sum(hosts: Sequence[AskedHost], options: argparse.Namespace, seen: Visit, backend: str) -> None:
+    """Let a rank on each host take part in an all-reduce; one that fails is a finding."""
+    facts, ways, first = seen.links.facts, seen.links.ways, hosts[0]
+    print(f"timing an all-reduce of {len(hosts)} hosts by {backend}", file=sys.stderr, flush=True)
+    slowest = min(each.bytes_per_second for each in ways.values())
+    num_bytes = round(min(max(SUM_SHARE * options.seconds * slowest, LEAST_SUM), MOST_SUM * min(1.0, options.seconds)))
+    try:
+        address = facts[first.name].get("address") or hosts[1].ask("resolve", host=first.name)
+        port = first.ask("free_port")
+    except (Unreachable, OSError) as error:
+        seen.findings.append(_ended(first.name, error))
+        return
+
+    def ask(rank: int) -> RankTimes | HostFinding:
+        host = hosts[rank]
+        place = {"address": address, "port": port, "rank": rank, "size": len(hosts)}
+        try:
+            return RankTimes(**host.ask("sum", backend=backend, bytes=num_bytes, variables=_passed_on(), **place))
+        except (Unreachable, OSError) as error:
+            return HostFinding(host.name, f"all-reduce: {error}", f"see {backend.upper()}_SOCKET_IFNAME", compare.STOPS)
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        answers = dict(zip(hosts, pool.map(ask, range(len(hosts))), strict=True))
+    ranks = {host.name: each for host, each in answers.items() if isinstance(each, RankTimes)}
+    if len(ranks) < len(hosts):
+        seen.findings += [each for each in answers.values() if isinstance(each, HostFinding)]
+        return
+    seen.all_reduce = joined(backend, num_bytes, ranks)
+    seen.findings += links.all_reduce(seen.links, seen.all_reduce)
+
+
+def _ended(host: str, why: Exception) -> HostFinding:
+    return HostFinding(host, f"ended: {why}", "look at it", compare.STOPS)
 
 
 def _listen(host: AskedHost, port: int, seen: Visit) -> int | None:

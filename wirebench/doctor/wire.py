@@ -1,7 +1,8 @@
-"""A connection between two hosts, timed: bytes per second one way, and seconds there and back.
+"""A connection between two hosts, timed: messages of several sizes, then bytes per second one way.
 
-The one who listens sends each of the first PINGS bytes back at once. What follows it only counts, and says at the end
-how fast that came: the sender's buffers are not on its way.
+Who connects sends a header with each message's size; who listens answers a message with one byte, when all of it is
+there. After the size 0 follows a stream, which is only counted: the listener says at its end how fast that came, so
+that the sender's buffers are not on its way.
 """
 
 import os
@@ -13,10 +14,13 @@ import time
 from typing import NamedTuple
 
 PINGS = 50
+SIZES = (4_096, 65_536, 1_048_576)
+"""Bytes of messages that are timed; their number falls where a link takes long for one."""
+MESSAGES, LONG_SECONDS = 9, 0.2
 PATIENCE = 10.0
 """Seconds without an answer after which a host counts as unreachable."""
 _CHUNK = bytes(2**18)
-_RATE = struct.Struct("!d")
+_RATE, _SIZE = struct.Struct("!d"), struct.Struct("!I")
 
 
 class LinkTimes(NamedTuple):
@@ -24,21 +28,38 @@ class LinkTimes(NamedTuple):
 
     round_trip        seconds for a byte there and back, the median
     bytes_per_second  one way, over the last four fifths of the time: a connection starts slowly
+    by_size           (bytes, seconds) of a message one way, the median: until all of it has arrived, start-up included
+    segment           bytes of TCP's largest segment, which follows from the smallest MTU on the way; 0: not known
+    source            the address from which the connection was made
     """
 
     round_trip: float
     bytes_per_second: float
+    by_size: tuple[tuple[int, float], ...] = ()
+    segment: int = 0
+    source: str = ""
+
+    @property
+    def start_up(self) -> float:
+        """Seconds that a message takes one way, whatever its size (alpha of the cost model)."""
+        return self.round_trip / 2
 
 
 def listen(port: int) -> int:
-    """Take one connection at `port` (0: any free one) in a thread of its own; returns the port."""
+    """Take one connection at `port` (0: any free one), by IPv4 or IPv6, in a thread of its own; returns the port."""
     try:
-        server = socket.create_server(("", port))
+        server = _server(port)
     except OSError as error:  # its words repeat the address
         raise OSError(error.errno, os.strerror(error.errno or 0)) from error
     server.settimeout(6 * PATIENCE)
     threading.Thread(target=_serve, args=(server,), daemon=True).start()
     return int(server.getsockname()[1])
+
+
+def _server(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 def _serve(server: socket.socket) -> None:
@@ -54,9 +75,22 @@ def _serve(server: socket.socket) -> None:
 def _answer(connection: socket.socket) -> None:
     connection.settimeout(PATIENCE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for _ in range(PINGS):
-        connection.sendall(connection.recv(1))
+    room = bytearray(2**18)
+    while size := _SIZE.unpack(_exactly(connection, _SIZE.size))[0]:
+        while size > 0:
+            got = connection.recv_into(room, min(size, len(room)))
+            if not got:
+                return
+            size -= got
+        connection.sendall(b"!")
     connection.sendall(_RATE.pack(_rate(connection)))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    told = connection.recv(size, socket.MSG_WAITALL)
+    if len(told) < size:
+        raise ConnectionResetError("the other host closed the connection")
+    return told
 
 
 def _rate(connection: socket.socket) -> float:
@@ -73,23 +107,47 @@ def _rate(connection: socket.socket) -> float:
 
 
 def measure(address: str, port: int, seconds: float) -> LinkTimes:
-    """Time the way to a host that listens; OSError where it is not reached."""
+    """Time the way to a host that listens; OSError where it is not reached.
+
+    The rate is 0 where single bytes come through and longer messages do not, as where a switch drops long packets.
+    """
     with socket.create_connection((address, port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        trips = [_ping(connection) for _ in range(PINGS)]
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            connection.sendall(_CHUNK)
-        connection.shutdown(socket.SHUT_WR)
-        told = connection.recv(_RATE.size, socket.MSG_WAITALL)
-        if len(told) < _RATE.size:
-            raise ConnectionResetError("the other host closed the connection")
-        return LinkTimes(statistics.median(trips), *_RATE.unpack(told))
+        trip = statistics.median(_sent(connection, 1) for _ in range(PINGS))
+        source = connection.getsockname()[0].removeprefix("::ffff:")
+        by_size: list[tuple[int, float]] = []
+        try:
+            if seconds >= 2 * LONG_SECONDS:
+                by_size += _by_size(connection, trip)
+            connection.sendall(_SIZE.pack(0))
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                connection.sendall(_CHUNK)
+            segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            connection.shutdown(socket.SHUT_WR)
+            rate = _RATE.unpack(_exactly(connection, _RATE.size))[0]
+        except (TimeoutError, ConnectionError):  # whichever end loses patience first
+            return LinkTimes(trip, 0.0, source=source)
+        return LinkTimes(trip, rate, tuple(by_size), segment, source)
 
 
-def _ping(connection: socket.socket) -> float:
+def _by_size(connection: socket.socket, trip: float) -> list[tuple[int, float]]:
+    """(bytes, seconds one way) of SIZES, up to the first that takes long."""
+    found: list[tuple[int, float]] = []
+    for size in SIZES:
+        took = [_sent(connection, size)]
+        while len(took) < MESSAGES and sum(took) < LONG_SECONDS:
+            took.append(_sent(connection, size))
+        found.append((size, max(trip / 2, statistics.median(took) - trip / 2)))
+        if took[0] > LONG_SECONDS:
+            break
+    return found
+
+
+def _sent(connection: socket.socket, size: int) -> float:
+    """Seconds until a message of `size` bytes is answered."""
+    content = bytes(size)
     begin = time.perf_counter()
-    connection.sendall(b"?")
-    if not connection.recv(1):
-        raise ConnectionResetError("the other host closed the connection")
+    connection.sendall(_SIZE.pack(size) + content)
+    _exactly(connection, 1)
     return time.perf_counter() - begin

@@ -18,6 +18,14 @@ import psutil
 CPUINFO = Path("/proc/cpuinfo")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 INTERFACES = Path("/sys/class/net")
+INFINIBAND = Path("/sys/class/infiniband")
+NETWORK = Path("/proc/sys/net")
+TCP_SETTINGS = (
+    "ipv4/tcp_rmem", "ipv4/tcp_wmem", "core/rmem_max", "core/wmem_max", "ipv4/tcp_congestion_control",
+    "ipv4/tcp_window_scaling", "ipv4/tcp_sack",
+)  # fmt: skip
+UNRATED = {"virtio_net", "hv_netvsc", "vmxnet3", "xen_netfront", "vif"}
+"""Drivers of virtual machines: the speed that they report is a constant, or the whole host's."""
 COPIED_FLOATS, COPIES, COPY_SECONDS = 1 << 24, 5, 0.3
 _SPEED_FLAGS = re.compile(r"avx|avx2|fma|f16c|avx_vnni|avx512\w*|amx_\w+|asimd\w*|sve\w*|bf16")
 
@@ -31,6 +39,37 @@ class CPU(NamedTuple):
 
     model: str | None
     flags: list[str] | None
+
+
+class Interface(NamedTuple):
+    """A network interface.
+
+    addresses  its IPv4 addresses, then its IPv6 addresses without link-local ones
+    running    whether it is up and has a carrier
+    mtu        bytes of its largest packet; 0 where the system does not say it
+    mbit       megabits per second that its link negotiated; 0 for a virtual interface, or one without a link
+    duplex     "full" or "half"; "" where mbit is 0
+    """
+
+    addresses: tuple[str, ...]
+    running: bool
+    mtu: int
+    mbit: float
+    duplex: str
+
+
+class FabricPort(NamedTuple):
+    """A port of an InfiniBand or RoCE adapter.
+
+    layer  "InfiniBand" or "Ethernet" (RoCE)
+    state  "ACTIVE", "DOWN", "INIT", ...
+    """
+
+    device: str
+    port: int
+    gbit: float
+    state: str
+    layer: str
 
 
 def cpu() -> CPU:
@@ -121,6 +160,94 @@ def addresses() -> dict[str, str | None]:
         name: next((str(each.address) for each in known if each.family == socket.AF_INET), None)
         for name, known in psutil.net_if_addrs().items()
     }
+
+
+def interfaces() -> dict[str, Interface]:
+    """The interfaces with an address, in the kernel's order, those with an IPv4 address first.
+
+    Gloo and NCCL list them in this order.
+    """
+    try:
+        stats = psutil.net_if_stats()
+    except OSError:  # a sandbox that allows no ioctl
+        stats = {}
+    found = {}
+    for name, known in psutil.net_if_addrs().items():
+        four = [str(each.address) for each in known if each.family == socket.AF_INET]
+        six = [str(each.address) for each in known if each.family == socket.AF_INET6]
+        own = (*four, *(each for each in six if not each.lower().startswith("fe80")))
+        mac = next((str(each.address) for each in known if each.family == psutil.AF_LINK), "")
+        state = stats.get(name)
+        if own:
+            cable = _cable(name, mac)
+            found[name] = Interface(own, state is None or state.isup, state.mtu if state else 0, *cable)
+    return found
+
+
+def _cable(interface: str, mac: str) -> tuple[float, str]:
+    """Megabits per second and duplex of a physical interface; (0.0, "") for any other.
+
+    /sys shows the network namespace in which it was mounted, so the hardware address is compared first.
+    """
+    folder = INTERFACES / interface
+    if _text(folder / "address") not in ("", mac):
+        return 0.0, ""
+    driver = (folder / "device/driver").resolve().name
+    if not ((folder / "device").exists() or (folder / "bonding").exists()) or driver in UNRATED:
+        return 0.0, ""
+    rate, duplex = max(0.0, link_mbit(interface)), _text(folder / "duplex")
+    return (rate, duplex if duplex in ("full", "half") else "") if rate else (0.0, "")
+
+
+def fabric_ports() -> list[FabricPort]:
+    """The ports of all InfiniBand and RoCE adapters, by device and number; [] without one."""
+    folders = sorted(INFINIBAND.glob("*/ports/*"), key=lambda each: (each.parts[-3], each.name))
+    return [
+        FabricPort(
+            each.parts[-3], int(each.name), _leading(_text(each / "rate")),
+            _text(each / "state").rpartition(": ")[2], _text(each / "link_layer"),
+        )
+        for each in folders
+        if each.name.isdigit()
+    ]  # fmt: skip
+
+
+def tcp_settings() -> dict[str, str]:
+    """The kernel's TCP settings by name, those that it shows; words are separated by one space."""
+    texts = {name.rpartition("/")[2]: " ".join(_text(NETWORK / name).split()) for name in TCP_SETTINGS}
+    return {name: text for name, text in texts.items() if text}
+
+
+def own_addresses_of(name: str) -> list[str]:
+    """The addresses to which a name leads, without those that are not this machine's; [] where it leads nowhere."""
+    try:
+        known = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(address[0]) for family, _, _, _, address in known if _is_own(family, address)]
+
+
+def _is_own(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _text(path: Path) -> str:
+    """What a file of the kernel says; "" where it says nothing, as `speed` of a virtual interface (EINVAL)."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _leading(text: str) -> float:
+    """The number at a text's beginning; 0 without one."""
+    match = re.match(r"\d+(\.\d+)?", text)
+    return float(match[0]) if match else 0.0
 
 
 def address_of(name: str) -> str:
