@@ -26,6 +26,7 @@ from wirebench.compressors.bits.narrow import (
     value_bytes,
 )
 from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.kernels import native
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -80,6 +81,7 @@ class QuantisedSum(Method):
             raise ValueError(f"rotate is a power of two up to {MOST_ROTATED}, or 0 for none, got {rotate}")
         if rounding == "stochastic" and form == "fp32":
             raise ValueError("rounding=stochastic rounds nothing with form=fp32")
+        native.library()  # now, so that no step waits for a compiler
         self.form, self.chunk, self.group, self.divides = form, chunk, group, group
         self.within: Form = within or form
         self.rounding, self.rotate = rounding, rotate

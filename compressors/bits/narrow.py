@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.noise import as_float, drawn
+from wirebench.compressors.kernels import native
 
 Form = Literal[
     "fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "int4",
@@ -146,8 +147,12 @@ def quantised(
         return _cast(values, form, numel, keep, draws)
     own, each = FORMATS[form], numel // parts
     message = torch.empty((parts, message_bytes(each, chunk, form)), dtype=torch.uint8, device=values.device)
+    on_gpu = kernels.usable(values) and chunk <= WIDEST
+    if not on_gpu and native.usable(values):
+        native.quantise(values, chunk, _place(form), message, each // chunk, keep, draws)
+        return message.view(-1)
     tops = _tops(values, own, message, each) if own.whole_bytes else message
-    if kernels.usable(values) and chunk <= WIDEST:
+    if on_gpu:
         from wirebench.compressors.kernels.narrow import quantise
 
         packed = message[:, own.whole_bytes + each // chunk * own.scale_bytes :]
@@ -185,6 +190,12 @@ def restored(messages: Sequence[Tensor], chunk: int, form: Form, out: Tensor, si
         restore(together, _codes(together, chunk, form), chunk, FORMATS[form], out, 1, size)
         return out
     place = 0
+    if form not in PLAIN and native.usable(out):
+        for each in messages:
+            numel = _numel(each, chunk, form)
+            native.restore([each], chunk, _place(form), numel // chunk, out[place : place + numel], size)
+            place += numel
+        return out
     for each in messages:
         place += _arrived(each, chunk, form, out[place:])
     return out.div_(size) if size > 1 else out
@@ -201,9 +212,17 @@ def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
         restore(together, _codes(together, chunk, form), chunk, FORMATS[form], total, len(messages), 1)
         return total
     total = torch.empty(_numel(first, chunk, form), device=first.device)
+    if form not in PLAIN and native.usable(total):
+        native.restore(messages, chunk, _place(form), total.numel() // chunk, total)
+        return total
     for number, each in enumerate(messages):
         _arrived(each, chunk, form, total, add=number > 0)
     return total
+
+
+def _place(form: Form) -> int:
+    """The number of a format in FORMATS, by which the loops in C know it."""
+    return list(FORMATS).index(form)
 
 
 def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
@@ -271,7 +290,7 @@ def _sound(scales: Tensor) -> Tensor:
 
 def _scaled(rows: Tensor, own: Format, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The scales of the chunks, (chunks, n), as bytes and as what they stand for, and the chunks over them."""
-    largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_())
+    largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_()).abs_()  # a NaN's sign, too
     limit = own.number.largest
     if own.scale == "fp32":
         step = _sound(largest / limit)
