@@ -106,6 +106,8 @@ FORMATS: dict[str, Format] = {
     "nvfp4": Format(E2M1, "e4m3", 16),
 }
 """fp8: e4m3. MXFP8 and MXFP6 have two kinds of numbers each; the one with the longer mantissa has the plain name."""
+LOOPS = [*FORMATS, *WIDE]
+"""Formats that the loops in C know, by their place here."""
 
 
 def chunk_of(form: Form, chunk: int) -> int:
@@ -149,7 +151,7 @@ def quantised(
     message = torch.empty((parts, message_bytes(each, chunk, form)), dtype=torch.uint8, device=values.device)
     on_gpu = kernels.usable(values) and chunk <= WIDEST
     if not on_gpu and native.usable(values):
-        native.quantise(values, chunk, _place(form), message, each // chunk, keep, draws)
+        native.quantise(values, chunk, LOOPS.index(form), message, each // chunk, keep, draws)
         return message.view(-1)
     tops = _tops(values, own, message, each) if own.whole_bytes else message
     if on_gpu:
@@ -190,10 +192,10 @@ def restored(messages: Sequence[Tensor], chunk: int, form: Form, out: Tensor, si
         restore(together, _codes(together, chunk, form), chunk, FORMATS[form], out, 1, size)
         return out
     place = 0
-    if form not in PLAIN and native.usable(out):
+    if form in LOOPS and native.usable(out):
         for each in messages:
             numel = _numel(each, chunk, form)
-            native.restore([each], chunk, _place(form), numel // chunk, out[place : place + numel], size)
+            native.restore([each], chunk, LOOPS.index(form), numel // chunk, out[place : place + numel], size)
             place += numel
         return out
     for each in messages:
@@ -212,17 +214,12 @@ def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
         restore(together, _codes(together, chunk, form), chunk, FORMATS[form], total, len(messages), 1)
         return total
     total = torch.empty(_numel(first, chunk, form), device=first.device)
-    if form not in PLAIN and native.usable(total):
-        native.restore(messages, chunk, _place(form), total.numel() // chunk, total)
+    if form in LOOPS and native.usable(total):
+        native.restore(messages, chunk, LOOPS.index(form), total.numel() // chunk, total)
         return total
     for number, each in enumerate(messages):
         _arrived(each, chunk, form, total, add=number > 0)
     return total
-
-
-def _place(form: Form) -> int:
-    """The number of a format in FORMATS, by which the loops in C know it."""
-    return list(FORMATS).index(form)
 
 
 def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
@@ -233,6 +230,10 @@ def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
 
 def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tensor, Tensor] | None) -> Tensor:
     """A message without scales."""
+    if form in LOOPS and native.usable(values):
+        message = torch.empty((1, value_bytes(numel, form)), dtype=torch.uint8)
+        native.quantise(values, 1, LOOPS.index(form), message, numel, keep, draws)
+        return message[0]
     message = torch.zeros(numel, dtype=PLAIN[form], device=values.device)
     if draws and form in WIDE:
         for first, count in _blocks(values.numel(), 1):
@@ -428,7 +429,8 @@ def _arrived(message: Tensor, chunk: int, form: Form, out: Tensor, add: bool = F
     numel = _numel(message, chunk, form)
     out = out[:numel]
     if form in PLAIN:
-        numbers = message.clone().view(PLAIN[form])[: out.numel()]
+        aligned = message.storage_offset() % PLAIN[form].itemsize == 0
+        numbers = (message if aligned else message.clone()).view(PLAIN[form])[: out.numel()]
         out.add_(numbers) if add else out.copy_(numbers)
         return numel
     own = FORMATS[form]

@@ -13,7 +13,8 @@
 
 enum { LOT = 1024 };                            /* elements that are coded at once */
 enum { FP32_SCALE, E8M0_SCALE, E4M3_SCALE };    /* as Format.scale */
-enum { FP8, FP8_E5M2, INT8, INT4, MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4 };  /* in the order of FORMATS */
+/* In the order of FORMATS, then of WIDE. */
+enum { FP8, FP8_E5M2, INT8, INT4, MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4, BF16, FP16 };
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i, count) _Pragma("omp simd") for (int64_t i = 0; i < (count); i++)
@@ -25,6 +26,7 @@ typedef struct {
 
 static const Number E4M3 = {8, 4, 448}, E5M2 = {8, 5, 57344}, E2M3 = {6, 2, 7.5f}, E3M2 = {6, 3, 28}, E2M1 = {4, 2, 6};
 static const Number WHOLE8 = {8, 0, 127}, WHOLE4 = {4, 0, 7};
+static const Number UPPER = {16, 8, __builtin_inff()}, HALF = {16, 5, __builtin_inff()};
 static const float NEAREST = 12582912;  /* 1.5 x 2^23: a sum with it has no bits for a fraction */
 static const int32_t INFINITE = 0x7F800000, NOT_A_NUMBER = 0x7FC00000, SIGN = INT32_MIN;
 
@@ -79,11 +81,11 @@ INLINE int32_t nearest(float value, Number n, float *number)
         return bits_of(moved) & ((1 << n.bits) - 1);
     }
     const int32_t exponent = binade(value, n);
-    const float much = float_of(exponent + ((23 - mantissa(n)) << 23 | 1 << 22));
+    const float much = float_of((int32_t)((uint32_t)exponent + ((23 - mantissa(n)) << 23 | 1 << 22)));
     const float high = float_of(bits_of(value) & ~SIGN) + much;
     *number = float_of(bits_of(high - much) | sign);
     const int32_t binades = (exponent >> 23) - (least(n) + 127);
-    return ((bits_of(high) & 255) + (binades << mantissa(n))) | (int32_t)((uint32_t)sign >> (32 - n.bits));
+    return ((bits_of(high) & 0x3FFFFF) + (binades << mantissa(n))) | (int32_t)((uint32_t)sign >> (32 - n.bits));
 }
 
 /* What a code stands for; above the largest number NaN. */
@@ -99,12 +101,34 @@ INLINE float standing_for(int32_t code, Number n)
     return float_of((value > n.largest ? NOT_A_NUMBER : bits_of(value)) | sign);
 }
 
+/* The nearest number of 16 bits; above the largest one it is infinity. */
+INLINE uint16_t nearest_wide(float value, Number n)
+{
+    const int32_t size = bits_of(value) & ~SIGN, infinite = ((1 << n.exponent) - 1) << mantissa(n);
+    float number;
+    int32_t code;
+    if (n.exponent == UPPER.exponent)
+        code = (int32_t)((uint32_t)size + 0x7FFF + (size >> 16 & 1)) >> 16;
+    else
+        code = size >= bits_of(65520) ? infinite : nearest(float_of(size), n, &number);
+    code = size > INFINITE ? infinite | 1 << (mantissa(n) - 1) : code;
+    return (uint16_t)(code | (int32_t)((uint32_t)bits_of(value) >> 31 << 15));
+}
+
+INLINE float wide(uint16_t code, Number n)
+{
+    if (n.exponent == UPPER.exponent)
+        return float_of((int32_t)((uint32_t)code << 16));
+    const int32_t sign = (int32_t)((uint32_t)code << 16) & SIGN, infinite = sign | INFINITE | (code & 0x3FF) << 13;
+    return float_of((code & 0x7C00) == 0x7C00 ? infinite : bits_of(standing_for(code, n)));
+}
+
 /* One of the two numbers beside a value, at random; a draw just below 1 is rounded to 1 in the sum. */
 INLINE float drawn(float value, float noise, Number n)
 {
     if (!n.exponent)
         return limited(__builtin_floorf(value + noise), n.largest);
-    const int32_t unit = binade(value, n) - (mantissa(n) << 23);
+    const int32_t unit = largest_of(binade(value, n) - (mantissa(n) << 23), 1 << 23);
     return limited(__builtin_floorf(value * float_of((254 << 23) - unit) + noise) * float_of(unit), n.largest);
 }
 
@@ -237,6 +261,13 @@ static void fill_noise(const Way *way, int64_t place, int64_t count, float *nois
     }
 }
 
+/* What is cut off; nothing of what is not finite. */
+INLINE float left_of(float value, float arriving)
+{
+    const float left = value - arriving;
+    return (bits_of(left) & ~SIGN) < INFINITE ? left : 0;
+}
+
 /* Codes of a lot: `rows` rows of `width` elements that share a scale. */
 INLINE void quantise_lot(
     const Way *way, float *restrict x, const Scales *restrict scales, int64_t rows, int64_t width, int64_t place,
@@ -266,10 +297,7 @@ INLINE void quantise_lot(
         for (int64_t r = 0; r < rows; r++) {
             const float step = scales->step[r];
             EACH(i, width)
-            {
-                const float left = x[r * width + i] - numbers[r * width + i] * step;
-                x[r * width + i] = (bits_of(left) & ~SIGN) < INFINITE ? left : 0;
-            }
+                x[r * width + i] = left_of(x[r * width + i], numbers[r * width + i] * step);
         }
     pack(codes, count, n.bits, packed);
 }
@@ -316,6 +344,30 @@ INLINE void quantise_as(const Way *way, Number n, int scale, int block)
             }
         }
     }
+}
+
+/* A message of numbers of 16 bits, without scales; no part of it stands apart. */
+INLINE void cast_as(const Way *way, Number n)
+{
+    const int64_t numel = way->chunk * way->chunks * way->parts;
+    float noise[LOT];
+    uint16_t codes[LOT];
+    for (int64_t at = 0; at < way->numel; at += LOT) {
+        const int64_t count = least_of(LOT, way->numel - at);
+        float *restrict x = way->values + at;
+        if (way->row) {
+            fill_noise(way, at, count, noise);
+            EACH(i, count)
+                codes[i] = nearest_wide(drawn(x[i], noise[i], n), n);
+        } else
+            EACH(i, count)
+                codes[i] = nearest_wide(x[i], n);
+        if (way->keep)
+            EACH(i, count)
+                x[i] = left_of(x[i], wide(codes[i], n));
+        memcpy(way->message + 2 * at, codes, 2 * count);
+    }
+    memset(way->message + 2 * way->numel, 0, 2 * (numel - way->numel));
 }
 
 typedef struct {
@@ -376,7 +428,29 @@ INLINE void restore_as(const Back *back, Number n, int scale, int block)
     }
 }
 
-#define FOR_EACH_FORMAT(function, what)                                                  \
+INLINE void restore_wide_as(const Back *back, Number n)
+{
+    float total[LOT];
+    uint16_t codes[LOT];
+    for (int64_t at = 0; at < back->numel; at += LOT) {
+        const int64_t count = least_of(LOT, back->numel - at);
+        for (int64_t m = 0; m < back->count; m++) {
+            memcpy(codes, back->messages[m] + 2 * at, 2 * count);
+            if (m == 0)
+                EACH(i, count)
+                    total[i] = wide(codes[i], n);
+            else
+                EACH(i, count)
+                    total[i] += wide(codes[i], n);
+        }
+        if (back->size > 1)
+            EACH(i, count)
+                total[i] /= back->size;
+        memcpy(back->out + at, total, 4 * count);
+    }
+}
+
+#define FOR_EACH_FORMAT(function, plain, what)                                                  \
     switch (form) {                                                                      \
     case FP8: function(what, E4M3, FP32_SCALE, 0); break;                                \
     case FP8_E5M2: function(what, E5M2, FP32_SCALE, 0); break;                           \
@@ -388,6 +462,8 @@ INLINE void restore_as(const Back *back, Number n, int scale, int block)
     case MXFP6_E3M2: function(what, E3M2, E8M0_SCALE, 32); break;                        \
     case MXFP4: function(what, E2M1, E8M0_SCALE, 32); break;                             \
     case NVFP4: function(what, E2M1, E4M3_SCALE, 16); break;                             \
+    case BF16: plain(what, UPPER); break;                                                \
+    case FP16: plain(what, HALF); break;                                                 \
     }
 
 /* Write the message of `values` in `parts` parts of `chunks` chunks, and leave in them what it cuts off if `keep`.
@@ -397,7 +473,7 @@ void wirebench_quantise(
     const int32_t *row, const int32_t *words, int64_t row_numel)
 {
     const Way way = {values, numel, chunk, chunks, parts, message, keep, row, words, row_numel};
-    FOR_EACH_FORMAT(quantise_as, &way)
+    FOR_EACH_FORMAT(quantise_as, cast_as, &way)
 }
 
 /* Write the sum of what arrives of `count` messages of `chunks` chunks, in their order, over `size` to `out`. */
@@ -406,5 +482,5 @@ void wirebench_restore(
     float size)
 {
     const Back back = {messages, count, chunk, chunks, out, numel, size};
-    FOR_EACH_FORMAT(restore_as, &back)
+    FOR_EACH_FORMAT(restore_as, restore_wide_as, &back)
 }

@@ -72,7 +72,7 @@ def quantise(
 ) -> None:
     """Write the message of `values`, and leave in them what it cuts off. Twin: `narrow.quantised`.
 
-    form     its number in FORMATS
+    form     its place in LOOPS
     message  (parts, bytes), of `chunks` chunks a part
     noise    the row, and the words of its stretches; None: to the nearest
     """
@@ -89,7 +89,7 @@ def restore(messages: Sequence[Tensor], chunk: int, form: int, chunks: int, out:
     """Write the sum of what arrives of `messages`, in their order, over `size`, to `out`. Twins: `narrow.added`, and
     of one message `narrow.restored`.
 
-    form      its number in FORMATS
+    form      its place in LOOPS
     messages  each of `chunks` chunks
     out       (n,) with n up to `chunks` chunks
     """
