@@ -5,6 +5,9 @@ A message is, of its parts, each: [one fp32 scale,] the chunks' scales, the numb
 - Open Compute Project, "OCP Microscaling Formats (MX) Specification", version 1.0, 2023: the numbers (section 5.3), the
   scales E8M0 and how they are found (section 6.3).
 - NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149, appendix C: two levels of scales.
+
+Kernels do this on a GPU (`kernels/narrow.py`), loops in C on a CPU (`kernels/narrow.c`). PyTorch's functions here are
+their twins, and run where those cannot.
 """
 
 from collections.abc import Iterator, Sequence
