@@ -81,7 +81,6 @@ class QuantisedSum(Method):
             raise ValueError(f"rotate is a power of two up to {MOST_ROTATED}, or 0 for none, got {rotate}")
         if rounding == "stochastic" and form == "fp32":
             raise ValueError("rounding=stochastic rounds nothing with form=fp32")
-        native.library()  # now, so that no step waits for a compiler
         self.form, self.chunk, self.group, self.divides = form, chunk, group, group
         self.within: Form = within or form
         self.rounding, self.rotate = rounding, rotate
@@ -100,6 +99,11 @@ class QuantisedSum(Method):
             self.unshared = "shares of groups lie on other ranks; build it with group=0"
         elif rotate:
             self.unshared = "a rotated share means nothing alone; build it with rotate=0"
+
+    def prepare(self, device: torch.device) -> None:
+        """See Method: the loops for a CPU are built now, so that no step waits for a compiler."""
+        if device.type == "cpu":
+            native.library()
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route for each stage, then one gather."""

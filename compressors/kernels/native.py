@@ -1,8 +1,8 @@
 """Loops in C for a CPU, which read memory once where PyTorch's functions read it a dozen times.
 
 Each stands beside a function of PyTorch, its twin, and its results are the twin's to the bit. The machine's C compiler
-builds them, for its own processor, when a method that uses them is made; the result stays in the user's cache. Without
-a compiler, or with WIREBENCH_NATIVE=0, the twins run.
+builds them, for its own processor, before the first exchange of a method that uses them; the result stays in the user's
+cache. Without a compiler, or with WIREBENCH_NATIVE=0, the twins run. The loops use one thread.
 """
 
 import contextlib
@@ -12,18 +12,21 @@ import shlex
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
 
+BUILD_SECONDS = 60.0
+"""After which a compiler counts as stuck."""
 SOURCE = Path(__file__).with_name("narrow.c")
 FLAGS = (
     "-O2", "-fvect-cost-model",  # as fast as -O3, and built in half the time
@@ -57,8 +60,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         return _loaded()
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0] or "no reason is given"
         warnings.warn(f"quantised_sum runs without its loops in C, and slower: {said}", stacklevel=2)
         return None
 
@@ -107,7 +110,9 @@ def _loaded() -> ctypes.CDLL:
     kept = _cache() / f"{SOURCE.stem}-{_key(compiler)}.so"
     if _sound(kept):
         return _declared(ctypes.CDLL(str(kept)))
-    with tempfile.TemporaryDirectory(prefix="wirebench-") as work:
+    with _alone(kept), tempfile.TemporaryDirectory(prefix="wirebench-") as work:
+        if _sound(kept):  # another process has built them meanwhile
+            return _declared(ctypes.CDLL(str(kept)))
         made = Path(work) / kept.name
         _run([*compiler, *FLAGS, "-o", str(made), str(SOURCE)])
         code = made.read_bytes()
@@ -115,6 +120,19 @@ def _loaded() -> ctypes.CDLL:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(kept, code + sha256(code).digest())
         return _declared(ctypes.CDLL(str(kept if _sound(kept) else made)))
+
+
+@contextlib.contextmanager
+def _alone(kept: Path) -> Iterator[None]:
+    """Hold a lock of this host's: its ranks start together, and one compiler is enough for them.
+
+    Without it where another process holds it for longer than a build may take, or it cannot be made.
+    """
+    path = Path(tempfile.gettempdir(), f"wirebench-{os.getuid()}-{kept.stem}.lock")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, Timeout):
+            held.enter_context(FileLock(path, timeout=BUILD_SECONDS))
+        yield
 
 
 def _cache() -> Path:
@@ -129,7 +147,9 @@ def _key(compiler: Sequence[str]) -> str:
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL, errors="replace")
+    return subprocess.run(
+        words, capture_output=True, check=True, stdin=subprocess.DEVNULL, errors="replace", timeout=BUILD_SECONDS
+    )
 
 
 def _sound(path: Path) -> bool:

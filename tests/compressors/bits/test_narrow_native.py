@@ -149,13 +149,19 @@ def test_a_chunk_with_a_nan_of_either_sign_arrives_as_nan(form: Any) -> None:
             assert bool(arriving[2 * LOT : 2 * LOT + 16].isnan().all())
 
 
-def test_without_a_compiler_the_bits_are_the_same_and_one_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [("/nowhere/cc -m64", "/nowhere/cc"), ("gcc '-m64", "No closing quotation"), ("sh -c 'exit 1'", "no reason|exit")],
+)
+def test_without_a_compiler_the_bits_are_the_same_and_one_warning_says_so(
+    command: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = normal(2, 0, 1000)
     methods = [QuantisedSum("mxfp4") for _ in range(2)]
     wanted = exchange(methods, [each.clone() for each in given])
     native.library.cache_clear()
-    monkeypatch.setenv("CC", "/nowhere/cc -m64")
-    with pytest.warns(UserWarning, match="without its loops in C, and slower: .*/nowhere/cc") as said:
+    monkeypatch.setenv("CC", command)
+    with pytest.warns(UserWarning, match=f"without its loops in C, and slower: .*{why}") as said:
         methods = [QuantisedSum("mxfp4") for _ in range(2)]
         found = exchange(methods, [each.clone() for each in given])
     assert len(said) == 1
@@ -171,7 +177,8 @@ def test_the_variable_turns_them_off_without_a_word(monkeypatch: pytest.MonkeyPa
     native.library.cache_clear()
     monkeypatch.setenv("WIREBENCH_NATIVE", "off")
     with pytest.raises(UserError, match="WIREBENCH_NATIVE is 0 or 1, got 'off'"):
-        QuantisedSum()
+        QuantisedSum().prepare(torch.device("cpu"))
+    QuantisedSum().prepare(torch.device("meta"))
 
 
 @pytest.fixture
