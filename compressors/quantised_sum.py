@@ -26,6 +26,7 @@ from wirebench.compressors.bits.narrow import (
     value_bytes,
 )
 from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.kernels import native
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -98,6 +99,11 @@ class QuantisedSum(Method):
             self.unshared = "shares of groups lie on other ranks; build it with group=0"
         elif rotate:
             self.unshared = "a rotated share means nothing alone; build it with rotate=0"
+
+    def prepare(self, device: torch.device) -> None:
+        """See Method: the loops for a CPU are built now, so that no step waits for a compiler."""
+        if device.type == "cpu":
+            native.library()
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route for each stage, then one gather."""

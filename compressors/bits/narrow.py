@@ -5,6 +5,9 @@ A message is, of its parts, each: [one fp32 scale,] the chunks' scales, the numb
 - Open Compute Project, "OCP Microscaling Formats (MX) Specification", version 1.0, 2023: the numbers (section 5.3), the
   scales E8M0 and how they are found (section 6.3).
 - NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149, appendix C: two levels of scales.
+
+Kernels do this on a GPU (`kernels/narrow.py`), loops in C on a CPU (`kernels/narrow.c`). PyTorch's functions here are
+their twins, and run where those cannot.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +22,7 @@ from torch.nn.functional import pad
 
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.noise import as_float, drawn
+from wirebench.compressors.kernels import native
 
 Form = Literal[
     "fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "int4",
@@ -105,6 +109,8 @@ FORMATS: dict[str, Format] = {
     "nvfp4": Format(E2M1, "e4m3", 16),
 }
 """fp8: e4m3. MXFP8 and MXFP6 have two kinds of numbers each; the one with the longer mantissa has the plain name."""
+LOOPS = [*FORMATS, *WIDE]
+"""Formats that the loops in C know, by their place here."""
 
 
 def chunk_of(form: Form, chunk: int) -> int:
@@ -146,8 +152,12 @@ def quantised(
         return _cast(values, form, numel, keep, draws)
     own, each = FORMATS[form], numel // parts
     message = torch.empty((parts, message_bytes(each, chunk, form)), dtype=torch.uint8, device=values.device)
+    on_gpu = kernels.usable(values) and chunk <= WIDEST
+    if not on_gpu and native.usable(values):
+        native.quantise(values, chunk, LOOPS.index(form), message, each // chunk, keep, draws)
+        return message.view(-1)
     tops = _tops(values, own, message, each) if own.whole_bytes else message
-    if kernels.usable(values) and chunk <= WIDEST:
+    if on_gpu:
         from wirebench.compressors.kernels.narrow import quantise
 
         packed = message[:, own.whole_bytes + each // chunk * own.scale_bytes :]
@@ -185,6 +195,12 @@ def restored(messages: Sequence[Tensor], chunk: int, form: Form, out: Tensor, si
         restore(together, _codes(together, chunk, form), chunk, FORMATS[form], out, 1, size)
         return out
     place = 0
+    if form in LOOPS and native.usable(out):
+        for each in messages:
+            numel = _numel(each, chunk, form)
+            native.restore([each], chunk, LOOPS.index(form), numel // chunk, out[place : place + numel], size)
+            place += numel
+        return out
     for each in messages:
         place += _arrived(each, chunk, form, out[place:])
     return out.div_(size) if size > 1 else out
@@ -201,6 +217,9 @@ def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
         restore(together, _codes(together, chunk, form), chunk, FORMATS[form], total, len(messages), 1)
         return total
     total = torch.empty(_numel(first, chunk, form), device=first.device)
+    if form in LOOPS and native.usable(total):
+        native.restore(messages, chunk, LOOPS.index(form), total.numel() // chunk, total)
+        return total
     for number, each in enumerate(messages):
         _arrived(each, chunk, form, total, add=number > 0)
     return total
@@ -214,6 +233,10 @@ def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
 
 def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tensor, Tensor] | None) -> Tensor:
     """A message without scales."""
+    if form in LOOPS and native.usable(values):
+        message = torch.empty((1, value_bytes(numel, form)), dtype=torch.uint8)
+        native.quantise(values, 1, LOOPS.index(form), message, numel, keep, draws)
+        return message[0]
     message = torch.zeros(numel, dtype=PLAIN[form], device=values.device)
     if draws and form in WIDE:
         for first, count in _blocks(values.numel(), 1):
@@ -271,7 +294,7 @@ def _sound(scales: Tensor) -> Tensor:
 
 def _scaled(rows: Tensor, own: Format, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The scales of the chunks, (chunks, n), as bytes and as what they stand for, and the chunks over them."""
-    largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_())
+    largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_()).abs_()  # a NaN's sign, too
     limit = own.number.largest
     if own.scale == "fp32":
         step = _sound(largest / limit)
@@ -409,7 +432,8 @@ def _arrived(message: Tensor, chunk: int, form: Form, out: Tensor, add: bool = F
     numel = _numel(message, chunk, form)
     out = out[:numel]
     if form in PLAIN:
-        numbers = message.clone().view(PLAIN[form])[: out.numel()]
+        aligned = message.storage_offset() % PLAIN[form].itemsize == 0
+        numbers = (message if aligned else message.clone()).view(PLAIN[form])[: out.numel()]
         out.add_(numbers) if add else out.copy_(numbers)
         return numel
     own = FORMATS[form]

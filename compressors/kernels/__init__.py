@@ -2,6 +2,7 @@
 
 Each stands beside a function of PyTorch, its twin, which is what a CPU runs and what tests compare it with. Triton is
 imported when a kernel is first wanted. Kernels repeat their bits on every run: no sum depends on the order of threads.
+For a CPU `native` has loops in C in place of functions that PyTorch runs in many passes.
 """
 
 import warnings

@@ -94,6 +94,8 @@ def test_the_package_comes_from_the_wheel_and_has_no_papers(run: Run, installed:
     code = "import wirebench; from wirebench import compressors, models, schedulers; print(models.__file__)"
     assert run("python", "-c", code).startswith(str(installed.parents[1]))
     assert "wirebench 0." in run("wirebench", "--version") and "advise" in run("wirebench", "--help")
+    code = "from wirebench.compressors.kernels import native as n; print(n.SOURCE.is_file(), n.library() is not None)"
+    assert f"True {shutil.which('cc') is not None}\n" in run("python", "-c", code)
     assert run("wirebench", "study", code=2).startswith("wirebench study: studies are not installed; ")
 
 

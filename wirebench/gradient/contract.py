@@ -3,6 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from wirebench.errors import UserError
@@ -124,6 +125,11 @@ class Method(Compressor):
         """Restore what `state_dict` returned."""
         self.shared, self.own = _under(SHARED, state), _under(OWN, state)
         self.memory.load_state_dict(_memory(state))
+
+    def prepare(self, device: torch.device) -> None:
+        """Make ready what a step should not wait for, such as what is compiled. Called once for gradients on `device`,
+        before the first exchange.
+        """
 
     def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """A reduce-scatter: `whole`, (size * n,), is cut into a share for each rank; this rank's of the sum, fp32 (n,).

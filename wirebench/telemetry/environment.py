@@ -16,7 +16,10 @@ from wirebench.telemetry.secrets import command_without_secrets, is_secret, with
 from wirebench.utils import this_machine
 from wirebench.utils.package import TOP
 
-_PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
+_PREFIXES = (
+    "OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_",
+    "WIREBENCH_NATIVE",
+)  # fmt: skip
 
 
 def capture(device: torch.device) -> dict[str, Any]:

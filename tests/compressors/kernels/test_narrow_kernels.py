@@ -5,6 +5,7 @@ import torch
 
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.narrow import FORMATS, added, chunk_of, message_bytes, quantised, restored
+from wirebench.compressors.kernels import native
 
 pytest.importorskip("triton")
 from wirebench.compressors.kernels import narrow as narrow_module
@@ -17,6 +18,7 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; a program has few chunks."""
     monkeypatch.setattr(narrow_module, "TILE", 64)
+    monkeypatch.setattr(native, "usable", lambda x: False)
     return torch.device(request.param)
 
 
