@@ -110,7 +110,7 @@ class Planted(NamedTuple):
 HALVED = "tc qdisc change dev eth0 root tbf rate 500mbit burst 70000 limit 2000000"
 FAULTS = {
     "mtu": Planted(lambda lab: lab.run("h1", "ip link set eth0 mtu 576"), "h1: mtu: 576 on eth0, h0 has 9000"),
-    "half-the-rate-one-way": Planted(lambda lab: lab.run("h1", HALVED), "h1: link: it sends 4", hosts=3),
+    "half-the-rate-one-way": Planted(lambda lab: lab.run("h1", HALVED), "h1: link: it sends ", hosts=3),
     "buffers": Planted(_buffers, "h1: tcp: tcp_rmem ends at 4,096 bytes, systems come with millions (all-red", hosts=3),
     "window": Planted(
         lambda lab: lab.run("h1", "echo 0 > /proc/sys/net/ipv4/tcp_window_scaling"), "h1: tcp: window scaling is off"
@@ -146,7 +146,7 @@ FAULTS = {
         lambda lab: lab.variables("h1", NCCL_ALGO="Tree"), "h1: NCCL_ALGO: Tree, h0 has none; unset NCCL_ALGO there"
     ),
     "asked-for": Planted(
-        lambda lab: None, "all hosts: links: they carry 9", words=("--link", "10gbit"), hosts=3
+        lambda lab: None, "all hosts: links: they carry ", words=("--link", "10gbit"), hosts=3
     ),
 }  # fmt: skip
 
