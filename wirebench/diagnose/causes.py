@@ -38,10 +38,12 @@ def starving(evidence: Evidence, nominal: float | None) -> Cause | None:
     rank, seconds = max(
         ((each["rank"], each["phases"]["data"]) for each in evidence.ranks), key=lambda pair: float(pair[1])
     )
+    without_loader = evidence.job is not None and not evidence.job.loads
+    between = "; no DataLoader: this is the time from an update to the next forward pass" * without_loader
     return Cause(
         "data",
         f"Rank {rank} waits {ms(seconds)} of a step for its data.",
-        f"phases.data of rank {rank}; a step takes {ms(evidence.step)}",
+        f"phases.data of rank {rank}; a step takes {ms(evidence.step)}{between}",
         (Change("more workers in the data loader, a faster disk, or smaller images", seconds),),
     )
 

@@ -60,7 +60,9 @@ class Job(NamedTuple):
 
     framework    one of FRAMEWORKS
     steps        that are read of each rank, the least
-    files        the first rank's file, for commands
+    first        the first rank's file, for commands
+    loads        whether the loop has a DataLoader
+    rows         for each rank and step its seconds by phase, and the GPU's gaps
     buckets      bytes of each gradient message of a step, in backward order
     merge        elements of the messages of the planner's merge, merge_gain: seconds of a step that it saves; () and 0
                  where nothing is known of it
@@ -70,6 +72,8 @@ class Job(NamedTuple):
     framework: str
     steps: int
     first: str
+    loads: bool
+    rows: Sequence[Mapping[str, Any]] = ()
     clocks: Sequence[Clock] = ()
     arrivals: Sequence[Arrival] = ()
     sizes: Sequence[SizeClass] = ()
@@ -86,6 +90,7 @@ class Job(NamedTuple):
         """The job as JSON values."""
         return {
             **self._asdict(),
+            "rows": list(self.rows),
             "clocks": [each._asdict() for each in self.clocks],
             "arrivals": [each._asdict() for each in self.arrivals],
             "sizes": [each._asdict() for each in self.sizes],

@@ -56,20 +56,19 @@ class _Matched(NamedTuple):
 
 def read(paths: Sequence[Path]) -> Evidence:
     """The evidence of a job from its ranks' files; UserError for a file that is none, and for files of several jobs."""
-    found = [(path, profiler_file.load(path, profiler_file.read(path))) for path in paths]
-    files = _ranked([job_file.of(path, recording) for path, recording in found])
+    files = _ranked([job_file.read(path) for path in paths])
+    first = files[0]
     rows = _aligned(files)
     if not rows:
-        raise UserError(f"{files[0].path}: has no whole step")
+        raise UserError(f"{first.path}: has no whole step")
     table = [_matched(row) for row in rows]
     clocks = _clocks(files, table)
     waits = _waits(files, rows, table, clocks)
     messages = _messages(files, table, clocks)
-    first = next(recording for path, recording in found if path == files[0].path)
-    buckets = _buckets(files[0])
-    layers, scheduler = _layers(files[0], first, buckets)
+    buckets = _buckets(first)
+    layers, scheduler = _layers(first, buckets)
     job = Job(
-        files[0].framework, min(len(each.steps) for each in files), str(files[0].path), clocks[1:],
+        first.framework, min(len(each.steps) for each in files), str(first.path), first.loads, _rows(files), clocks[1:],
         _arrivals(files, table, clocks, waits), _sizes(files, messages),
         tuple(each.num_bytes or 0 for each in buckets),
     )  # fmt: skip
@@ -340,14 +339,14 @@ def _buckets(file: RankFile) -> list[Collective]:
     return next(step for step in steps if tuple(each.num_bytes for each in step) == usual)
 
 
-def _layers(
-    file: RankFile, recording: profiler_file.Recording, buckets: Sequence[Collective]
-) -> tuple[Trace | None, dict[str, Any]]:
+def _layers(file: RankFile, buckets: Sequence[Collective]) -> tuple[Trace | None, dict[str, Any]]:
     """The trace of the model, if the buckets are cut of its layers, and the scheduler that cuts them so."""
     each_alone = {"name": "wfbp"}
     if not buckets or file.framework == FSDP:
         return None, each_alone
     try:
+        # Read once more: the files of all ranks together may not fit into memory.
+        recording = profiler_file.load(file.path, profiler_file.read(file.path))
         layers, _ = import_kineto.layers_of(file.path, recording)
     except UserError:
         return None, each_alone
@@ -366,6 +365,18 @@ def _cut(layers: Sequence[TraceLayer], buckets: Sequence[int]) -> dict[str, Any]
     if [sum(costs[place].numel for place in group) for group in groups] != list(buckets):
         return None
     return {"name": "fused", "bucket_cap_mb": later, "first_bucket_mb": first}
+
+
+def _rows(files: Sequence[RankFile]) -> list[dict[str, Any]]:
+    """Each step of each rank, for programs."""
+    return [
+        {
+            "rank": file.rank, "step": step.number, "seconds": step.seconds, "phases": dict(step.phases),
+            "launch_gap": step.launch_gap,
+        }
+        for file in files
+        for step in file.steps
+    ]  # fmt: skip
 
 
 def _rank(file: RankFile, files: Sequence[RankFile]) -> dict[str, Any]:

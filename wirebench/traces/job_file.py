@@ -42,6 +42,8 @@ NO_WORK = (
     "_c10d_functional",
 )
 """Begins of operators that contain other ones, or wait for collectives."""
+IN_BACKWARD = ("backward", "")
+"""Phases in which gradients are summed; a loop of its own sums them after the backward pass, outside of all phases."""
 EXCHANGE = "exchange"
 """The kind of all of Horovod's collectives of a step, of which the file has the wait alone."""
 WITHIN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
@@ -351,7 +353,7 @@ def _of_nccl(recording: Recording, kernels: Sequence[Event], host: _Host) -> lis
             call = by_id.get(str(args.get("External id"))) or _around(by_thread, launch)
             args = call.args if call else {}
         called = launch.begin if launch else kernel.begin
-        found.append((called, _nccl(kernel, args, host.label(called) == "backward")))
+        found.append((called, _nccl(kernel, args, host.label(called) in IN_BACKWARD)))
     return found
 
 
@@ -386,7 +388,7 @@ def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float,
         elements = sum(math.prod(shape) for shape in shapes) * (max(world, 1) if kind == "all_gather" else 1)
         known = bool(shapes) and first in _BYTES and world > 0
         num_bytes = elements * _BYTES[first] if known else None
-        backward = host.label(event.begin) in ("backward", "")
+        backward = host.label(event.begin) in IN_BACKWARD
         found.append(
             (event.begin, Collective(kind, elements, num_bytes, max(world, 1), event.begin, event.end, backward))
         )
