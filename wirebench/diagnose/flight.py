@@ -225,7 +225,7 @@ def _missing(
     one = next(iter(called.values()))
     waits, late = _ranks(list(called)), _ranks(lack)
     sentence = f"{late} {_has(lack)} not called collective {number} of {name}, {_words(one)}; "
-    sentence += f"{waits} {_wait(called)} in it."
+    sentence += f"{waits.lower()} {_wait(called)} in it."
     return Finding(group, number, "missing", tuple(lack), sentence, tuple(_doing(dumps, group, number)))
 
 
