@@ -43,3 +43,23 @@ PLANTED = {
 def test_a_planted_fault_is_named_first(name: str, tmp_path: Path) -> None:
     told = diagnosed(*recorded(*PLANTED[name], tmp_path))
     assert told["findings"] and told["findings"][0]["name"] == name, told
+
+
+@pytest.mark.slow
+@pytest.mark.clock
+@pytest.mark.parametrize("kind", ["ddp", "plain", "fsdp", "horovod"])
+def test_a_healthy_job_has_no_finding(kind: str, tmp_path: Path) -> None:
+    """Recorded by watch, and by PyTorch's profiler alone; the phases add up to the step."""
+    told = diagnosed(*recorded(kind, "none", tmp_path))
+    assert told["findings"] == [], told
+    assert told["job"]["framework"] == ("ddp" if kind == "plain" else kind) and told["job"]["steps"] >= 7
+    assert sum(told["parts"].values()) == pytest.approx(told["step_seconds"], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.clock
+@pytest.mark.parametrize(("kind", "fault"), [("fsdp", "slow rank"), ("fsdp", "data"), ("horovod", "slow rank"),
+                                             ("horovod", "late rank")])  # fmt: skip
+def test_a_fault_under_other_frameworks(kind: str, fault: str, tmp_path: Path) -> None:
+    told = diagnosed(*recorded(kind, fault, tmp_path))
+    assert told["findings"] and told["findings"][0]["name"] == fault, told

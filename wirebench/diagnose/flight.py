@@ -272,7 +272,7 @@ def _doing(dumps: Sequence[Dump], group: str, number: int) -> list[str]:
 
 
 def lines(flight: Flight) -> list[str]:
-    """What the dumps say, in words."""
+    """Return the findings in words, and what the dumps lack."""
     ranks = [dump.rank for dump in flight.dumps]
     groups = dict.fromkeys(group for dump in flight.dumps for group in dump.calls)
     count = sum(len(calls) for dump in flight.dumps for calls in dump.calls.values())
@@ -291,7 +291,7 @@ def lines(flight: Flight) -> list[str]:
 
 
 def as_json(flight: Flight) -> dict[str, Any]:
-    """The same as JSON values."""
+    """Return the findings as JSON values."""
     return {
         "ranks": [dump.rank for dump in flight.dumps],
         "ranks_without_dump": _lacking(flight),

@@ -24,6 +24,8 @@ MOSTLY = 0.5
 """Share of the messages' time from which on they are mostly bytes, or mostly start-up."""
 UNSURE_START = 0.001
 """Seconds of start-up that a round may have where none can be fitted: Gloo's among four hosts on two cores."""
+UNSURE_NCCL = 0.00003
+"""The same of NCCL's kernels, which are launched before: as of a network of 25 Gbit/s (topology/presets.py)."""
 MOST_CHANGES = 4
 SHARDS, SHARD_BYTES = "quantised_sum", 1.04
 """The compressor of `compress_shards`, and bytes of an element in its int8 form, with its share of the scales."""
@@ -73,7 +75,8 @@ def carried(evidence: Evidence) -> FittedLink:
     late = evidence.job is None and evidence.record.get("backend") == LATE  # the profiler's files have its kernels
     if not evidence.has_network or not evidence.messages or late:
         return UNKNOWN
-    start = UNSURE_START if evidence.link.start_seconds is None else evidence.link.start_seconds
+    unsure = UNSURE_NCCL if evidence.record.get("backend") == LATE else UNSURE_START
+    start = unsure if evidence.link.start_seconds is None else evidence.link.start_seconds
     seconds = _seconds(evidence) - start * sum(each.rounds for each in evidence.messages)
     return FittedLink(start, _size(evidence) / seconds) if seconds > 0 and _size(evidence) > 0 else UNKNOWN
 

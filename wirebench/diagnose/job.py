@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 DDP, FSDP, HOROVOD, OTHER = "ddp", "fsdp", "horovod", "other"
-FRAMEWORKS = {DDP: "DDP", FSDP: "FSDP2", HOROVOD: "Horovod", OTHER: "a loop of its own"}
+FRAMEWORKS = {DDP: "DDP", FSDP: "FSDP", HOROVOD: "Horovod", OTHER: "a loop of its own"}
 
 
 class Clock(NamedTuple):

@@ -5,6 +5,7 @@ of its ends is the difference of two clocks. Then it is known which rank came la
 is from there to its end. Where messages overlap, their times are scaled to the time in which any of them is under way.
 """
 
+import bisect
 import dataclasses
 import statistics
 from collections import Counter, defaultdict
@@ -72,7 +73,7 @@ def read(paths: Sequence[Path]) -> Evidence:
         _arrivals(files, table, clocks, waits), _sizes(files, messages),
         tuple(each.num_bytes or 0 for each in buckets),
     )  # fmt: skip
-    drawn = _drawn(messages, tuple(each.elements for each in buckets))
+    drawn = _drawn(messages, tuple(each.elements for each in buckets), len(files) > 1)
     evidence = Evidence(
         _record(files, drawn, scheduler), [_rank(each, files) for each in files], drawn, fitted(drawn.messages),
         layers=layers, job=job,
@@ -162,22 +163,19 @@ def _clocks(files: Sequence[RankFile], table: Sequence[Sequence[_Matched]]) -> l
     """Each rank's clock beside the first one's, maybe by way of a third rank's."""
     every = [each for matched in table for each in matched]
     known = {0: Clock(files[0].rank or 0, 0.0, 0.0, 0)}
-    while len(known) < len(files):
-        pairs = [
-            (len(apart), -one, other, apart)
-            for other in range(len(files))
-            if other not in known
-            for one in known
-            if (apart := _apart(files, every, one, other))
-        ]
-        if not pairs:
-            lost = next(place for place in range(len(files)) if place not in known)
-            raise UserError(f"{files[lost].path}: has no collective in common with {files[0].path}: of another job?")
-        count, one, other, apart = max(pairs)
-        middle, spread = _middle(apart)
-        before, rank = known[-one], files[other].rank or 0
-        offset, spread = before.offset + middle * MICROSECOND, max(before.spread, spread * MICROSECOND)
-        known[other] = Clock(rank, offset, spread, count)
+    left = list(range(1, len(files)))
+    while left:
+        beside = ((one, other) for other in left for one in known)
+        found = next(
+            ((one, other, apart) for one, other in beside if (apart := _apart(files, every, one, other))), None
+        )
+        if found is None:
+            raise UserError(f"{files[left[0]].path}: has no collective in common with {files[0].path}: of another job?")
+        one, other, apart = found
+        middle, spread = (each * MICROSECOND for each in _middle(apart))
+        before, rank = known[one], files[other].rank or 0
+        known[other] = Clock(rank, before.offset + middle, max(before.spread, spread), len(apart))
+        left.remove(other)
     return [known[place] for place in range(len(files))]
 
 
@@ -268,18 +266,26 @@ def _messages(
 
 def _scaled(spans: Sequence[Span]) -> list[float]:
     """Seconds of each: together as long as any of those that overlap is under way."""
-    factors: list[tuple[Span, float]] = []
-    for whole in union(spans):
-        inside = [span for span in spans if whole[0] <= span[0] < whole[1]]
-        factors.append((whole, (whole[1] - whole[0]) / length(inside)))
+    wholes = union(spans)
+    begins = [begin for begin, _ in wholes]
+    places = [bisect.bisect_right(begins, begin) - 1 for begin, _ in spans]
+    sums: Counter[int] = Counter()
+    for place, (begin, end) in zip(places, spans, strict=True):
+        sums[place] += end - begin
     return [
-        next(factor for whole, factor in factors if whole[0] <= begin < whole[1]) * (end - begin) * MICROSECOND
-        for begin, end in spans
+        (end - begin) * MICROSECOND * (wholes[place][1] - wholes[place][0]) / sums[place]
+        for place, (begin, end) in zip(places, spans, strict=True)
     ]
 
 
-def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tuple[int, ...]) -> DrawnSteps:
-    """The messages of the steps that have the usual ones; nothing where the files do not say their sizes."""
+def _drawn(
+    messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tuple[int, ...], several: bool
+) -> DrawnSteps:
+    """The messages of the steps that have the usual ones; nothing where the files do not say their sizes.
+
+    several  files say who came last; one file alone does not, and the fastest message waited least
+    """
+    usual_time = statistics.median if several else min
     kinds = Counter(tuple((each.kind, each.num_bytes) for each, _ in step) for step in messages)
     usual = kinds.most_common(1)[0][0]
     if not usual or any(size is None for _, size in usual):
@@ -287,7 +293,7 @@ def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tupl
     alike = [step for step in messages if tuple((each.kind, each.num_bytes) for each, _ in step) == usual]
     columns = list(zip(*alike, strict=True))
     timed = [
-        TimedMessage(column[0][0].kind, statistics.median(seconds for _, seconds in column), column[0][0].wire_bytes, 1)
+        TimedMessage(column[0][0].kind, usual_time([seconds for _, seconds in column]), column[0][0].wire_bytes, 1)
         for column in columns
     ]
     whole = statistics.median(sum(seconds for _, seconds in step) for step in alike)
@@ -299,11 +305,8 @@ def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collecti
     exposed: Counter[tuple[str, int]] = Counter()
     for file in files:
         for step in file.steps:
-            taken: list[Span] = []
-            for each in sorted(step.collectives, key=lambda each: each.end):
-                alone = minus(both([(each.begin, each.end)], step.exposed), taken)
-                exposed[_class(each)] += length(alone) * MICROSECOND / len(file.steps) / len(files)
-                taken = union([*taken, *alone])
+            for each, waited in _exposed(step):
+                exposed[_class(each)] += waited * MICROSECOND / len(file.steps) / len(files)
     classes: dict[tuple[str, int], list[tuple[Collective, float]]] = defaultdict(list)
     for message in messages:
         for each, seconds in message:
@@ -321,6 +324,20 @@ def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collecti
             )
         )  # fmt: skip
     return sorted(found, key=lambda each: -each.exposed)
+
+
+def _exposed(step: ProfiledStep) -> Iterator[tuple[Collective, float]]:
+    """Microseconds that a step waits, exposed, for its collectives: for the one under way that ends first."""
+    ordered = sorted(step.collectives, key=lambda each: each.end)
+    ends = [each.end for each in ordered]
+    for span in step.exposed:
+        left = [span]
+        for each in ordered[bisect.bisect_right(ends, span[0]) :]:
+            rest = minus(left, [(each.begin, each.end)])
+            yield each, length(left) - length(rest)
+            left = rest
+            if not left:
+                break
 
 
 def _class(each: Collective) -> tuple[str, int]:

@@ -146,7 +146,7 @@ class Watch(Generic[T]):
             print(f"wirebench diagnose --kineto {names}", flush=True)
 
     def _drop(self) -> None:
-        """Forget what was recorded."""
+        """Stop without writing a file."""
         self._ended = True
         if self._profiler is not None:
             self._profiler.stop()

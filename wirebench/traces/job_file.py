@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
@@ -25,8 +25,9 @@ from wirebench.traces.profiler_file import Event, Recording
 from wirebench.utils.spans import Span, both, length, minus, union
 
 STEP, UPDATE, ZERO, LOADER = "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#"
-DDP, FSDP, ROOT = "DistributedDataParallel.forward", "FSDP::", "FSDP::root_pre_forward"
-"""Begins of ranges' names, as PyTorch 2.4 to 2.15 write them."""
+DDP = "DistributedDataParallel.forward"
+FSDP, ROOTS = ("FSDP::", "FullyShardedDataParallel."), ("FSDP::root_pre_forward", "FullyShardedDataParallel.forward")
+"""Begins of ranges' names, as PyTorch 2.4 to 2.15 write them; of FSDP in both forms."""
 PARAMETERS, GLOO = "record_param_comms", "gloo:"
 NAME = "Collective name"
 OURS = "wirebench"
@@ -197,7 +198,7 @@ class _Host:
         marks += [(each.begin, each.end, "data") for each in self._named(LOADER)]
         marks += [(each.begin, each.end, "update") for each in self.updates]
         known = union([mark[:2] for mark in marks] + [(each.begin, each.end) for each in self._named(ZERO)])
-        forwards = [*self._named(DDP), *self._named(ROOT)]
+        forwards = [each for name in (DDP, *ROOTS) for each in self._named(name)]
         marks += [(each.begin, each.end, "forward") for each in forwards]
         # Where a wrapper says when the forward pass begins, no operator before it is one of the pass.
         goes_on = "goes on" if forwards else "forward"
@@ -242,7 +243,7 @@ def read(path: Path) -> RankFile:
 
 
 def of(path: Path, recording: Recording) -> RankFile:
-    """As `read`, of a recording."""
+    """Return the file of a recording, with the errors of `read`."""
     host, about = _Host(path, recording), recording.about
     facts = about.get(OURS) if isinstance(about.get(OURS), Mapping) else {}
     told = about.get("distributedInfo") if isinstance(about.get("distributedInfo"), Mapping) else {}
@@ -254,7 +255,7 @@ def of(path: Path, recording: Recording) -> RankFile:
     waits = [] if calls else host.waits
     calls += [(span[0], Collective(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
     if not calls:
-        raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: one process trains")
+        _refuse(path, recording)
     steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
     kept = [(call, each) for call, each in calls if each.kind in (*WITHIN, EXCHANGE)]
     ends = {number: span for number, *span in host.steps}
@@ -273,6 +274,13 @@ def of(path: Path, recording: Recording) -> RankFile:
         _framework(host), facts, made, host.numbered, _whole(about.get("baseTimeNanoseconds")) or 0, host.loads,
         _optimizer(host), "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images",
     )  # fmt: skip
+
+
+def _refuse(path: Path, recording: Recording) -> NoReturn:
+    """UserError for a file without collectives."""
+    if any(each.name == PARAMETERS for each in recording.operators) and not recording.kernels:
+        raise UserError(f"{path}: has no kernels; record with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
+    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: one process trains")
 
 
 def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
