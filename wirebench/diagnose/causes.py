@@ -80,10 +80,12 @@ def late_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     data = [float(each["phases"]["data"]) for each in evidence.ranks]
     longer_data = data[place] - statistics.median(data[each] for each in apart)
     unexplained = late.held - max(longer, 0.0) - max(longer_data, 0.0)
+    if unexplained <= _spread(evidence):
+        return None
     return Cause(
         "late rank",
         f"Rank {late.rank} comes late to the collectives: the others wait {ms(late.held)} of a step for it, and "
-        f"neither computing nor data takes it as much longer.",
+        "neither computing nor data takes it so much longer.",
         f"it comes last to {late.last:.0%} of the collectives, by clocks that agree within {ms(_spread(evidence))}",
         (Change(f"look what rank {late.rank} does between its passes: logs, checkpoints, garbage", unexplained),),
     )

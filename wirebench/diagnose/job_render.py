@@ -51,7 +51,16 @@ def _collectives(evidence: Evidence, job: Job, nominal: float | None) -> list[st
         bus = "" if each.bus is None else f"{gbit(each.bus)} Gbit/s"
         share = [] if nominal is None else ["" if each.bus is None else f"{each.bus / nominal:.0%}"]
         exposed = f"{ms(each.exposed)} ({each.exposed / evidence.whole:.0%})"
-        table.append([_class(each), f"{each.count:.3g}", size_text(round(each.num_bytes)), bus, *share, exposed])
+        table.append(
+            [
+                _class(each),
+                f"{each.count:.3g}",
+                size_text(round(each.num_bytes)) if each.num_bytes else "",
+                bus,
+                *share,
+                exposed,
+            ]
+        )
     return _table(table)
 
 

@@ -180,7 +180,7 @@ def _place() -> tuple[int, int, str]:
         return dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
     horovod = _horovod()
     if horovod is not None:
-        return int(horovod.rank()), int(horovod.size()), "nccl" if horovod.nccl_built() else "gloo"
+        return int(horovod.rank()), int(horovod.size()), "nccl" if torch.cuda.is_available() else "gloo"
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), ""
 
 
