@@ -32,6 +32,11 @@ PARAMETERS, GLOO = "record_param_comms", "gloo:"
 NAME = "Collective name"
 OURS = "wirebench"
 """Key of the facts on a rank that wirebench.watch writes into its file."""
+NUMBERS, TEXTS, TABLES = (
+    ("rank", "world_size", "threads", "cores", "ranks_on_host", "core_wait"), ("host", "backend", "cpu"),
+    ("sent", "link_mbit"),
+)  # fmt: skip
+"""Keys of those facts."""
 BRIDGE = 100.0
 """Microseconds between two operators of a CPU that count as computing: Python and autograd take as long to go on."""
 NO_WORK = (
@@ -245,9 +250,9 @@ def read(path: Path) -> RankFile:
 def of(path: Path, recording: Recording) -> RankFile:
     """Return the file of a recording, with the errors of `read`."""
     host, about = _Host(path, recording), recording.about
-    facts = about.get(OURS) if isinstance(about.get(OURS), Mapping) else {}
-    told = about.get("distributedInfo") if isinstance(about.get("distributedInfo"), Mapping) else {}
-    told = {**told, **facts}
+    facts = _facts(about.get(OURS))
+    own = about.get("distributedInfo")
+    told = {**(own if isinstance(own, Mapping) else {}), **facts}
     world = _whole(told.get("world_size")) or 0
     nccl = [kernel for kernel in recording.kernels if kernel.name.lower().startswith(COMMUNICATION)]
     calls = [*_of_nccl(recording, nccl, host), *_of_gloo(recording, host, world)]
@@ -303,7 +308,8 @@ def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Se
 def _on_gpu(recording: Recording, host: _Host, flight: Sequence[Span]) -> list[ProfiledStep]:
     """The steps of a job whose kernels compute; a step ends with the last kernel that the host launched in it."""
     calls = {each.correlation: each.begin for each in recording.launches if "correlation" in each.args}
-    launched = sorted((calls.get(each.correlation, each.begin), each) for each in _computing(recording))
+    timed = ((calls.get(each.correlation, each.begin), each) for each in _computing(recording))
+    launched = sorted(timed, key=lambda pair: pair[0])
     by_label: dict[str, list[Span]] = {}
     for called, kernel in launched:
         by_label.setdefault(host.label(called), []).append((kernel.begin, kernel.end))
@@ -442,6 +448,22 @@ def _host_name(path: Path, about: Mapping[str, Any], facts: Mapping[str, Any]) -
     """The host: by the file's content, else by the name that TensorBoard's handler gives a file."""
     found = re.match(r"(.+)_\d+\.\d+\.pt\.trace\.json", path.name)
     return str(facts.get("host") or about.get("host_name") or (found[1] if found else ""))
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    """What wirebench.watch has written of a rank, as far as it has the right types."""
+    given = value if isinstance(value, Mapping) else {}
+    numbers = {key: given[key] for key in NUMBERS if _is_number(given.get(key))}
+    texts = {key: given[key] for key in TEXTS if isinstance(given.get(key), str)}
+    tables = {key: given[key] for key in TABLES if isinstance(given.get(key), Mapping)}
+    return {
+        **numbers, **texts,
+        **{key: {str(name): each for name, each in table.items() if _is_number(each)} for key, table in tables.items()},
+    }  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _digits(name: str) -> str:
