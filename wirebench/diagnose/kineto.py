@@ -66,8 +66,7 @@ def read(paths: Sequence[Path]) -> Evidence:
     clocks = _clocks(files, table)
     waits = _waits(files, rows, table, clocks)
     messages = _messages(files, table, clocks)
-    buckets = _buckets(first)
-    layers, scheduler = _layers(first, buckets)
+    layers, scheduler, buckets = _layers(first, _buckets(first))
     job = Job(
         first.framework, min(len(each.steps) for each in files), str(first.path), first.loads, _rows(files), clocks[1:],
         _arrivals(files, table, clocks, waits), _sizes(files, messages),
@@ -286,12 +285,16 @@ def _drawn(
     several  files say who came last; one file alone does not, and the fastest message waited least
     """
     usual_time = statistics.median if several else min
-    kinds = Counter(tuple((each.kind, each.num_bytes) for each, _ in step) for step in messages)
-    usual = kinds.most_common(1)[0][0]
-    if not usual or any(size is None for _, size in usual):
+    if any(each.num_bytes is None for step in messages for each, _ in step):
         return NOTHING
-    alike = [step for step in messages if tuple((each.kind, each.num_bytes) for each, _ in step) == usual]
+    # Gloo's threads begin messages that wait at the same time in any order.
+    steps = [sorted(step, key=lambda pair: (pair[0].kind, pair[0].num_bytes or 0, pair[0].begin)) for step in messages]
+    kinds = Counter(tuple((each.kind, each.num_bytes) for each, _ in step) for step in steps)
+    usual = kinds.most_common(1)[0][0]
+    alike = [step for step in steps if tuple((each.kind, each.num_bytes) for each, _ in step) == usual]
     columns = list(zip(*alike, strict=True))
+    if not columns:
+        return NOTHING
     timed = [
         TimedMessage(column[0][0].kind, usual_time([seconds for _, seconds in column]), column[0][0].wire_bytes, 1)
         for column in columns
@@ -344,33 +347,40 @@ def _class(each: Collective) -> tuple[str, int]:
     return each.kind, max(least for least in CLASSES if least <= (each.num_bytes or 0))
 
 
-def _buckets(file: RankFile) -> list[Collective]:
-    """The gradient's messages of a usual step, in backward order: what the backward pass sums over ranks."""
+def _buckets(file: RankFile) -> list[list[Collective]]:
+    """The gradient's messages of a step, in the order in which they began: each order, the most frequent first."""
     # Gloo makes a reduce-scatter of an all-reduce.
     kinds = ("reduce_scatter", "all_reduce") if file.framework == FSDP else ("all_reduce",)
     steps = [
         [each for each in step.collectives if each.kind in kinds and each.in_backward and each.num_bytes]
         for step in file.steps
     ]
-    usual = Counter(tuple(each.num_bytes for each in step) for step in steps).most_common(1)[0][0]
-    return next(step for step in steps if tuple(each.num_bytes for each in step) == usual)
+    orders = Counter(tuple(each.num_bytes for each in step) for step in steps)
+    by_order = {tuple(each.num_bytes for each in step): step for step in steps}
+    return [by_order[order] for order, _ in orders.most_common()]
 
 
-def _layers(file: RankFile, buckets: Sequence[Collective]) -> tuple[Trace | None, dict[str, Any]]:
-    """The trace of the model, if the buckets are cut of its layers, and the scheduler that cuts them so."""
-    each_alone = {"name": "wfbp"}
-    if not buckets or file.framework == FSDP:
-        return None, each_alone
+def _layers(
+    file: RankFile, orders: Sequence[list[Collective]]
+) -> tuple[Trace | None, dict[str, Any], list[Collective]]:
+    """The trace of the model, if the buckets are cut of its layers; the scheduler that cuts them so, and the buckets.
+
+    Gloo's two threads may begin two buckets in the wrong order, so that one order among several is the true one.
+    """
+    alone = None, {"name": "wfbp"}, orders[0]
+    if not orders[0] or file.framework == FSDP:
+        return alone
     try:
         # Read once more: the files of all ranks together may not fit into memory.
         recording = profiler_file.load(file.path, profiler_file.read(file.path))
         layers, _ = import_kineto.layers_of(file.path, recording)
     except UserError:
-        return None, each_alone
-    scheduler = _cut([each for each in layers if each.numel], [each.elements for each in buckets])
-    if scheduler is None:
-        return None, each_alone
-    return Trace("profile", "", file.hardware, 1, False, file.path.name, "", layers), scheduler
+        return alone
+    for buckets in orders:
+        scheduler = _cut([each for each in layers if each.numel], [each.elements for each in buckets])
+        if scheduler is not None:
+            return Trace("profile", "", file.hardware, 1, False, file.path.name, "", layers), scheduler, buckets
+    return alone
 
 
 def _cut(layers: Sequence[TraceLayer], buckets: Sequence[int]) -> dict[str, Any] | None:
