@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import wirebench
 
-PAUSE = 0.06
-BATCH, WIDTH, CLASSES, STEPS = 1024, 512, 10, 8
+PAUSE, PACE = 0.4, 0.3
+"""Seconds of a fault, and of the forward pass, which waits instead of computing: the machine may be busy."""
+BATCH, WIDTH, CLASSES, STEPS = 64, 256, 10, 8
 
 
 class Samples(Dataset[tuple[Tensor, int]]):
@@ -34,12 +36,30 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return [(row, place % CLASSES) for row, place in zip(rows, places, strict=True)]
 
 
-class Slow(nn.Module):
-    """Computes PAUSE longer than others."""
+class Paced(torch.autograd.Function):
+    """Waits in both passes."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, seconds: float, back: float) -> Tensor:  # type: ignore[override]
+        time.sleep(seconds)
+        ctx.back = back
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        time.sleep(ctx.back)
+        return gradient, None, None
+
+
+class Wait(nn.Module):
+    """Paces the passes; last in the model, it is over before any gradient is there."""
+
+    def __init__(self, seconds: float, back: float) -> None:
+        super().__init__()
+        self.seconds, self.back = seconds, back
 
     def forward(self, values: Tensor) -> Tensor:
-        time.sleep(PAUSE)
-        return values
+        return Paced.apply(values, self.seconds, self.back)
 
 
 def made(fault: str, rank: int) -> tuple[nn.Module, int, int]:
@@ -49,9 +69,9 @@ def made(fault: str, rank: int) -> tuple[nn.Module, int, int]:
     if fault == "tiny":
         deep = [layer for place in range(60) for layer in (nn.Linear(24, 24, bias=place % 2 == 0), nn.ReLU())]
         return nn.Sequential(nn.Linear(64, 24), *deep, nn.Linear(24, 2048), nn.Linear(2048, CLASSES)), 64, 8
-    slow = [Slow()] if fault == "slow rank" and rank == 1 else []
+    more = PAUSE if fault == "slow rank" and rank == 1 else 0.0
     wide = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    return nn.Sequential(*slow, *wide, nn.Linear(WIDTH, CLASSES)), WIDTH, BATCH
+    return nn.Sequential(*wide, nn.Linear(WIDTH, CLASSES), Wait(PACE + more, 2 * PACE)), WIDTH, BATCH
 
 
 def distributed(kind: str, fault: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -71,7 +71,7 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
 
 def late_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     """The others wait for a rank that neither computes longer nor waits longer for its data."""
-    if evidence.job is None or not evidence.job.arrivals:
+    if evidence.job is None or len(evidence.job.arrivals) < 2:
         return None
     late = max(evidence.job.arrivals, key=lambda each: each.held)
     place = next(place for place, each in enumerate(evidence.ranks) if each["rank"] == late.rank)
@@ -79,7 +79,9 @@ def late_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     longer = evidence.computing(place) - statistics.median(evidence.computing(each) for each in apart)
     data = [float(each["phases"]["data"]) for each in evidence.ranks]
     longer_data = data[place] - statistics.median(data[each] for each in apart)
-    unexplained = late.held - max(longer, 0.0) - max(longer_data, 0.0)
+    # Ranks that are disturbed now and then wait for each other in turn.
+    mutual = statistics.median(each.held for each in evidence.job.arrivals if each is not late)
+    unexplained = late.held - mutual - max(longer, 0.0) - max(longer_data, 0.0)
     if unexplained <= _spread(evidence):
         return None
     return Cause(

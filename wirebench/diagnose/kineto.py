@@ -72,7 +72,7 @@ def read(paths: Sequence[Path]) -> Evidence:
         _arrivals(files, table, clocks, waits), _sizes(files, messages),
         tuple(each.num_bytes or 0 for each in buckets),
     )  # fmt: skip
-    drawn = _drawn(messages, tuple(each.elements for each in buckets), len(files) > 1)
+    drawn = _drawn(messages, tuple(each.elements for each in buckets))
     evidence = Evidence(
         _record(files, drawn, scheduler), [_rank(each, files) for each in files], drawn, fitted(drawn.messages),
         layers=layers, job=job,
@@ -277,14 +277,8 @@ def _scaled(spans: Sequence[Span]) -> list[float]:
     ]
 
 
-def _drawn(
-    messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tuple[int, ...], several: bool
-) -> DrawnSteps:
-    """The messages of the steps that have the usual ones; nothing where the files do not say their sizes.
-
-    several  files say who came last; one file alone does not, and the fastest message waited least
-    """
-    usual_time = statistics.median if several else min
+def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tuple[int, ...]) -> DrawnSteps:
+    """The messages of the steps that have the usual ones; nothing where the files do not say their sizes."""
     if any(each.num_bytes is None for step in messages for each, _ in step):
         return NOTHING
     # Gloo's threads begin messages that wait at the same time in any order.
@@ -296,11 +290,16 @@ def _drawn(
     if not columns:
         return NOTHING
     timed = [
-        TimedMessage(column[0][0].kind, usual_time([seconds for _, seconds in column]), column[0][0].wire_bytes, 1)
+        TimedMessage(column[0][0].kind, _quick([seconds for _, seconds in column]), column[0][0].wire_bytes, 1)
         for column in columns
     ]
     whole = statistics.median(sum(seconds for _, seconds in step) for step in alike)
     return DrawnSteps(timed, whole, buckets)
+
+
+def _quick(seconds: Sequence[float]) -> float:
+    """The lower quartile: an overlapping message may seem to take no time once, and others are disturbed."""
+    return sorted(seconds)[len(seconds) // 4]
 
 
 def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collective, float]]]) -> list[SizeClass]:
