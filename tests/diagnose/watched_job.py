@@ -117,6 +117,7 @@ def main(kind: str, fault: str, folder: str) -> None:
 
     if kind == "plain":
         plan = schedule(wait=0, warmup=3, active=STEPS, repeat=1)
+        os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, f"rank{rank}.json")
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=plan,
                      on_trace_ready=lambda done: done.export_chrome_trace(path)) as profiler:  # fmt: skip

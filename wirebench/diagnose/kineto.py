@@ -286,20 +286,13 @@ def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tupl
     kinds = Counter(tuple((each.kind, each.num_bytes) for each, _ in step) for step in steps)
     usual = kinds.most_common(1)[0][0]
     alike = [step for step in steps if tuple((each.kind, each.num_bytes) for each, _ in step) == usual]
-    columns = list(zip(*alike, strict=True))
-    if not columns:
-        return NOTHING
-    timed = [
-        TimedMessage(column[0][0].kind, _quick([seconds for _, seconds in column]), column[0][0].wire_bytes, 1)
-        for column in columns
-    ]
-    whole = statistics.median(sum(seconds for _, seconds in step) for step in alike)
-    return DrawnSteps(timed, whole, buckets)
-
-
-def _quick(seconds: Sequence[float]) -> float:
-    """The lower quartile: an overlapping message may seem to take no time once, and others are disturbed."""
-    return sorted(seconds)[len(seconds) // 4]
+    # Those of one size cost alike; one that a busy machine has held up says nothing of the network.
+    seconds: dict[tuple[str, int | None], list[float]] = defaultdict(list)
+    for each, took in (pair for step in alike for pair in step):
+        seconds[each.kind, each.num_bytes].append(took)
+    usually = {alike_ones: statistics.median(took) for alike_ones, took in seconds.items()}
+    timed = [TimedMessage(each.kind, usually[each.kind, each.num_bytes], each.wire_bytes, 1) for each, _ in alike[0]]
+    return DrawnSteps(timed, sum(each.seconds for each in timed), buckets) if timed else NOTHING
 
 
 def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collective, float]]]) -> list[SizeClass]:
