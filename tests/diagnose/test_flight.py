@@ -79,7 +79,7 @@ def test_the_first_difference(
 
 def test_a_job_that_goes_on_has_no_finding(tmp_path: Path) -> None:
     """Dumps of different times, a buffer that has lost old entries, and a rank that is in no other group."""
-    other = {"process_group": ("1", "mesh"), "pg_id": 1}
+    other: dict[str, Any] = {"process_group": ("1", "mesh"), "pg_id": 1}
     first, second = [entry(1), entry(2), entry(3)], [entry(2), entry(3), entry(4), entry(9, **other)]
     paths = dumps(tmp_path, first, second, groups={"0": "[0, 1]", "1": "[1, 2]"})
     assert found(*paths) == []

@@ -37,7 +37,7 @@ def test_a_healthy_job_has_no_finding(form: str, tmp_path: Path) -> None:
     assert clock["offset"] == pytest.approx(4321e-6) and clock["spread"] == pytest.approx(0, abs=1e-9)
     [sizes] = told["job"]["sizes"]
     # Of two ranks a ring sends all bytes once.
-    assert (sizes["kind"], sizes["count"], sizes["num_bytes"]) == ("all_reduce", 1, 4e6)
+    assert (sizes["kind"], sizes["number"], sizes["num_bytes"]) == ("all_reduce", 1, 4e6)
     assert sizes["bus"] == pytest.approx(4e6 / 2e-3) and sizes["exposed"] == 0
     assert told["job"]["buckets"] == [4_000_000] and told["job"]["framework"] == "ddp"
 
@@ -92,7 +92,7 @@ def test_steps_that_one_rank_lacks_are_left_out(tmp_path: Path) -> None:
     evidence = kineto.read(two(tmp_path, Plan(steps=6), first=2, steps=6, ahead=77.0))
     assert evidence.job is not None
     [clock] = evidence.job.clocks
-    assert clock.count == 3 and clock.offset == pytest.approx(77e-6)  # steps 3 to 5: a file's first one warms up
+    assert clock.ends == 3 and clock.offset == pytest.approx(77e-6)  # steps 3 to 5: a file's first one warms up
 
 
 def test_without_numbers_the_ends_of_the_collectives_place_the_steps(tmp_path: Path) -> None:

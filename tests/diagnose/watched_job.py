@@ -40,13 +40,13 @@ class Paced(torch.autograd.Function):
     """Waits in both passes."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, seconds: float, back: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, values: Tensor, seconds: float, back: float) -> Tensor:
         time.sleep(seconds)
         ctx.back = back
         return values.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         time.sleep(ctx.back)
         return gradient, None, None
 
@@ -62,7 +62,7 @@ class Wait(nn.Module):
         return Paced.apply(values, self.seconds, self.back)
 
 
-def made(fault: str, rank: int) -> tuple[nn.Module, int, int]:
+def made(fault: str, rank: int) -> tuple[nn.Sequential, int, int]:
     """The model, its input's width and the batch."""
     if fault == "huge":
         return nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, CLASSES)), 4096, 4
@@ -74,17 +74,18 @@ def made(fault: str, rank: int) -> tuple[nn.Module, int, int]:
     return nn.Sequential(*wide, nn.Linear(WIDTH, CLASSES), Wait(PACE + more, 2 * PACE)), WIDTH, BATCH
 
 
-def distributed(kind: str, fault: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+def distributed(kind: str, fault: str, layers: nn.Sequential) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model and its optimizer as the framework has them."""
+    model: nn.Module = layers
     if kind == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        for each in model:
+        for each in layers:
             if isinstance(each, nn.Linear):
                 fully_shard(each)
-        fully_shard(model)
+        fully_shard(layers)
     elif kind in ("ddp", "plain"):
-        model = DistributedDataParallel(model, bucket_cap_mb=0.001 if fault == "tiny" else 25)
+        model = DistributedDataParallel(layers, bucket_cap_mb=0.001 if fault == "tiny" else 25)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     if kind == "horovod":
         import horovod.torch as hvd
@@ -104,8 +105,8 @@ def main(kind: str, fault: str, folder: str) -> None:
         dist.init_process_group("gloo")
         rank = dist.get_rank()
     torch.manual_seed(0)
-    model, width, batch = made(fault, rank)
-    model, optimizer = distributed(kind, fault, model)
+    layers, width, batch = made(fault, rank)
+    model, optimizer = distributed(kind, fault, layers)
     loader = DataLoader(Samples(width, batch, fault == "data"), batch_size=batch)
 
     def step(values: Tensor, labels: Tensor) -> None:

@@ -97,7 +97,7 @@ def test_what_it_refuses() -> None:
     with pytest.raises(UserError, match="steps: needs a number of steps"):
         wirebench.watch(steps=0)
     with pytest.raises(UserError, match="needs what a loop goes over"):
-        wirebench.watch(3)  # type: ignore[type-var]
+        wirebench.watch(3)
     with pytest.raises(UserError, match="has nothing to go over"):
         list(wirebench.watch())
     watched = wirebench.watch(batches(9), steps=1)

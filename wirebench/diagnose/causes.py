@@ -175,8 +175,8 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
     sentence = f"Starting {count} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}."
     fit = f"{start * 1e3:.3g} ms a round, fitted to the step's messages"
     if evidence.job is not None:
-        change = _larger(evidence.job, saved)
-        return Cause("small messages", sentence, f"{fit}; {FRAMEWORKS[evidence.job.framework]}", (change,))
+        larger = _larger(evidence.job, saved)
+        return Cause("small messages", sentence, f"{fit}; {FRAMEWORKS[evidence.job.framework]}", (larger,))
     scheduler = evidence.plugin("scheduler")
     better = ("mg_wfbp", "a scheduler that merges by what a message costs")
     if schedulers.PLUGINS.is_own(scheduler) and schedulers.PLUGINS.load(scheduler).needs_profile:

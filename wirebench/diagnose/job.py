@@ -12,13 +12,13 @@ class Clock(NamedTuple):
 
     offset  seconds, the median
     spread  seconds between which and which the middle eight of ten lie
-    count   collectives
+    ends    how many collectives
     """
 
     rank: int
     offset: float
     spread: float
-    count: int
+    ends: int
 
 
 class Arrival(NamedTuple):
@@ -39,7 +39,7 @@ class SizeClass(NamedTuple):
     """The collectives of a step of one kind and of similar size, the mean over ranks and steps.
 
     least, most  bytes of the class of sizes; most None: without an upper end
-    count, num_bytes  of a step
+    number, num_bytes  of a step
     seconds      on the network, without waiting for a late rank
     exposed      seconds that a step waits for them, waiting for a late rank included
     bus          bytes that a rank sends over those seconds; None where unknown
@@ -48,7 +48,7 @@ class SizeClass(NamedTuple):
     kind: str
     least: int
     most: int | None
-    count: float
+    number: float
     num_bytes: float
     seconds: float
     exposed: float

@@ -21,7 +21,7 @@ def opening(evidence: Evidence, job: Job) -> list[str]:
     for each in job.clocks:
         told.append(
             f"Rank {each.rank}'s clock is {ms(abs(each.offset))} {'ahead of' if each.offset >= 0 else 'behind'} the "
-            f"first one's, by the ends of {each.count} collectives, which agree within {ms(each.spread)}."
+            f"first one's, by the ends of {each.ends} collectives, which agree within {ms(each.spread)}."
         )
     if ranks == 1 and record["world_size"] > 1:
         told.append("One file says nothing of other ranks: what it waits for them is in the exchange.")
@@ -54,7 +54,7 @@ def _collectives(evidence: Evidence, job: Job, nominal: float | None) -> list[st
         table.append(
             [
                 _class(each),
-                f"{each.count:.3g}",
+                f"{each.number:.3g}",
                 size_text(round(each.num_bytes)) if each.num_bytes else "",
                 bus,
                 *share,

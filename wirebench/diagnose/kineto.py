@@ -268,7 +268,7 @@ def _scaled(spans: Sequence[Span]) -> list[float]:
     wholes = union(spans)
     begins = [begin for begin, _ in wholes]
     places = [bisect.bisect_right(begins, begin) - 1 for begin, _ in spans]
-    sums: Counter[int] = Counter()
+    sums: dict[int, float] = defaultdict(float)
     for place, (begin, end) in zip(places, spans, strict=True):
         sums[place] += end - begin
     return [
@@ -297,7 +297,7 @@ def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tupl
 
 def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collective, float]]]) -> list[SizeClass]:
     """The collectives by kind and class of size: their number, bytes and rate of the first rank, exposed of all."""
-    exposed: Counter[tuple[str, int]] = Counter()
+    exposed: dict[tuple[str, int], float] = defaultdict(float)
     for file in files:
         for step in file.steps:
             for each, waited in _exposed(step):
