@@ -276,7 +276,10 @@ def lines(flight: Flight) -> list[str]:
     ranks = [dump.rank for dump in flight.dumps]
     groups = dict.fromkeys(group for dump in flight.dumps for group in dump.calls)
     count = sum(len(calls) for dump in flight.dumps for calls in dump.calls.values())
-    told = [f"Dumps of {_ranks(ranks).lower()}: {count} collectives of {len(groups)} process groups.", ""]
+    told = [
+        f"Dumps of {_ranks(ranks).lower()}: {_many(count, 'collective')} of {_many(len(groups), 'process group')}.",
+        "",
+    ]
     if not flight.findings:
         told.append("No rank waits for another: all collectives that all ranks have are alike and over.")
     for number, each in enumerate(flight.findings, 1):
@@ -311,7 +314,9 @@ def _name(dumps: Sequence[Dump], group: str) -> str:
 
 
 def _words(call: Call) -> str:
-    return f"{call.operation} of {call.elements} elements" + (f" ({', '.join(call.dtypes)})" if call.dtypes else "")
+    return f"{call.operation} of {_many(call.elements, 'element')}" + (
+        f" ({', '.join(call.dtypes)})" if call.dtypes else ""
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -319,6 +324,10 @@ def _ranks(ranks: Sequence[int]) -> str:
         return f"Rank {ranks[0]}"
     shown = ", ".join(map(str, ranks[:-1][:15]))
     return f"Ranks {shown} and {ranks[-1]}" if len(ranks) <= 16 else f"Ranks {shown} and {len(ranks) - 15} more"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _has(ranks: Sequence[int]) -> str:
