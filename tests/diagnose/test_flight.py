@@ -87,6 +87,32 @@ def test_a_job_that_goes_on_has_no_finding(tmp_path: Path) -> None:
     assert "No rank waits for another" in said and "No dump of rank 2" in said
 
 
+def test_a_rank_that_died_has_no_dump(tmp_path: Path) -> None:
+    hung = [entry(1), entry(2, state="started")]
+    paths = dumps(tmp_path, hung, hung, hung, groups={"0": "[0, 1, 2, 3]"})
+    [only] = found(*paths)
+    assert (only["kind"], only["ranks"]) == ("absent", [3]) and "stuck" not in only["sentence"]
+    assert "Ranks 0, 1 and 2 wait in collective 2 of group 0" in only["sentence"]
+    assert "there is no dump of rank 3: look first whether it still runs" in only["sentence"]
+
+
+@pytest.mark.parametrize(("groups", "absent"), [({"0": "[0, 1, 2]"}, [1, 2]), ({"other": "[0]"}, [])])
+def test_one_dump_alone(groups: dict[str, str], absent: list[int], tmp_path: Path) -> None:
+    """Its group's ranks are known, or not."""
+    paths = dumps(tmp_path, [entry(1), entry(2, state="started")], groups=groups)
+    [only] = found(*paths)
+    assert (only["kind"], only["ranks"]) == ("absent", absent)
+    assert "Rank 0 waits in collective 2" in only["sentence"]
+    assert "No rank waits" not in run("diagnose", "--flight", *paths).stdout
+
+
+def test_a_call_that_others_have_forgotten(tmp_path: Path) -> None:
+    """The buffer of rank 1 begins later: nothing is known of its second call."""
+    paths = dumps(tmp_path, [entry(2, state="started"), entry(3)], [entry(3), entry(4)])
+    said = run("diagnose", "--flight", *paths).stdout
+    assert "not all is over:\nrank 0: number 2 of group 0" in said and "No rank waits" not in said, said
+
+
 class Harm:
     def __reduce__(self) -> Any:
         return print, ("harm",)

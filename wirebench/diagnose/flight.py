@@ -64,7 +64,9 @@ class Dump(NamedTuple):
 class Finding(NamedTuple):
     """The first collective of a group at which its ranks differ.
 
-    kind     missing, operation, size, type, or stuck: all have called it, and it is not over
+    kind     missing, operation, size, type, stuck: all have called it, and it is not over; or absent: those that have a
+             dump have called it, and it is not over
+    ranks    those at fault, as far as they are known; of absent: those without a dump
     sentence what is wrong; evidence: lines on what each rank did
     """
 
@@ -197,14 +199,13 @@ def _differ(dumps: Sequence[Dump], group: str) -> Finding | None:
     keys = (group, "") if whole else (group,)
     members = next((dump.members[key] for dump in dumps for key in keys if key in dump.members), ())
     mine = [dump for dump in dumps if (dump.rank in members if members else whole or group in dump.calls)]
-    if len(mine) < 2:
-        return None
+    absent = sorted({*members} - {dump.rank for dump in mine}) if members else None
     numbers = sorted({number for dump in mine for number in dump.calls.get(group, {})})
     for number in numbers:
         here = {dump.rank: dump.calls.get(group, {}).get(number) for dump in mine}
         called = {rank: call for rank, call in here.items() if call is not None}
         lack = [dump.rank for dump in mine if here[dump.rank] is None and _lacks(dump, group, number)]
-        found = _missing(mine, group, number, called, lack) if lack else _unlike(mine, group, number, called)
+        found = _missing(mine, group, number, called, lack) if lack else _unlike(mine, group, number, called, absent)
         if found:
             return found
     return None
@@ -229,7 +230,10 @@ def _missing(
     return Finding(group, number, "missing", tuple(lack), sentence, tuple(_doing(dumps, group, number)))
 
 
-def _unlike(dumps: Sequence[Dump], group: str, number: int, called: Mapping[int, Call]) -> Finding | None:
+def _unlike(
+    dumps: Sequence[Dump], group: str, number: int, called: Mapping[int, Call], absent: Sequence[int] | None
+) -> Finding | None:
+    """How the ranks that have called it differ, or that it is not over; absent: without a dump, None if unknown."""
     name = _name(dumps, group)
     kinds = {
         "operation": {rank: call.operation for rank, call in called.items()},
@@ -243,14 +247,28 @@ def _unlike(dumps: Sequence[Dump], group: str, number: int, called: Mapping[int,
             each = "; ".join(f"rank {rank}: {_words(call)}" for rank, call in list(called.items())[:8])
             sentence = f"The ranks differ in the {kind} of collective {number} of {name}: {each}."
             return Finding(group, number, kind, odd, sentence, tuple(_doing(dumps, group, number)))
-    stuck = [rank for rank, call in called.items() if not call.done]
+    stuck = {rank: call for rank, call in called.items() if not call.done}
     if not stuck or len(called) < len(dumps):
         return None
-    sentence = f"All ranks have called collective {number} of {name}, {_words(next(iter(called.values())))}, and "
-    sentence += "it is not over: the network, or a GPU, is stuck." if len(stuck) == len(called) else (
-        f"it is over for all but {_ranks(stuck).lower()}."
+    return _stuck(dumps, group, number, stuck, absent)
+
+
+def _stuck(
+    dumps: Sequence[Dump], group: str, number: int, stuck: Mapping[int, Call], absent: Sequence[int] | None
+) -> Finding:
+    """All dumps have the same collective, and it is not over; a rank without a dump may not have called it."""
+    what = f"collective {number} of {_name(dumps, group)}, {_words(next(iter(stuck.values())))}"
+    evidence = tuple(_doing(dumps, group, number))
+    if absent or (absent is None and len(dumps) == 1):
+        others = _ranks(absent).lower() if absent else "any other rank"
+        sentence = f"{_ranks(list(stuck))} {_wait(stuck)} in {what}, and there is no dump of {others}: "
+        sentence += "look first whether it still runs." if absent and len(absent) == 1 else "look first who still runs."
+        return Finding(group, number, "absent", tuple(absent or ()), sentence, evidence)
+    sentence = f"All ranks{' with a dump' * (absent is None)} have called {what}, and "
+    sentence += "it is not over: the network, or a GPU, is stuck." if len(stuck) == len(dumps) else (
+        f"it is over for all but {_ranks(list(stuck)).lower()}."
     )  # fmt: skip
-    return Finding(group, number, "stuck", tuple(stuck), sentence, tuple(_doing(dumps, group, number)))
+    return Finding(group, number, "stuck", tuple(stuck), sentence, evidence)
 
 
 def _doing(dumps: Sequence[Dump], group: str, number: int) -> list[str]:
@@ -281,7 +299,12 @@ def lines(flight: Flight) -> list[str]:
         "",
     ]
     if not flight.findings:
-        told.append("No rank waits for another: all collectives that all ranks have are alike and over.")
+        waiting = _unfinished(flight)
+        told += (
+            ["The dumps do not differ in what they have in common, but not all is over:", *waiting]
+            if waiting
+            else ["No rank waits for another: all collectives that all ranks have are alike and over."]
+        )
     for number, each in enumerate(flight.findings, 1):
         told += [f"{number}. {each.sentence}", *(f"   {line}" for line in each.evidence)]
     pairs = sum(dump.pairs for dump in flight.dumps)
@@ -291,6 +314,16 @@ def lines(flight: Flight) -> list[str]:
     if lacking:
         told += ["", f"No dump of {_ranks(lacking).lower()}; a rank that has ended writes none."]
     return told
+
+
+def _unfinished(flight: Flight) -> list[str]:
+    """A line for each rank and group: its first collective that is not over."""
+    return [
+        f"rank {dump.rank}: number {number} of {_name([dump], group)}, {_words(calls[number])}"
+        for dump in flight.dumps
+        for group, calls in dump.calls.items()
+        if (number := min((each for each, call in calls.items() if not call.done), default=None)) is not None
+    ]
 
 
 def as_json(flight: Flight) -> dict[str, Any]:
