@@ -192,7 +192,7 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
 
 def _larger(job: Job, saved: float) -> Change:
     """How a job's framework makes larger messages; saved: seconds of a step without most of the start-ups."""
-    if job.merge_gain > 0:
+    if job.framework == DDP and job.merge_gain > 0:
         caps = caps_text(caps_of_elements(job.merge))
         return Change(f"the planner's merge: bucket_cap_mb_list={caps} (torch 2.15)", job.merge_gain)
     return Change(LARGER[job.framework], saved)

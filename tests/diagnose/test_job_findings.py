@@ -1,0 +1,22 @@
+"""What wirebench diagnose --kineto says of a job: changes that fit its framework."""
+
+import pytest
+
+from wirebench.diagnose import causes
+from wirebench.diagnose.drawn import DrawnSteps
+from wirebench.diagnose.evidence import Evidence
+from wirebench.diagnose.job import DDP, FRAMEWORKS, Job
+from wirebench.diagnose.link import FittedLink, TimedMessage
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_ddp_alone_takes_the_planner_s_merge(framework: str) -> None:
+    job = Job(framework, 5, "rank0.json", True, merge=(1000, 2000), merge_gain=0.004)
+    phases = {"compress": 0.0, "exchange_exposed": 0.01}
+    messages = [TimedMessage("all_reduce", 0.0011, 4000.0, 1)] * 5
+    evidence = Evidence({}, [{"phases": phases}], DrawnSteps(messages), FittedLink(1e-3, 1e9), job=job)
+    found = causes.small_messages(evidence, None)
+    assert found is not None
+    [change] = found.changes
+    assert ("bucket_cap_mb_list" in change.what) == (framework == DDP)
+    assert framework == DDP or change.what == causes.LARGER[framework]
