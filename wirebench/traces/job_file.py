@@ -270,9 +270,9 @@ def of(path: Path, recording: Recording) -> RankFile:
         )
         for step in steps
     ]
-    # A recording may end within a step. The first step has what the profiler's start costs.
+    # A recording may end within a step. The first has what the profiler's start costs: watch records one more.
     made = [each for each in made if each.collectives]
-    made = made[1:] if len(made) > 2 else made
+    made = made[1:] if len(made) > (1 if facts else 2) else made
     return RankFile(
         path, _rank(path, told), world, _host_name(path, about, facts), "cuda" if recording.kernels else "cpu",
         recording.hardware, str(told.get("backend") or ("nccl" if nccl else "gloo")).rpartition(":")[2],
