@@ -81,7 +81,7 @@ def test_a_loop_that_is_too_short() -> None:
         loop(wirebench.watch(batches(2)))
     with pytest.raises(UserError, match="ended after 4 steps"), wirebench.watch(steps=2):
         loop(batches(4))
-    assert not Path("watched").exists()
+    assert not list(Path("watched").iterdir())
 
 
 def test_an_error_of_the_loop_stays_its_own() -> None:
@@ -104,6 +104,21 @@ def test_what_it_refuses() -> None:
     list(watched)
     with pytest.raises(UserError, match="is over"):
         list(watched)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_batch() -> None:
     Path("taken").write_text("")
-    with pytest.raises(UserError, match="taken"):
-        loop(wirebench.watch(batches(9), steps=1, folder="taken"))
+    given = batches(9)
+    for folder in ("taken", "taken/below"):
+        with pytest.raises(UserError, match="taken"):
+            loop(wirebench.watch(given, steps=1, folder=folder))
+        with pytest.raises(UserError, match="taken"), wirebench.watch(folder=folder):
+            loop(given)
+    assert len(list(given)) == 9
+
+
+def test_a_file_that_cannot_be_written_ends_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("watched/rank0.json.gz").mkdir(parents=True)
+    assert loop(wirebench.watch(batches(9), steps=1)) == 9
+    said = capsys.readouterr()
+    assert "warning: wirebench.watch: watched/rank0.json.gz: cannot be written" in said.err and not said.out

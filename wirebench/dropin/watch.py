@@ -8,6 +8,7 @@ It works in loops under DDP, FSDP2 and Horovod, on every rank; each writes a fil
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
-from wirebench.errors import UserError
+from wirebench.errors import UserError, line_of
 from wirebench.telemetry.rank_facts import CoreWatch, InterfaceWatch, link_mbit
 from wirebench.utils import this_machine
 from wirebench.utils.files import keeping
@@ -103,6 +104,11 @@ class Watch(Generic[T]):
         if self._begun:
             raise UserError("watch: is over; call wirebench.watch again for another loop")
         self._begun = True
+        # Later an error would end one rank in the middle of training, and the others would wait for it.
+        with keeping(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                file.write(b"\n")
 
     def _steps_on(self, optimizer: Optimizer, *_: Any) -> None:
         self._depth += 1
@@ -123,7 +129,7 @@ class Watch(Generic[T]):
         self._profiler.start()
 
     def _end(self) -> None:
-        """Stop, write, and print the command."""
+        """Stop, write, and print the command; what cannot be written ends no training."""
         if self._ended:
             return
         if self._profiler is None or self._counted <= WARM_UP + 1:
@@ -137,9 +143,13 @@ class Watch(Generic[T]):
         profiler.add_metadata_json(OURS, json.dumps(facts))
         profiler.stop()
         path = self._folder / f"rank{facts['rank']}.json.gz"
-        with keeping(path):
+        try:
             self._folder.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            _warn(f"{path}: cannot be written: {reason}")
+            return
         if facts["rank"] == 0:
             names = " ".join(str(self._folder / f"rank{each}.json.gz") for each in range(facts["world_size"]))
             print(f"wirebench.watch: {self._counted - WARM_UP} steps of each rank are in {self._folder}; to read them:")
@@ -158,9 +168,13 @@ def watch(batches: Iterable[T] | None = None, *, steps: int = 5, folder: str | P
 
     batches  what the loop goes over, if the loop is `for batch in wirebench.watch(batches)`
     folder   where each rank writes rank{N}.json.gz
-    Raises UserError where the loop ends too early.
+    Raises UserError where the loop ends too early, and at its begin where the folder cannot be written to.
     """
     return Watch(batches, steps, folder)
+
+
+def _warn(text: str) -> None:
+    print(line_of(f"warning: wirebench.watch: {text}"), file=sys.stderr, flush=True)
 
 
 def _facts(interfaces: InterfaceWatch, cores: CoreWatch) -> dict[str, Any]:
