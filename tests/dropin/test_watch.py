@@ -76,6 +76,51 @@ def test_a_loop_that_is_left_by_break_gives_what_there_is() -> None:
     assert Path("watched/rank0.json.gz").exists()
 
 
+def test_a_loop_that_is_left_by_break_too_early_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for place, _ in enumerate(wirebench.watch(batches(50))):
+        if place == WARM_UP + 1:
+            break
+    assert "the loop ended after 4 steps; it needs 5 at least" in capsys.readouterr().err
+    assert not list(Path("watched").iterdir())
+
+
+LAUNCHERS = {
+    "torchrun": {"RANK": "3", "WORLD_SIZE": "4"},
+    "mpirun": {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
+    "mpiexec": {"PMI_RANK": "3", "PMI_SIZE": "4"},
+    "srun": {"SLURM_PROCID": "3", "SLURM_NTASKS": "4"},
+    "prun": {"PMIX_RANK": "3"},
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_each_rank_of_a_launcher_has_its_own_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in LAUNCHERS[name].items():
+        monkeypatch.setenv(key, value)
+    loop(wirebench.watch(batches(9), steps=1))
+    assert [each.name for each in Path("watched").iterdir()] == ["rank3.json.gz"]
+
+
+def test_a_rank_that_is_not_known_writes_no_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One RANK was set by hand for all processes of mpirun."""
+    for key, value in {**LAUNCHERS["mpirun"], "RANK": "0", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(key, value)
+    loop(wirebench.watch(batches(9), steps=1))
+    assert "OMPI_COMM_WORLD_RANK is 3" in capsys.readouterr().err
+    assert not list(Path("watched").iterdir())
+
+
+def test_a_launcher_that_does_not_tell_the_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PMIX_RANK", "0")
+    loop(wirebench.watch(batches(9), steps=1))
+    assert recorded()[1]["world_size"] == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "wirebench diagnose --kineto watched/rank*.json.gz"
+
+
 def test_a_loop_that_is_too_short() -> None:
     with pytest.raises(UserError, match="ended after 2 steps; it needs 5 at least"):
         loop(wirebench.watch(batches(2)))

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
+from wirebench.comm.place import launched
 from wirebench.errors import UserError, line_of
 from wirebench.telemetry.rank_facts import CoreWatch, InterfaceWatch, link_mbit
 from wirebench.utils import this_machine
@@ -82,8 +83,11 @@ class Watch(Generic[T]):
                 yield batch
             self._counted += 1
             self._end()
+        except GeneratorExit:  # by break: nothing that is raised here would be seen
+            if self._counted <= WARM_UP + 1:
+                _warn(f"{self._too_early()}; no file is written")
+            raise
         finally:
-            # The loop may have been left by break: nothing that is raised here would be seen.
             if self._counted > WARM_UP + 1:
                 self._end()
             self._drop()
@@ -134,12 +138,14 @@ class Watch(Generic[T]):
             return
         if self._profiler is None or self._counted <= WARM_UP + 1:
             self._drop()
-            raise UserError(
-                f"watch: the loop ended after {self._counted} steps; it needs {WARM_UP + 2} at least, since the first "
-                f"{WARM_UP} warm up"
-            )
+            raise UserError(f"watch: {self._too_early()}")
+        try:
+            facts = _facts(*self._watches)
+        except UserError as error:
+            self._drop()
+            _warn(f"{error}; this rank's number is not known, and no file is written")
+            return
         self._ended, profiler, self._profiler = True, self._profiler, None
-        facts = _facts(*self._watches)
         profiler.add_metadata_json(OURS, json.dumps(facts))
         profiler.stop()
         path = self._folder / f"rank{facts['rank']}.json.gz"
@@ -151,9 +157,16 @@ class Watch(Generic[T]):
             _warn(f"{path}: cannot be written: {reason}")
             return
         if facts["rank"] == 0:
-            names = " ".join(str(self._folder / f"rank{each}.json.gz") for each in range(facts["world_size"]))
+            ranks = range(facts["world_size"]) or "*"
+            names = " ".join(str(self._folder / f"rank{each}.json.gz") for each in ranks)
             print(f"wirebench.watch: {self._counted - WARM_UP} steps of each rank are in {self._folder}; to read them:")
             print(f"wirebench diagnose --kineto {names}", flush=True)
+
+    def _too_early(self) -> str:
+        return (
+            f"the loop ended after {self._counted} steps; it needs {WARM_UP + 2} at least, since the first {WARM_UP} "
+            "warm up"
+        )
 
     def _drop(self) -> None:
         """Stop without writing a file."""
@@ -189,13 +202,17 @@ def _facts(interfaces: InterfaceWatch, cores: CoreWatch) -> dict[str, Any]:
 
 
 def _place() -> tuple[int, int, str]:
-    """Rank, world size and back end of this process: of torch.distributed, of Horovod, or of the launcher."""
+    """Rank, world size and back end of this process: of torch.distributed, of Horovod, or of the launcher.
+
+    Size 0: the launcher does not say. UserError where its variables make no sense.
+    """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
     horovod = _horovod()
     if horovod is not None:
         return int(horovod.rank()), int(horovod.size()), "nccl" if torch.cuda.is_available() else "gloo"
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), ""
+    launch = launched()
+    return launch.rank, launch.size, ""
 
 
 def _horovod() -> Any:
