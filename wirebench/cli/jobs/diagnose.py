@@ -26,6 +26,9 @@ from wirebench.topology.presets import NETWORKS
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
 
+STEPS = 30
+"""Of a short run, counted."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Look into the run that the command line names; 0 whatever is found."""
@@ -88,7 +91,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="interleave short runs: unchanged, and with two changes",
     )
-    parser.add_argument("--steps", type=int, default=30, metavar="N", help="counted steps of a short run (%(default)s)")
+    parser.add_argument("--steps", type=int, metavar="N", help=f"counted steps of a short run ({STEPS})")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(arguments)
     sources = [options.run, options.kineto, options.flight]
@@ -98,6 +101,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--measure and --try: need a RUN of train.py")
     if options.flight and options.link:
         parser.error("--link: does not concern --flight")
+    if options.run is None and options.steps is not None:
+        parser.error("--steps: does not concern --kineto and --flight")
+    options.steps = STEPS if options.steps is None else options.steps
     if options.steps < 1:
         parser.error(f"--steps: must be at least 1, got {options.steps}")
     if options.try_it and not launched().alone:
