@@ -14,6 +14,7 @@ _HOMES = {
     "compress_replicas": "wirebench.dropin.fsdp",
     "compress_shards": "wirebench.dropin.shard_sums",
     "profile": "wirebench.dropin.profiler",
+    "watch": "wirebench.dropin.watch",
 }
 
 

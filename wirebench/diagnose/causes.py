@@ -5,12 +5,22 @@ from collections.abc import Callable, Sequence
 
 from wirebench import schedulers
 from wirebench.diagnose.cause import Cause, Change
-from wirebench.diagnose.evidence import Evidence
+from wirebench.diagnose.evidence import UNNAMED, Evidence
 from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
+from wirebench.diagnose.job import DDP, FRAMEWORKS, FSDP, HOROVOD, OTHER, Job
 from wirebench.diagnose.words import gbit, ms
+from wirebench.planner.ddp_caps import caps_of_elements, caps_text
 
 SLOWER = 1.2
 """A rank is slow if it computes this many times as long as the others; ranks of one machine differ by less."""
+
+LARGER = {
+    DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=25) or more",
+    FSDP: "fewer and larger units: fully_shard for several layers together",
+    HOROVOD: "fuse more: HOROVOD_FUSION_THRESHOLD, HOROVOD_CYCLE_TIME",
+    OTHER: "sum gradients in fewer and larger tensors",
+}
+"""How each framework makes larger messages, where no merge of layers could be priced."""
 
 Rule = Callable[[Evidence, float | None], Cause | None]
 
@@ -28,10 +38,12 @@ def starving(evidence: Evidence, nominal: float | None) -> Cause | None:
     rank, seconds = max(
         ((each["rank"], each["phases"]["data"]) for each in evidence.ranks), key=lambda pair: float(pair[1])
     )
+    without_loader = evidence.job is not None and not evidence.job.loads
+    between = "; no DataLoader: this is the time from an update to the next forward pass" * without_loader
     return Cause(
         "data",
         f"Rank {rank} waits {ms(seconds)} of a step for its data.",
-        f"phases.data of rank {rank}; a step takes {ms(evidence.step)}",
+        f"phases.data of rank {rank}; a step takes {ms(evidence.step)}{between}",
         (Change("more workers in the data loader, a faster disk, or smaller images", seconds),),
     )
 
@@ -45,14 +57,61 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     others = statistics.median(each for rank, each in enumerate(seconds) if rank != slowest)
     if seconds[slowest] < SLOWER * others:
         return None
-    host = evidence.ranks[slowest]["host"]
+    host, rank = evidence.ranks[slowest]["host"], evidence.ranks[slowest]["rank"]
+    named, its = (f" on {host}", host) if host != UNNAMED else ("", "its host")
     # Without a rank of the only host its work is the others'.
-    leave = "" if evidence.on_one_host else f", or leave rank {slowest} out"
+    leave = "" if evidence.on_one_host else f", or leave rank {rank} out"
     return Cause(
         "slow rank",
-        f"Rank {slowest} on {host} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
+        f"Rank {rank}{named} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
         "forward, backward and update by rank: " + ", ".join(ms(each) for each in seconds),
-        (Change(f"look what else runs on {host}{leave}", seconds[slowest] - others),),
+        (Change(f"look what else runs on {its}{leave}", seconds[slowest] - others),),
+    )
+
+
+def late_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
+    """The others wait for a rank that neither computes longer nor waits longer for its data."""
+    if evidence.job is None or len(evidence.job.arrivals) < 2:
+        return None
+    late = max(evidence.job.arrivals, key=lambda each: each.held)
+    place = next(place for place, each in enumerate(evidence.ranks) if each["rank"] == late.rank)
+    apart = [number for number in range(len(evidence.ranks)) if number != place]
+    longer = evidence.computing(place) - statistics.median(evidence.computing(each) for each in apart)
+    data = [float(each["phases"]["data"]) for each in evidence.ranks]
+    longer_data = data[place] - statistics.median(data[each] for each in apart)
+    # Ranks that are disturbed now and then wait for each other in turn.
+    mutual = statistics.median(each.held for each in evidence.job.arrivals if each is not late)
+    unexplained = late.held - mutual - max(longer, 0.0) - max(longer_data, 0.0)
+    if unexplained <= _spread(evidence):
+        return None
+    return Cause(
+        "late rank",
+        f"Rank {late.rank} comes late to the collectives: the others wait {ms(late.held)} of a step for it, and "
+        "neither computing nor data takes it so much longer.",
+        f"it comes last to {late.last:.0%} of the collectives, by clocks that agree within {ms(_spread(evidence))}",
+        (Change(f"look what rank {late.rank} does between its passes: logs, checkpoints, garbage", unexplained),),
+    )
+
+
+def _spread(evidence: Evidence) -> float:
+    assert evidence.job is not None
+    return max((each.spread for each in evidence.job.clocks), default=0.0)
+
+
+def launch_gaps(evidence: Evidence, nominal: float | None) -> Cause | None:
+    """The GPU waits for the host, which launches too slowly."""
+    gaps = [each.get("launch_gap") for each in evidence.ranks]
+    known = [gap for gap in gaps if gap is not None]
+    if not known:
+        return None
+    # A rank whose GPU waits holds up the others, whose exchange then waits.
+    seconds = max(known)
+    rank = evidence.ranks[gaps.index(seconds)]["rank"]
+    return Cause(
+        "launch gaps",
+        f"The GPU of rank {rank} is idle {ms(seconds)} of a step while the host launches its kernels.",
+        "time in the passes and the update in which no kernel runs, by rank: " + ", ".join(map(ms, known)),
+        (Change("torch.compile, CUDA graphs, an optimizer with fused=True, or a larger batch", seconds),),
     )
 
 
@@ -109,19 +168,34 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
     starting, whole = start * rounds, sum(each.seconds for each in evidence.messages)
     if starting < MOSTLY * whole:
         return None
+    # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
+    exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
+    count = len(evidence.messages)
+    saved = exposed * (1 - 1 / count)
+    sentence = f"Starting {count} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}."
+    fit = f"{start * 1e3:.3g} ms a round, fitted to the step's messages"
+    if evidence.job is not None:
+        larger = _larger(evidence.job, saved)
+        return Cause("small messages", sentence, f"{fit}; {FRAMEWORKS[evidence.job.framework]}", (larger,))
     scheduler = evidence.plugin("scheduler")
     better = ("mg_wfbp", "a scheduler that merges by what a message costs")
     if schedulers.PLUGINS.is_own(scheduler) and schedulers.PLUGINS.load(scheduler).needs_profile:
         better = ("single", "one message of all layers")
-    # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
-    exposed = max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
     change = f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds"
     return Cause(
         "small messages",
-        f"Starting {len(evidence.messages)} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}.",
-        f"{start * 1e3:.3g} ms a round, fitted to the step's messages; scheduler {scheduler}",
-        (Change(change, exposed * (1 - 1 / len(evidence.messages)), (f"scheduler.name={better[0]}",)),),
+        sentence,
+        f"{fit}; scheduler {scheduler}",
+        (Change(change, saved, (f"scheduler.name={better[0]}",)),),
     )
+
+
+def _larger(job: Job, saved: float) -> Change:
+    """How a job's framework makes larger messages; saved: seconds of a step without most of the start-ups."""
+    if job.framework == DDP and job.merge_gain > 0:
+        caps = caps_text(caps_of_elements(job.merge))
+        return Change(f"the planner's merge: bucket_cap_mb_list={caps} (torch 2.15)", job.merge_gain)
+    return Change(LARGER[job.framework], saved)
 
 
 def wrong_interface(evidence: Evidence, nominal: float | None) -> Cause | None:
@@ -161,9 +235,11 @@ def too_many_threads(evidence: Evidence, nominal: float | None) -> Cause | None:
                 f"ranks[].threads and ranks[].cores of the record; {wanted} a rank would fit",
                 (
                     Change(
-                        f"engine.threads={wanted} (OMP_NUM_THREADS={wanted} for other programs)",
+                        f"engine.threads={wanted} (OMP_NUM_THREADS={wanted} for other programs)"
+                        if evidence.job is None
+                        else f"OMP_NUM_THREADS={wanted}",
                         evidence.computing(rank) * (1 - cores / (threads * ranks)),
-                        (f"engine.threads={wanted}",),
+                        (f"engine.threads={wanted}",) if evidence.job is None else (),
                     ),
                 ),
             )
@@ -228,6 +304,6 @@ def staged(evidence: Evidence, nominal: float | None) -> Cause | None:
 
 
 RULES: tuple[Rule, ...] = (
-    starving, slow_rank, slow_compressor, poor_link, small_messages, wrong_interface, too_many_threads,
-    shared_processor, staged,
+    starving, slow_rank, late_rank, launch_gaps, slow_compressor, poor_link, small_messages, wrong_interface,
+    too_many_threads, shared_processor, staged,
 )  # fmt: skip

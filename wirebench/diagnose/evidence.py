@@ -9,6 +9,7 @@ from typing import Any
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.diagnose import drawn, live
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
+from wirebench.diagnose.job import Job
 from wirebench.diagnose.link import UNKNOWN, FittedLink, TimedMessage, fitted
 from wirebench.diagnose.live import UnderWay
 from wirebench.errors import UserError
@@ -21,6 +22,8 @@ from wirebench.topology import topology_file
 COMPUTING = ("forward", "backward", "update")
 MOST_NAMED = 8
 """Runs of a folder that an error names."""
+UNNAMED = "?"
+"""The host of a rank that does not say it."""
 LOCAL = "local"
 """The engine of virtual workers: one process, and no network."""
 
@@ -37,6 +40,7 @@ class Evidence:
     nominal_start  seconds that starting a message should take; None if no source gives it
     folder     the run's folder
     layers     the run's own trace of its model; None if it has none
+    job        what the profiler's files say of somebody's job; None for a run of train.py
     """
 
     record: dict[str, Any]
@@ -48,6 +52,7 @@ class Evidence:
     nominal_start: float | None = None
     folder: Path = Path()
     layers: Trace | None = None
+    job: Job | None = None
 
     @property
     def messages(self) -> Sequence[TimedMessage]:
@@ -67,7 +72,8 @@ class Evidence:
     @property
     def on_one_host(self) -> bool:
         """Whether all ranks are on one host, and their messages on no link; emulated hosts are several."""
-        return len(self.ranks) == self.record["world_size"] and len({each["host"] for each in self.ranks}) == 1
+        hosts = {each["host"] for each in self.ranks}
+        return len(self.ranks) == self.record["world_size"] and len(hosts) == 1 and UNNAMED not in hosts
 
     @property
     def ranks_seen(self) -> list[int]:
@@ -184,7 +190,7 @@ def _alone(record: dict[str, Any]) -> dict[str, Any]:
     phases = {name: value or 0.0 for name, value in record["phases"].items()}
     cores = (environment.get("cpu") or {}).get("cores")
     return {
-        "rank": 0, "host": environment.get("hostname", "?"), "threads": environment.get("threads_per_process"),
+        "rank": 0, "host": environment.get("hostname", UNNAMED), "threads": environment.get("threads_per_process"),
         "cores": cores, "ranks_on_host": 1, "step_seconds": record["step_seconds"]["median"], "phases": phases,
         "sent": {}, "link_mbit": {},
     }  # fmt: skip

@@ -58,7 +58,7 @@ def _bus_bandwidth(evidence: Evidence) -> ExchangeRow:
     """
     alone, size = evidence.alone, sum(each.wire_bytes for each in evidence.messages)
     whole = sum(each.seconds for each in evidence.messages)
-    told = "the network alone is not measured (--measure)"
+    told = "the network alone is not measured (--measure)" if evidence.job is None else "without waiting for late ranks"
     if alone.bytes_per_second is not None and evidence.messages:
         expected = len(evidence.messages) * (alone.start_seconds or 0.0) + size / alone.bytes_per_second
         told = f"by the fit of the network alone {gbit(size / expected)} Gbit/s"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wirebench import collectives, compressors
+from wirebench import collectives, compressors, schedulers
 from wirebench.bench.compressors import parse_compressor
 from wirebench.bench.inputs import parse_size
 from wirebench.bench.turns import Bench
@@ -24,6 +24,7 @@ from wirebench.costmodel.request_sizes import Sizes
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.link import FittedLink
 from wirebench.errors import UserError
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.planner import ranges
 from wirebench.planner.compositions import (
     compressing,
@@ -103,6 +104,25 @@ class Other:
                     plain = compressors.class_of(name).keeps == "nothing"
                     yield Saving(name, tuple(settings), saved, found.wire_bytes, plain)
 
+    def break_evens(self, densities: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
+        """Bytes per second that a rank sends, by compressor: below them its work takes less time than its bytes save.
+
+        Its work counts as if nothing hid it. Compressors that cost no work, or save no bytes, have none.
+        """
+        own, timed = self._own(), self._timed(densities)
+        for name, density in densities.items():
+            sizes = sizes_of(name, density, self.trace, self.workers)
+            if self._tells(name, sizes):
+                found = self._with(name, sizes, self.config, timed.get(name))
+                saved, work = own.wire_bytes - found.wire_bytes, found.compress - own.compress
+                if saved > 0 and work > 0:
+                    yield name, saved / work
+
+    def merge(self) -> tuple[tuple[int, ...], float]:
+        """Elements of the messages that end first of all merges, and seconds of a step that they save."""
+        own, merged = self._own(), self._own(schedulers.build("optimal"))
+        return merged.elements, own.step.exposed - merged.step.exposed
+
     def _take_out_own_exchange(self) -> None:
         """Shorten the trace's backward pass until beside the run's own exchange it takes as long as it did."""
         taken = sum(layer.backward_seconds for layer in self.trace.layers)
@@ -127,12 +147,12 @@ class Other:
             return None
         return config
 
-    def _own(self) -> Simulated:
-        """The step as it was: its compressor works as long as it was measured to."""
+    def _own(self, scheduler: Scheduler | None = None) -> Simulated:
+        """The step as it was, or under another scheduler: its compressor works as long as it was measured to."""
         section = self.config.compressor
         make = functools.partial(compressors.build, section.name, dense_below=0, warmup=(), **section.options)
         below = max(section.dense_below, 0) if self.evidence.layers else 0
-        return self._step(self.config, Sizes(make, self.workers, below), self._measured)
+        return self._step(self.config, Sizes(make, self.workers, below), self._measured, scheduler=scheduler)
 
     def _measured(self, numel: int) -> float:
         """Seconds of one core that the run's own compressor needs for `numel` elements."""
@@ -177,11 +197,16 @@ class Other:
         return found
 
     def _step(
-        self, config: Config, sizes: Sizes, seconds: Compressing, decoded: Compressing | None = None
+        self,
+        config: Config,
+        sizes: Sizes,
+        seconds: Compressing,
+        decoded: Compressing | None = None,
+        scheduler: Scheduler | None = None,
     ) -> Simulated:
         collective = collectives.build(config.collective.name)
         pricer = Pricer(collective, self._topology(is_engines_own(collective)))
-        return Simulator(self.trace, sizes, seconds, pricer, decoded, self.threads).step(self.scheduler)
+        return Simulator(self.trace, sizes, seconds, pricer, decoded, self.threads).step(scheduler or self.scheduler)
 
     def _topology(self, engines_own: bool) -> Topology:
         """The ranks on the run's link; with `engines_own` the engine's own all-reduce serves sums, a round for each."""

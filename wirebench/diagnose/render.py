@@ -9,6 +9,7 @@ from wirebench.diagnose.cause import Cause
 from wirebench.diagnose.evidence import COMPUTING, Evidence
 from wirebench.diagnose.exchange import SECONDS, ExchangeRow, rows
 from wirebench.diagnose.full_link import NOTABLE
+from wirebench.diagnose.job_render import job_lines, opening
 from wirebench.diagnose.link import FittedLink
 from wirebench.diagnose.measure import NetworkAlone
 from wirebench.diagnose.trial import TURNS, Attempt
@@ -23,6 +24,8 @@ def parts(evidence: Evidence) -> dict[str, float]:
     computing = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
     exposed = evidence.phase("exchange_exposed")
     waiting = min(max(computing) - sum(computing) / len(computing), exposed)
+    if evidence.job is not None and evidence.job.arrivals:
+        waiting = min(sum(each.waited for each in evidence.job.arrivals) / len(evidence.ranks), exposed)
     known = {name: evidence.phase(name) for name in COMPUTING}
     told = sum(known.values()) + evidence.phase("data") + exposed
     return {
@@ -39,7 +42,9 @@ def lines(evidence: Evidence, found: Sequence[Cause], nominal: float | None) -> 
     told = [*_under_way(evidence), *busy(evidence.record), _step(evidence)]
     told += [_part(name, seconds, f"{seconds / evidence.whole:7.1%}") for name, seconds in parts(evidence).items()]
     beside = "inside" if evidence.is_virtual else "beside"
-    told += [_part(f"compressing, {beside} them", evidence.phase("compress")), ""]
+    if evidence.job is None:
+        told.append(_part(f"compressing, {beside} them", evidence.phase("compress")))
+    told += ["", *(job_lines(evidence, evidence.job, nominal) if evidence.job else [])]
     if not evidence.has_network:
         told += [_computed(evidence), ""]
     else:
@@ -154,6 +159,7 @@ def as_json(evidence: Evidence, found: Sequence[Cause], nominal: float | None) -
         },
         "alone": evidence.alone._asdict(),
         "break_even_bytes_per_second": break_even(evidence),
+        "job": None if evidence.job is None else evidence.job.as_json(),
         "findings": [_finding_json(each) for each in found],
     }  # fmt: skip
 
@@ -200,6 +206,8 @@ def _under_way(evidence: Evidence) -> list[str]:
     if now is None:
         # Virtual workers are one process, which has the phases of all of them.
         several = evidence.record["world_size"] > 1 and not evidence.is_virtual
+        if evidence.job is not None:
+            return opening(evidence, evidence.job)
         alone = several and evidence.ranks_seen == [0]
         return ["This record has rank 0's phases alone: what it waits for others is in the exchange.", ""] * alone
     of = f" of {now.total}" if now.total else ""
@@ -236,7 +244,11 @@ def _network(evidence: Evidence, nominal: float | None) -> list[str]:
     if link.start_seconds is not None:
         told.append(f"Starting a round takes {ms(link.start_seconds)}.")
     if not evidence.messages and evidence.under_way is None:
-        told.append("The run drew no messages (trace.json), so the network's part is not known.")
+        told.append(
+            "The run drew no messages (trace.json), so the network's part is not known."
+            if evidence.job is None
+            else "The files do not say how large the messages are, so the network's part is not known."
+        )
     if (rate := break_even(evidence)) is not None:
         told.append(f"This compressor pays below {gbit(rate)} Gbit/s, by its time and its bytes.")
     return told

@@ -20,7 +20,17 @@ def caps_of(each: Candidate) -> list[float]:
     """
     if each.compressor != DENSE or each.scheduler not in MERGES:
         return []
-    return [_floor(4 * elements) for elements in each.found.elements]
+    return caps_of_elements(each.found.elements)
+
+
+def caps_of_elements(elements: Sequence[int]) -> list[float]:
+    """As `caps_of`, of fp32 messages of these elements."""
+    return [_floor(4 * each) for each in elements]
+
+
+def caps_text(caps: Sequence[float]) -> str:
+    """The list as Python writes it, without zeros at the end of a number."""
+    return "[" + ", ".join(f"{cap:.{DIGITS}f}".rstrip("0").rstrip(".") for cap in caps) + "]"
 
 
 def better_merge(every: Sequence[Candidate], plain: Candidate) -> list[str]:
@@ -34,8 +44,7 @@ def better_merge(every: Sequence[Candidate], plain: Candidate) -> list[str]:
 
 def caps_words(caps: Sequence[float], gain: float) -> str:
     """The argument, what it brings, and what a PyTorch takes that has one cap for all buckets."""
-    every = ", ".join(f"{cap:.{DIGITS}f}".rstrip("0").rstrip(".") for cap in caps)
-    sizes = f"=[{every}]" if len(caps) <= MOST else f" of {len(caps)} sizes, which --json has,"
+    sizes = f"={caps_text(caps)}" if len(caps) <= MOST else f" of {len(caps)} sizes, which --json has,"
     one = f"bucket_cap_mb={sum(caps) / len(caps):.3g} makes about as many messages"
     return f"in plain DDP: bucket_cap_mb_list{sizes} brings {gain:.2f}x (torch 2.15); {one}"
 

@@ -12,6 +12,7 @@ from wirebench.errors import UserError
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.traces import kineto, profiler_file
 from wirebench.traces.kineto import MICROSECOND, BackwardPass
+from wirebench.traces.profiler_file import Recording
 
 CLOCK_SECONDS = 1e-5
 """What times may be off by: some files have whole microseconds."""
@@ -27,6 +28,26 @@ def convert(options: argparse.Namespace, text: bytes) -> Trace:
     hardware = options.hardware or recording.hardware
     if not hardware:
         raise UserError("--hardware: the file names no GPU; say what it was recorded on")
+    layers, count = layers_of(path, recording)
+    made = f"{options.source or path.name} of torch.profiler: medians of {count} passes"
+    return Trace(
+        options.out.stem,
+        options.model,
+        hardware,
+        options.batch,
+        False,
+        made,
+        options.torch,
+        layers,
+        options.unit,
+    )
+
+
+def layers_of(path: Path, recording: Recording) -> tuple[tuple[TraceLayer, ...], int]:
+    """The layers of a recording in forward order, and the passes whose medians their times are; UserError as `convert`.
+
+    path  the file's, for errors
+    """
     passes = _alike(path, kineto.backward_passes(path, recording))
     _check_times(path, passes)
     steps = passes[1:] or passes
@@ -40,18 +61,7 @@ def convert(options: argparse.Namespace, text: bytes) -> Trace:
         TraceLayer(name, math.prod(each.shape), _rounded(f), _rounded(b), each.shape)
         for name, each, f, b in zip(_names(passes[0]), passes[0].gradients, forward, backward, strict=True)
     ]
-    made = f"{options.source or path.name} of torch.profiler: medians of {len(steps)} passes"
-    return Trace(
-        options.out.stem,
-        options.model,
-        hardware,
-        options.batch,
-        False,
-        made,
-        options.torch,
-        tuple(layers[::-1]),
-        options.unit,
-    )
+    return tuple(layers[::-1]), len(steps)
 
 
 def _alike(path: Path, passes: Sequence[BackwardPass]) -> list[BackwardPass]:

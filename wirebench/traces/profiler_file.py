@@ -16,6 +16,8 @@ LATEST = 1e18
 LARGEST = 2**40
 """Elements along an axis: what is more is no tensor's shape."""
 NODE = "autograd::engine::evaluate_function: "
+ASYNCHRONOUS = ("gloo:", "nccl:")
+"""Begins of ranges that last until a collective is done, whatever their thread does meanwhile."""
 Kind = Literal["operator", "kernel", "launch", "flow", "note"]
 KINDS: dict[Kind, tuple[str, ...]] = {
     "operator": ("cpu_op", "operator"),
@@ -39,17 +41,19 @@ _KIND_OF = {category: kind for kind, categories in KINDS.items() for category in
 class Event:
     """An event with a begin and an end, in microseconds.
 
+    category  as the file has it, in lower case
     thread  process and thread; correlation: of a kernel and its launch
     root    the outermost operator with a sequence number that contains this one, or itself; None without one
     node    the outermost backward node that contains this one, or itself; None outside of the backward pass
     """
 
-    __slots__ = ("args", "begin", "correlation", "end", "name", "node", "root", "sequence", "thread")
+    __slots__ = ("args", "begin", "category", "correlation", "end", "name", "node", "root", "sequence", "thread")
 
     def __init__(self, event: Mapping[str, Any]) -> None:
         args = event.get("args")
         self.args: Mapping[str, Any] = args if isinstance(args, dict) else {}
         self.name: str = event["name"]
+        self.category = str(event.get("cat")).lower()
         self.begin = float(event["ts"])
         self.end = self.begin + float(event.get("dur", 0.0))
         self.thread = str(event.get("pid")), str(event.get("tid"))
@@ -79,6 +83,7 @@ class Recording(NamedTuple):
     arrows     from (thread, microsecond) of a backward node to (thread, microsecond) of its forward operator
     notes      annotations of the host, such as an optimizer's step
     hardware   the device that the file names; "" for a CPU
+    about      what the file says beside its events, such as `distributedInfo`
     """
 
     operators: list[Event]
@@ -87,6 +92,7 @@ class Recording(NamedTuple):
     arrows: dict[tuple[tuple[str, str], float], tuple[tuple[str, str], float]]
     notes: list[Event]
     hardware: str
+    about: Mapping[str, Any]
 
 
 def read(path: Path) -> bytes:
@@ -137,7 +143,8 @@ def load(path: Path, text: bytes) -> Recording:
     _nest(found["operator"])
     arrows = {back: ends["s"][number] for number, back in ends["f"].items() if number in ends["s"]}
     hardware = _device(table) if found["kernel"] else ""
-    return Recording(found["operator"], found["kernel"], found["launch"], arrows, found["note"], hardware)
+    about = {key: value for key, value in table.items() if key != "traceEvents"} if isinstance(table, dict) else {}
+    return Recording(found["operator"], found["kernel"], found["launch"], arrows, found["note"], hardware, about)
 
 
 def _check_times(where: str, event: Mapping[str, Any]) -> None:
@@ -161,6 +168,8 @@ def _nest(operators: list[Event]) -> None:
     """Let each operator know what contains it on its thread."""
     open_by_thread: dict[tuple[str, str], list[Event]] = {}
     for event in operators:
+        if event.name.startswith(ASYNCHRONOUS):
+            continue
         stack = open_by_thread.setdefault(event.thread, [])
         while stack and stack[-1].end <= event.begin:
             stack.pop()

@@ -1,0 +1,73 @@
+"""Profiler files over Gloo, made up: its ranges lie on the main thread, or on a thread of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wirebench.diagnose import kineto
+from wirebench.diagnose.evidence import Evidence
+from wirebench.traces.profiler_file import NODE
+
+STEP = 50_000.0
+"""Microseconds: 1000 without any, 10000 forward, 20000 backward, 15000 until the sum is there, 3000 update, 1000."""
+
+
+def step(number: int, thread: int, category: str) -> list[dict[str, Any]]:
+    at = number * STEP
+
+    def event(name: str, begin: float, took: float, kind: str = "cpu_op", tid: int = 1, **args: Any) -> dict[str, Any]:
+        named = {key.replace("_", " "): value for key, value in args.items()}
+        return {
+            "ph": "X",
+            "cat": kind,
+            "name": name,
+            "pid": 1,
+            "tid": tid,
+            "ts": at + begin,
+            "dur": took,
+            "args": named,
+        }
+
+    note, grad = "user_annotation", "torch::autograd::AccumulateGrad"
+    first = {"Sequence_number": 2 * number + 1, "Input_Dims": [[8, 100], [100, 100]]}
+    return [
+        event(f"ProfilerStep#{number}", 0, STEP, note),
+        event("DistributedDataParallel.forward", 1000, 9000, note),
+        event("aten::linear", 1000, 10_000, **first),
+        event(f"{NODE}AddmmBackward0", 11_000, 19_000, Sequence_number=2 * number + 1, Fwd_thread_id=1),
+        event("aten::mm", 11_000, 18_900),
+        event(f"{NODE}{grad}", 30_000, 1000, Sequence_number=2 * number, Fwd_thread_id=1),
+        event(grad, 30_000, 100, Input_Dims=[[100, 100]]),
+        event("aten::mul", 30_100, 900),
+        event("gloo:all_reduce", 30_500, 15_500, category, thread, Input_Dims=[[10_000]], Input_type=["float"]),
+        event("aten::copy_", 46_000, 100),
+        event("Optimizer.step#SGD.step", 46_200, 3000, note),
+        event("aten::add_", 46_200, 3000),
+    ]  # fmt: skip
+
+
+def read(folder: Path, thread: int, category: str) -> Evidence:
+    paths = []
+    for rank in range(2):
+        events = [each for number in range(4) for each in step(number, thread, category)]
+        about = {"distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}, "host_name": "one"}
+        paths.append(folder / f"{rank}.json")
+        paths[-1].write_text(json.dumps({**about, "traceEvents": events}))
+    return kineto.read(paths)
+
+
+@pytest.mark.parametrize(("thread", "category"), [(1, "cpu_op"), (1, "user_annotation"), (7, "user_annotation")])
+def test_what_a_step_waits_for(thread: int, category: str, tmp_path: Path) -> None:
+    """The range began within a backward node, whose thread goes on: what follows it is none of its parts."""
+    evidence = read(tmp_path, thread, category)
+    phases = {name: round(1e6 * seconds) for name, seconds in evidence.ranks[0]["phases"].items()}
+    assert phases["exchange_exposed"] == 15_000 and phases["update"] == 3000
+    assert (phases["forward"], phases["backward"]) == (10_000, 20_000)
+    # Without a data loader it is data what passes before the forward pass; after the last update none follows.
+    assert phases["data"] == round((3 * 1000 + 2 * (STEP - 49_200)) / 3)
+    [message] = evidence.messages
+    assert message.wire_bytes == 40_000 and message.seconds == pytest.approx(15_500e-6)
+    assert evidence.layers is not None and evidence.record["config"]["scheduler"]["name"] == "fused"
+    assert evidence.on_one_host and evidence.job is not None and evidence.job.buckets == (40_000,)

@@ -1,0 +1,479 @@
+"""A rank's file of PyTorch's profiler, of a distributed job: its steps, where their time goes, and its collectives.
+
+The data loader's ranges, autograd's forward operators and backward nodes, and the optimizer's ranges divide the host's
+time into phases. On a CPU the exchange is exposed where a collective is in flight and no operator computes. On a GPU it
+is exposed where one of NCCL's kernels runs and no other kernel does; a kernel belongs to the phase of its launch.
+
+Horovod's collectives on a CPU are not in the file. Its optimizer's range holds the range of the optimizer that it
+wraps, and waits for the collectives before that.
+"""
+
+import bisect
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from wirebench.comm.base import ring_reduce_bytes
+from wirebench.errors import UserError
+from wirebench.telemetry.step_stats import PHASES
+from wirebench.traces import profiler_file
+from wirebench.traces.kineto import COMMUNICATION, MICROSECOND
+from wirebench.traces.profiler_file import Event, Recording
+from wirebench.utils.spans import Span, both, length, minus, union
+
+STEP, UPDATE, ZERO, LOADER = "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#"
+DDP = "DistributedDataParallel.forward"
+FSDP, ROOTS = ("FSDP::", "FullyShardedDataParallel."), ("FSDP::root_pre_forward", "FullyShardedDataParallel.forward")
+"""Begins of ranges' names, as PyTorch 2.4 to 2.15 write them; of FSDP in both forms."""
+PARAMETERS, GLOO = "record_param_comms", "gloo:"
+NAME = "Collective name"
+OURS = "wirebench"
+"""Key of the facts on a rank that wirebench.watch writes into its file."""
+NUMBERS, TEXTS, TABLES = (
+    ("rank", "world_size", "threads", "cores", "ranks_on_host", "core_wait"), ("host", "backend", "cpu"),
+    ("sent", "link_mbit"),
+)  # fmt: skip
+"""Keys of those facts."""
+BRIDGE = 100.0
+"""Microseconds between two operators of a CPU that count as computing: Python and autograd take as long to go on."""
+NO_WORK = (
+    "autograd::",
+    "torch::autograd::",
+    "torch::distributed::",
+    "torch.distributed.",
+    "c10d::",
+    "_c10d_functional",
+)
+"""Begins of operators that contain other ones, or wait for collectives."""
+IN_BACKWARD = ("backward", "")
+"""Phases in which gradients are summed; a loop of its own sums them after the backward pass, outside of all phases."""
+EXCHANGE = "exchange"
+"""The kind of all of Horovod's collectives of a step, of which the file has the wait alone."""
+WITHIN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+"""Kinds that count as messages."""
+_KIND = re.compile("reduce_?scatter|all_?reduce|all_?gather|all_?to_?all|broadcast|barrier|reduce", re.IGNORECASE)
+_KINDS = {each.replace("_", ""): each for each in (*WITHIN, "barrier")}
+_BYTES = {
+    "float": 4, "int": 4, "unsigned int": 4, "double": 8, "long": 8, "long int": 8, "half": 2, "bfloat16": 2,
+    "short": 2, "short int": 2, "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "tensorlist": 4, "float32": 4, "float16": 2,
+}  # fmt: skip
+"""Bytes of an element by its type, in lower case; a list of tensors says no type, and gradients are fp32 as a rule."""
+
+
+class Collective(NamedTuple):
+    """A collective of one step, as one rank saw it.
+
+    elements     of its tensor, as nccl-tests counts: all that an all-gather makes, all that a reduce-scatter takes
+    num_bytes    of the same; None where the file does not say
+    size, group  ranks of its group, and what tells it from others: its ranks or its name; "" for all ranks
+    begin, end   microseconds on the file's clock: in flight, on a GPU while its kernel runs
+    in_backward  whether the backward pass began it
+    """
+
+    kind: str
+    elements: int
+    num_bytes: int | None
+    size: int
+    begin: float
+    end: float
+    in_backward: bool
+    group: str = ""
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that a rank sends if the collective is a ring."""
+        whole = self.num_bytes or 0
+        if self.kind == "all_reduce":
+            return ring_reduce_bytes(whole, self.size)
+        return whole if self.kind in ("broadcast", "reduce") else whole * (self.size - 1) / self.size
+
+
+class ProfiledStep(NamedTuple):
+    """One step of one rank.
+
+    number      of the profiler's step, or its place
+    begin, end  microseconds on the file's clock; of a GPU: from the end of the last step's kernels to that of its own
+    phases      seconds by name (step_stats.PHASES)
+    exposed     when it waited for collectives
+    launch_gap  seconds in which the GPU was idle while the host was in the passes or the update; None on a CPU
+    """
+
+    number: int
+    begin: float
+    end: float
+    phases: Mapping[str, float]
+    exposed: Sequence[Span]
+    launch_gap: float | None
+    collectives: Sequence[Collective]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end - self.begin) * MICROSECOND
+
+
+class RankFile(NamedTuple):
+    """A rank's file.
+
+    world      ranks of the job; 0 where the file does not say
+    host       its name; "" where the file does not say
+    device     cpu or cuda; hardware: the GPU's name
+    framework  ddp, fsdp, horovod, or other
+    facts      of wirebench.watch on this rank; empty in a file of torch.profiler alone
+    numbered   whether the profiler counted the steps, so that ranks' steps of one number belong together
+    base       nanoseconds that the file's clock begins at
+    loads      whether the loop has a DataLoader; else data is what passes between an update and the next forward pass
+    optimizer  the class of the optimizer, in lower case
+    unit       images or tokens: what a model with an embedding takes
+    """
+
+    path: Path
+    rank: int | None
+    world: int
+    host: str
+    device: str
+    hardware: str
+    backend: str
+    framework: str
+    facts: Mapping[str, Any]
+    steps: Sequence[ProfiledStep]
+    numbered: bool
+    base: int
+    loads: bool
+    optimizer: str
+    unit: str
+
+
+class _Host:
+    """The host's time in phases: spans by label, in order.
+
+    before  between an update and the next forward pass, without the data loader; waits: for Horovod
+    """
+
+    def __init__(self, path: Path, recording: Recording) -> None:
+        self.notes = [each for each in recording.notes if each.category == "user_annotation"]
+        steps = self._named(STEP)
+        self.updates = _outermost(self._named(UPDATE))
+        if not steps and not self.updates:
+            raise UserError(
+                f"{path}: has no steps, neither the profiler's nor an optimizer's; call the profiler's step() after "
+                "each step, or record with wirebench.watch"
+            )
+        self.numbered = bool(steps)
+        self.thread = (steps or self.updates)[0].thread
+        self.waits = self._waits()
+        self.loads = bool(self._named(LOADER))
+        nodes = [each for each in recording.operators if each.node is each]
+        self.threads = {self.thread, *(each.thread for each in nodes)}
+        self.spans = self._phases(recording, nodes)
+        begin = min((each.begin for each in recording.operators), default=self.updates[0].begin if not steps else 0.0)
+        bounds = [begin, *(each.end for each in self.updates)]
+        self.steps = (
+            [(int(_digits(each.name)), each.begin, each.end) for each in steps]
+            if steps
+            else [(number, *pair) for number, pair in enumerate(pairwise(bounds))]
+        )
+
+    def label(self, at: float) -> str:
+        """The phase of a moment; "" outside of all."""
+        for name, spans in self.spans.items():
+            place = bisect.bisect_right(spans, (at, math.inf)) - 1
+            if place >= 0 and spans[place][1] > at:
+                return name
+        return ""
+
+    def _named(self, begin: str) -> list[Event]:
+        return [each for each in self.notes if each.name.startswith(begin)]
+
+    def _waits(self) -> list[Span]:
+        """From the begin of an optimizer's range to that of the range of the same thread in it."""
+        waits, inner = [], [each for each in self._named(UPDATE) if each not in self.updates]
+        for outer in self.updates:
+            within = [each.begin for each in inner if outer.begin <= each.begin and each.end <= outer.end]
+            if within:
+                waits.append((outer.begin, within[0]))
+        return waits
+
+    def _phases(self, recording: Recording, nodes: Sequence[Event]) -> dict[str, list[Span]]:
+        marks = [(each.begin, each.end, "backward") for each in nodes]
+        marks += [(each.begin, each.end, "data") for each in self._named(LOADER)]
+        marks += [(each.begin, each.end, "update") for each in self.updates]
+        known = union([mark[:2] for mark in marks] + [(each.begin, each.end) for each in self._named(ZERO)])
+        forwards = [each for name in (DDP, *ROOTS) for each in self._named(name)]
+        marks += [(each.begin, each.end, "forward") for each in forwards]
+        # Where a wrapper says when the forward pass begins, no operator before it is one of the pass.
+        goes_on = "goes on" if forwards else "forward"
+        roots = [each for each in recording.operators if each.root is each and each.node is None]
+        begins = [span[0] for span in known]
+        for each in roots:
+            place = bisect.bisect_right(begins, each.begin) - 1
+            if each.thread == self.thread and not (place >= 0 and known[place][1] > each.begin):
+                marks.append((each.begin, each.end, goes_on))
+        return _segments(sorted(marks))
+
+
+def _segments(marks: Sequence[tuple[float, float, str]]) -> dict[str, list[Span]]:
+    """Spans by label: marks of one label make one span; a forward pass lasts until the next one's begin, if backward.
+
+    `before` is what passes between an update, or the loader, and the forward pass.
+    """
+    spans: dict[str, list[Span]] = {name: [] for name in ("data", "forward", "backward", "update", "before")}
+    label, begin, end = "", 0.0, -math.inf
+    for at, until, name in marks:
+        if name == "goes on":
+            if label != "forward":
+                continue
+            name = "forward"
+        if name == label and name in ("forward", "backward"):
+            end = max(end, until)
+            continue
+        if label:
+            spans[label].append((begin, max(end, at) if label == "forward" and name == "backward" else end))
+        if name == "forward" and label in ("update", "data") and at > end:
+            spans["before"].append((end, at))
+        label, begin, end = name, max(at, end), max(until, end)
+    if label:
+        spans[label].append((begin, end))
+    return {name: union(each) for name, each in spans.items()}
+
+
+def read(path: Path) -> RankFile:
+    """The file; UserError where it is damaged, is no profiler's, or has no steps or no collectives."""
+    recording = profiler_file.load(path, profiler_file.read(path))
+    return of(path, recording)
+
+
+def of(path: Path, recording: Recording) -> RankFile:
+    """Return the file of a recording, with the errors of `read`."""
+    host, about = _Host(path, recording), recording.about
+    facts = _facts(about.get(OURS))
+    own = about.get("distributedInfo")
+    told = {**(own if isinstance(own, Mapping) else {}), **facts}
+    world = _whole(told.get("world_size")) or 0
+    nccl = [kernel for kernel in recording.kernels if kernel.name.lower().startswith(COMMUNICATION)]
+    calls = [*_of_nccl(recording, nccl, host), *_of_gloo(recording, host, world)]
+    flight = union((each.begin, each.end) for _, each in calls)
+    waits = [] if calls else host.waits
+    calls += [(span[0], Collective(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
+    if not calls:
+        _refuse(path, recording)
+    steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
+    kept = [(call, each) for call, each in calls if each.kind in (*WITHIN, EXCHANGE)]
+    ends = {number: span for number, *span in host.steps}
+    made = [
+        step._replace(
+            collectives=tuple(each for call, each in kept if ends[step.number][0] <= call < ends[step.number][1])
+        )
+        for step in steps
+    ]
+    # A recording may end within a step. The first has what the profiler's start costs: watch records one more.
+    made = [each for each in made if each.collectives]
+    made = made[1:] if len(made) > (1 if facts else 2) else made
+    return RankFile(
+        path, _rank(path, told), world, _host_name(path, about, facts), "cuda" if recording.kernels else "cpu",
+        recording.hardware, str(told.get("backend") or ("nccl" if nccl else "gloo")).rpartition(":")[2],
+        _framework(host), facts, made, host.numbered, _whole(about.get("baseTimeNanoseconds")) or 0, host.loads,
+        _optimizer(host), "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images",
+    )  # fmt: skip
+
+
+def _refuse(path: Path, recording: Recording) -> NoReturn:
+    """UserError for a file without collectives."""
+    if any(each.name == PARAMETERS for each in recording.operators) and not recording.kernels:
+        raise UserError(f"{path}: has no kernels; record with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
+    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: one process trains")
+
+
+def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
+    """The steps of a job whose operators compute on the host. waits: what an optimizer's range waits for Horovod."""
+    work = (
+        (each.begin, each.end)
+        for each in recording.operators
+        if each.thread in host.threads and "::" in each.name and not each.name.startswith(NO_WORK)
+    )
+    waiting = union([*minus(flight, union(work, BRIDGE)), *waits])
+    steps = []
+    for number, begin, end in host.steps:
+        window = [(begin, end)]
+        exposed = both(waiting, window)
+        here = {name: length(minus(both(spans, window), exposed)) for name, spans in host.spans.items()}
+        steps.append(_step(host, number, (begin, end), here, exposed, None))
+    return steps
+
+
+def _on_gpu(recording: Recording, host: _Host, flight: Sequence[Span]) -> list[ProfiledStep]:
+    """The steps of a job whose kernels compute; a step ends with the last kernel that the host launched in it."""
+    calls = {each.correlation: each.begin for each in recording.launches if "correlation" in each.args}
+    timed = ((calls.get(each.correlation, each.begin), each) for each in _computing(recording))
+    launched = sorted(timed, key=lambda pair: pair[0])
+    by_label: dict[str, list[Span]] = {}
+    for called, kernel in launched:
+        by_label.setdefault(host.label(called), []).append((kernel.begin, kernel.end))
+    passes, taken = {}, list[Span]()
+    for name in ("forward", "backward", "update"):
+        passes[name] = minus(union(by_label.get(name, [])), taken)
+        taken = union([*taken, *passes[name]])
+    busy = union((kernel.begin, kernel.end) for _, kernel in launched)
+    at = [called for called, _ in launched]
+    steps, last = [], -math.inf
+    for number, begin, end in host.steps:
+        first, after = bisect.bisect_left(at, begin), bisect.bisect_left(at, end)
+        done = max((kernel.end for _, kernel in launched[first:after]), default=-math.inf)
+        if done <= last:
+            continue
+        window = [(begin if last == -math.inf else last, done)]
+        exposed = minus(both(flight, window), busy)
+        idle = minus(minus(window, busy), flight)
+        here = {name: length(both(spans, window)) for name, spans in passes.items()}
+        here |= {name: length(both(idle, host.spans[name])) for name in ("data", "before")}
+        within = union([*host.spans["forward"], *host.spans["backward"], *host.spans["update"]])
+        steps.append(_step(host, number, window[0], here, exposed, length(both(idle, within)) * MICROSECOND))
+        last = done
+    return steps
+
+
+def _computing(recording: Recording) -> Iterable[Event]:
+    return (each for each in recording.kernels if not each.name.lower().startswith(COMMUNICATION))
+
+
+def _step(
+    host: _Host, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
+) -> ProfiledStep:
+    """A step from microseconds by label; without a data loader, what passes before the forward pass is data."""
+    phases = {name: here.get(name, 0.0) * MICROSECOND for name in PHASES}
+    if not host.loads:
+        phases["data"] += here.get("before", 0.0) * MICROSECOND
+    phases["exchange_exposed"] = length(exposed) * MICROSECOND
+    return ProfiledStep(number, *span, phases, exposed, gap, ())
+
+
+def _of_nccl(recording: Recording, kernels: Sequence[Event], host: _Host) -> list[tuple[float, Collective]]:
+    """(microsecond of the host's call, collective) of NCCL's kernels; what a kernel does not say, its call may."""
+    launches = {each.correlation: each for each in recording.launches if "correlation" in each.args}
+    comms = [each for each in recording.operators if each.name == PARAMETERS and NAME in each.args]
+    by_id = {str(each.args["External id"]): each for each in comms if "External id" in each.args}
+    by_thread: dict[tuple[str, str], list[Event]] = {}
+    for each in comms:
+        by_thread.setdefault(each.thread, []).append(each)
+    found = []
+    for kernel in kernels:
+        launch = launches.get(kernel.correlation)
+        args = kernel.args
+        if NAME not in args:
+            call = by_id.get(str(args.get("External id"))) or _around(by_thread, launch)
+            args = call.args if call else {}
+        called = launch.begin if launch else kernel.begin
+        found.append((called, _nccl(kernel, args, host.label(called) in IN_BACKWARD)))
+    return found
+
+
+def _around(by_thread: Mapping[tuple[str, str], Sequence[Event]], launch: Event | None) -> Event | None:
+    """The last of a thread's events that contains the launch."""
+    those = by_thread.get(launch.thread, ()) if launch else ()
+    place = bisect.bisect_right(those, launch.begin, key=lambda each: each.begin) - 1 if launch else -1
+    return those[place] if launch and place >= 0 and those[place].end >= launch.begin else None
+
+
+def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collective:
+    kind = _kind(str(args.get(NAME, kernel.name)))
+    counts = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
+    elements = counts[1] if kind == "all_gather" else counts[0]
+    each = _BYTES.get(str(args.get("dtype")).lower())
+    size = _whole(args.get("Group size")) or 0
+    known = elements is not None and each is not None and size > 0
+    num_bytes = elements * each if elements is not None and each is not None and known else None
+    group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
+    return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, in_backward, group)
+
+
+def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float, Collective]]:
+    """(microsecond, collective) of Gloo's ranges; they say no group, which counts as the whole job."""
+    found = []
+    for event in [*recording.notes, *recording.operators]:
+        if not event.name.startswith(GLOO):
+            continue
+        kind, shapes = _kind(event.name), event.shapes
+        types = event.args.get("Input type")
+        first = str(types[0] if isinstance(types, list) and types else "").lower().removeprefix("c10::")
+        elements = sum(math.prod(shape) for shape in shapes) * (max(world, 1) if kind == "all_gather" else 1)
+        known = bool(shapes) and first in _BYTES and world > 0
+        num_bytes = elements * _BYTES[first] if known else None
+        backward = host.label(event.begin) in IN_BACKWARD
+        found.append(
+            (event.begin, Collective(kind, elements, num_bytes, max(world, 1), event.begin, event.end, backward))
+        )
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _kind(name: str) -> str:
+    found = _KIND.search(name)
+    return _KINDS[found[0].lower().replace("_", "")] if found else ""
+
+
+def _outermost(events: Sequence[Event]) -> list[Event]:
+    """Events, in order, that no other one of the same thread contains."""
+    kept: list[Event] = []
+    for each in events:
+        if not any(outer.thread == each.thread and outer.end >= each.end for outer in kept[-1:]):
+            kept.append(each)
+    return kept
+
+
+def _framework(host: _Host) -> str:
+    names = [each.name for each in host.notes]
+    if any(name.startswith(FSDP) for name in names):
+        return "fsdp"
+    if DDP in names:
+        return "ddp"
+    return "horovod" if host.waits else "other"
+
+
+def _optimizer(host: _Host) -> str:
+    name = host.updates[0].name.removeprefix(UPDATE) if host.updates else ""
+    return name.partition(".")[0].lower()
+
+
+def _rank(path: Path, told: Mapping[str, Any]) -> int | None:
+    """The rank, by the file's content, else by its name."""
+    found = re.search(r"rank[-_.]?(\d+)", path.name, re.IGNORECASE)
+    rank = _whole(told.get("rank"))
+    return rank if rank is not None else int(found[1]) if found else None
+
+
+def _host_name(path: Path, about: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """The host: by the file's content, else by the name that TensorBoard's handler gives a file."""
+    found = re.match(r"(.+)_\d+\.\d+\.pt\.trace\.json", path.name)
+    return str(facts.get("host") or about.get("host_name") or (found[1] if found else ""))
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    """What wirebench.watch has written of a rank, as far as it has the right types."""
+    given = value if isinstance(value, Mapping) else {}
+    numbers = {key: given[key] for key in NUMBERS if _is_number(given.get(key))}
+    texts = {key: given[key] for key in TEXTS if isinstance(given.get(key), str)}
+    tables = {key: given[key] for key in TABLES if isinstance(given.get(key), Mapping)}
+    return {
+        **numbers, **texts,
+        **{key: {str(name): each for name, each in table.items() if _is_number(each)} for key, table in tables.items()},
+    }  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _digits(name: str) -> str:
+    return re.sub(r"\D", "", name) or "0"
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number from 0 on; None for anything else."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if number >= 0 else None
