@@ -31,7 +31,7 @@ def step(number: int, thread: int, category: str) -> list[dict[str, Any]]:
         }
 
     note, grad = "user_annotation", "torch::autograd::AccumulateGrad"
-    first = {"Sequence_number": 2 * number + 1, "Input_Dims": [[8, 100], [100, 100]]}
+    first: dict[str, Any] = {"Sequence_number": 2 * number + 1, "Input_Dims": [[8, 100], [100, 100]]}
     return [
         event(f"ProfilerStep#{number}", 0, STEP, note),
         event("DistributedDataParallel.forward", 1000, 9000, note),
