@@ -55,6 +55,7 @@ class FetchSgd(Sketched):
     collective = "star"
     columns_each = 10.0
     whole_model = "its memory is one sketch of the whole model"
+    uncaptured = ""
 
     def __init__(
         self,

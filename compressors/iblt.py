@@ -43,6 +43,7 @@ class Iblt(Sparse):
     """
 
     collective = "tree"
+    uncaptured = "the lengths of its messages depend on values"
 
     def __init__(self, density: float = 0.001, room: float = 0.0) -> None:
         super().__init__(density, "fp32", "int32")

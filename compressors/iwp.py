@@ -97,6 +97,7 @@ class Iwp(Method):
     reads_weights = True
     dense_below = 1
     collective = "ring"
+    uncaptured = "the lengths of its messages depend on values"
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ class Cast(Method):
     """The gradient cast to `dtype`, summed in it on the wire, divided in the gradient's own type."""
 
     any_dtype = True
+    uncaptured = ""
     dtype: ClassVar[torch.dtype]
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:

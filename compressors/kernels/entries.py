@@ -4,7 +4,6 @@ Places ascend, and none comes twice among one rank's. A message is as `sparse/en
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 import triton
@@ -12,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wirebench.compressors.kernels import APART, launching, on
+from wirebench.utils.device_tables import device_table
 
 SPAN, LANES = 4096, 128
 """Places that a program of a decoding owns, and entries that a program handles at once."""
@@ -106,7 +106,7 @@ def table_of(messages: Sequence[Tensor], entry_bytes: int, bases: Sequence[int],
     return _table(begins, tuple(each.numel() // entry_bytes for each in messages), tuple(bases), device)
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def _table(begins: tuple[int, ...], counts: tuple[int, ...], bases: tuple[int, ...], device: torch.device) -> Tensor:
     return on(device, torch.tensor([begins, counts, bases]))
 

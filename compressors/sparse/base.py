@@ -8,7 +8,7 @@ from torch import Tensor
 from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
-from wirebench.compressors.sparse.thresholds import Rule, choose
+from wirebench.compressors.sparse.thresholds import EXACT_BY_KERNELS, Rule, choose
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -45,11 +45,15 @@ class Sparse(Method):
 class SparseGather(Sparse):
     """Base of the methods whose ranks each choose their largest entries and gather all ranks'."""
 
+    uncaptured = ""
+
     def __init__(
         self, density: float, selection: Rule, values: Values, indices: Indices, feedback: Feedback | None = None
     ) -> None:
         super().__init__(density, values, indices, feedback)
         self.selection = selection
+        if selection not in EXACT_BY_KERNELS or indices == "delta":
+            self.uncaptured = "lengths of messages depend on values, with indices = delta or this selection"
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of indices and values.
