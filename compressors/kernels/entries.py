@@ -70,14 +70,25 @@ def place(out: Tensor, index: Tensor, total: Tensor, divisor: float) -> None:
 
 
 @launching
-def average(out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = ()) -> None:
+def average(
+    out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = (),
+    coded: tuple[Tensor, Sequence[int], Sequence[int]] | None = None,
+) -> None:  # fmt: skip
     """Write the sum of all ranks' messages, in their order, over `size` to `out`; one launch. Twin: `base.average_of`.
 
     bases  the place from which each message's places count; by default 0
+    coded  of messages whose places are no int32: a row of these for each, int32; their number; where values begin
     """
-    entry_bytes = 4 + dtype.itemsize
-    table = table_of(messages, entry_bytes, bases or [0] * len(messages), out.device)
-    most = max(each.numel() for each in messages) // entry_bytes
+    bases = bases or [0] * len(messages)
+    if coded is None:
+        table = table_of(messages, 4 + dtype.itemsize, bases, out.device)
+        most = max(each.numel() for each in messages) // (4 + dtype.itemsize)
+    else:
+        rows, counts, heads = coded
+        first, most = messages[0].data_ptr(), max(counts)
+        begins = tuple(each.data_ptr() - first for each in rows)
+        values = tuple(each.data_ptr() - first + head for each, head in zip(messages, heads, strict=True))
+        table = _table(begins, tuple(counts), tuple(bases), out.device, values)
     _average[(max(triton.cdiv(out.numel(), SPAN), 1),)](
         out, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
         KIND=KINDS[dtype], BYTES=dtype.itemsize, RANKS=triton.next_power_of_2(len(messages)), SPAN=SPAN, LANES=LANES,
@@ -101,14 +112,21 @@ def _bits(numbers: Tensor) -> Tensor:
 
 
 def table_of(messages: Sequence[Tensor], entry_bytes: int, bases: Sequence[int], device: torch.device) -> Tensor:
-    """int64 (3, messages): where each begins, in bytes from the first one, wherever it lies; its entries; its base."""
+    """int64 (4, messages): where each begins, in bytes from the first one, wherever it lies; its entries; its base;
+    where its values begin.
+    """
     begins = tuple(each.data_ptr() - messages[0].data_ptr() if each.numel() else 0 for each in messages)
-    return _table(begins, tuple(each.numel() // entry_bytes for each in messages), tuple(bases), device)
+    counts = tuple(each.numel() // entry_bytes for each in messages)
+    values = tuple(begin + 4 * count for begin, count in zip(begins, counts, strict=True))
+    return _table(begins, counts, tuple(bases), device, values)
 
 
 @device_table()
-def _table(begins: tuple[int, ...], counts: tuple[int, ...], bases: tuple[int, ...], device: torch.device) -> Tensor:
-    return on(device, torch.tensor([begins, counts, bases]))
+def _table(
+    begins: tuple[int, ...], counts: tuple[int, ...], bases: tuple[int, ...], device: torch.device,
+    values: tuple[int, ...] = (),
+) -> Tensor:  # fmt: skip
+    return on(device, torch.tensor([begins, counts, bases, *([values] if values else [])]))
 
 
 @triton.jit
@@ -277,14 +295,14 @@ def _average(out, data, table, numel, ranks, size, steps,
     lasts = _below_in(data, begins, counts, begin + SPAN - bases, steps)
     for rank in range(ranks):
         here = each == rank
-        message, count = tl.load(table + rank), tl.load(table + ranks + rank)
+        message, values = tl.load(table + rank), tl.load(table + 3 * ranks + rank)
         base = tl.load(table + 2 * ranks + rank)
         last = tl.sum(tl.where(here, lasts, 0), 0)
         tl.debug_barrier()
         for start in range(tl.sum(tl.where(here, firsts, 0), 0), last, LANES):
             lane = start + tl.arange(0, LANES)
             at = base + _word(data, message + 4 * lane, lane < last, 4)
-            value = _value(_word(data, message + 4 * count + BYTES * lane, lane < last, BYTES), KIND)
+            value = _value(_word(data, values + BYTES * lane, lane < last, BYTES), KIND)
             tl.store(out + at, tl.load(out + at, mask=lane < last, other=0.0) + value, mask=lane < last)
     tl.debug_barrier()
     total = tl.load(out + own, mask=own < numel, other=0.0)

@@ -63,9 +63,9 @@ def choose(x: Tensor, k: int, rule: Rule, world: ExchangeContext, key: int = 0) 
     `k` places, zeros where others are too few, so that the host need not wait. The other estimates wait for the device.
     """
     if kernels.usable(x) and rule in EXACT_BY_KERNELS:
-        from wirebench.compressors.kernels.selection import largest
+        from wirebench.compressors.kernels.together import largest
 
-        return largest(x, k, zeros=True)[0] if k < x.numel() else torch.arange(x.numel(), device=x.device)
+        return largest(x, k, or_zeros=True)[0] if k < x.numel() else torch.arange(x.numel(), device=x.device)
     if rule == "exact" or x.numel() <= SMALL or k >= x.numel():
         return top_k(x, k)
     index = _ESTIMATES[rule](x, k, world, key)

@@ -25,6 +25,7 @@ from wirebench.compressors.kernels import (
     entries,
     fields,
     frequencies,
+    index_codes,
     momentum,
     narrow,
     region_messages,
@@ -97,8 +98,8 @@ def sparse(x: torch.Tensor) -> None:
     """Launches that sparse methods need."""
     for nesterov in (False, True):
         momentum.accumulate(x, x, x, 0.9, nesterov)
-    selection.largest(x, 100)
-    selection.largest(x, 100, zeros=True)
+    together.largest(x, 100)
+    together.largest(x, 100, or_zeros=True)
     # It launches the second of its kernels where the first has found something.
     with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
         selection.above(x, 1)
@@ -109,6 +110,11 @@ def sparse(x: torch.Tensor) -> None:
         entries.take(x, places.int(), values, flags=torch.zeros(4, dtype=torch.int32))
         entries.place(x, places, values, 3)
         entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
+    for index in (places, places.int()):
+        index_codes.bitmaps(index[None], [11], 100)
+        index_codes.gaps(index)
+    for as_gaps in (False, True):
+        index_codes.places(x, [torch.zeros(80, dtype=torch.uint8)] * 3, [9, 5, 3], as_gaps)
     entries.put_back(x, places, x, places)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
     for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
