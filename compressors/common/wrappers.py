@@ -90,6 +90,7 @@ class Warmup(Wrapper):
             raise UserError(f"compressor.warmup: {name_of(inner)!r} has no density")
         if any(not 0 < density <= 1 for density in densities):
             raise UserError(f"compressor.warmup: densities lie in (0, 1], got {list(densities)}")
+        self.uncaptured = inner.uncaptured or "the warm-up changes its density by epoch"
         self.densities = tuple(densities)
         self.final = inner.density
 

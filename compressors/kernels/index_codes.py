@@ -140,7 +140,7 @@ def _write_gaps(index, totals, code, count, each, length, TILE: tl.constexpr, PO
     begin = COUNT_BYTES + tl.sum(tl.where(other < program, total, 0), 0)
     if program == 0:
         byte = tl.arange(0, 4)
-        tl.store(code + byte, ((count >> (8 * byte)) & 255).to(tl.uint8))
+        tl.store(code + byte, (((tl.zeros([4], tl.int32) + count) >> (8 * byte)) & 255).to(tl.uint8))
         end = COUNT_BYTES + tl.sum(total, 0) + byte
         tl.store(code + end, tl.zeros([4], tl.uint8), mask=end < length)
     for number in range(each):

@@ -167,7 +167,8 @@ def sketched(x: torch.Tensor) -> None:
         keys = torch.zeros(3, 1_000, dtype=key_type)
         layout = 3, 5, 7, 1 << 14, 1 << (30 if key_type == torch.int32 else 62), 10, 10_000, 1
         tables.fill(x, 100, hash, 1_000, (keys, layout))
-        _, counts, state = tables.peel(sketch, keys, hash, layout, 10_000, 256)
+        _, counts, state, arrived = tables.peel(sketch, keys, hash, layout, 10_000, 256)
+    tables.flag(counts, arrived, *sketches.find(sketch, hash, 10_000, True, gaps, 100), layout)
     tables.average(x, x, counts, state, 2, x, places, state)
 
 

@@ -131,7 +131,7 @@ def _third(
     for step in range(3):
         # Smaller ones, as a residual's growth, which a threshold has to follow, is smaller after many steps.
         grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
-        bucket = Bucket(0, grad, torch.zeros_like(grad), layers)
+        bucket = Bucket(0, grad, torch.ones_like(grad), layers)
         seen.clear()
         moved.clear()
         with monkeypatch.context() as patched:
