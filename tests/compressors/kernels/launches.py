@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from triton._C.libtriton import ir
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from tests.helpers import answer_all, lay_out
@@ -22,6 +23,8 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
 PAGE_BITS = 16
+MEETING = ir.MEM_SEMANTIC.ACQUIRE_RELEASE
+"""By it programs of a launch meet (`together.meet`)."""
 NOTHING = np.zeros(1 << PAGE_BITS, dtype=bool)
 # Neither reads nor writes memory of the GPU.
 FREE = {
@@ -29,6 +32,12 @@ FREE = {
     *("slice", "select", "split", "split_with_sizes", "unbind", "diagonal", "expand", "unsqueeze", "squeeze"),
     *("t", "transpose", "permute", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
 }
+
+
+CHOSEN = {"index_select"}
+"""Reads as many numbers as it writes."""
+LIKE = {"new_full", "new_zeros", "full_like", "zeros_like"}
+"""Reads nothing."""
 
 
 class _Counting(TorchDispatchMode):
@@ -42,12 +51,15 @@ class _Counting(TorchDispatchMode):
             self.seen[name] += 1
         result = func(*args, **(kwargs or {}))
         if name not in FREE:
-            self.moved[name] += sum(each.nbytes for each in tree_leaves((args, result)) if isinstance(each, Tensor))
+            read = result if name in CHOSEN else () if name in LIKE else args[1:2] if name == "copy_" else args
+            self.moved[name] += sum(each.nbytes for each in tree_leaves((read, result)) if isinstance(each, Tensor))
         return result
 
 
 class _Traffic:
-    """Bytes that one launch reads and writes: each address once, and none is read that was written before."""
+    """Bytes that one launch reads and writes: each address once, and none is read that was written before; anew where
+    its programs meet, since a vector does not stay in a cache.
+    """
 
     def __init__(self) -> None:
         self.read: dict[int, np.ndarray[Any, Any]] = {}
@@ -69,6 +81,7 @@ class _Traffic:
     def watch(self, patched: Any) -> None:
         """Have the interpreter's loads and stores noted."""
         load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+        change = InterpreterBuilder.create_atomic_rmw
 
         def loaded(builder: Any, pointers: Any, mask: Any, *args: Any) -> Any:
             self.note(pointers, mask, "read")
@@ -78,6 +91,13 @@ class _Traffic:
             self.note(pointers, mask, "written")
             return store(builder, pointers, value, mask, *args)
 
+        def changed(builder: Any, operation: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
+            if sem == MEETING:
+                self.read.clear()
+                self.written.clear()
+            return change(builder, operation, pointers, value, mask, sem, scope)
+
+        patched.setattr(InterpreterBuilder, "create_atomic_rmw", changed)
         patched.setattr(InterpreterBuilder, "create_masked_load", loaded)
         patched.setattr(InterpreterBuilder, "create_masked_store", stored)
 
