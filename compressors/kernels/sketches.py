@@ -32,14 +32,15 @@ Hash = tuple[Tensor, Tensor, Tensor]
 
 
 @launching
-def add(x: Tensor, table: Tensor, hash: Hash) -> None:
-    """Add the sketch of `x` to `table`, (rows, columns); each cell's additions are in the order of the blocks.
+def sketch(x: Tensor, hash: Hash, columns: int) -> Tensor:
+    """The sketch of `x`, (rows, columns); each cell's additions are in the order of the blocks.
 
     Twin: `BlockHash.add`.
     """
-    rows, columns = table.shape
-    grid = (triton.cdiv(columns, BLOCK), rows)
-    _add[grid](x, table, *hash, x.numel(), columns, hash[0].shape[1], BLOCK=BLOCK, **APART)
+    rows, blocks = hash[0].shape
+    table = x.new_empty(rows, columns)
+    _sketch[(triton.cdiv(columns, BLOCK), rows)](x, table, *hash, x.numel(), columns, blocks, BLOCK=BLOCK, **APART)
+    return table
 
 
 @launching
@@ -90,7 +91,7 @@ def _sizes(table: Tensor) -> dict[str, int]:
 
 
 @triton.jit
-def _add(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl.constexpr):
+def _sketch(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl.constexpr):
     row = tl.program_id(1)
     cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = cell < columns
@@ -104,8 +105,7 @@ def _add(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl
         values = tl.load(x + at, mask=inside & (at < numel), other=0.0)
         signed = values * tl.load(place_signs + place, mask=inside & (at < numel), other=0.0)
         total += signed * tl.load(signs + row * blocks + block)
-    at = table + row * columns + cell
-    tl.store(at, tl.load(at, mask=inside, other=0.0) + total, mask=inside)
+    tl.store(table + row * columns + cell, total, mask=inside)
 
 
 @triton.jit

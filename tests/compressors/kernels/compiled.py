@@ -158,7 +158,7 @@ def sketched(x: torch.Tensor) -> None:
     shift, narrower = torch.zeros(3, 10, dtype=torch.int64), torch.zeros(10_000, dtype=torch.int32)
     hash, sketch, gaps = (shift, torch.zeros(3, 10), torch.zeros(1_000)), torch.zeros(3, 1_000), places[:0]
     for agree in (False, True):
-        sketches.add(x, sketch, hash)
+        sketches.sketch(x, hash, 1_000)
         sketches.estimates(sketch, hash, 10_000, agree)
         sketches.find(sketch, hash, 10_000, agree, gaps, 100)
         sketches.apply(sketch, hash, x, gaps, 100, 2, sketch if agree else None)
