@@ -167,7 +167,7 @@ class Grows(Alike):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         self.rounds += 1
-        (mine,) = yield Gather(bucket.grad.new_zeros(self.rounds))
+        mine, _ = yield Gather(bucket.grad.new_zeros(self.rounds))
         return bucket.grad.add_(mine.sum())
 
 
