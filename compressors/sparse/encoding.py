@@ -58,6 +58,9 @@ class SparseCode:
         """(int64 indices, fp32 values) of what `encode` made."""
         if self.indices == "int32":
             head = message.numel() // (4 + self.value_bytes) * 4
+        elif kernels.usable(message):
+            rows, _, (head,) = self.decode_at_once([message], numel)
+            return rows[0].long(), _read(message[head:], self.dtype).float()
         else:
             head = self._head_bytes(message, numel)
         index = self.decode_indices(message[:head], numel)
@@ -87,7 +90,8 @@ class SparseCode:
         from wirebench.compressors.kernels import index_codes
 
         if self.indices == "delta":
-            counts: list[int] = torch.cat([each[:COUNT_BYTES] for each in messages]).view(torch.int32).tolist()
+            first = [each[:COUNT_BYTES] for each in messages]
+            counts: list[int] = _read(first[0] if len(first) == 1 else torch.cat(first), torch.int32).tolist()
             heads = [each.numel() - n * self.value_bytes for each, n in zip(messages, counts, strict=True)]
         else:
             heads = [_padded(-(-numel // BITS))] * len(messages)

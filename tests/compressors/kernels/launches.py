@@ -19,6 +19,7 @@ from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import randomk
+from wirebench.compressors.sketch.block_hash import BlockHash
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
@@ -34,6 +35,8 @@ FREE = {
 }
 
 
+DRAWN = ((randomk, "draw"), (BlockHash, "__init__"), (BlockHash, "redraw"))
+"""Where the host draws."""
 CHOSEN = {"index_select"}
 """Reads as many numbers as it writes."""
 LIKE = {"new_full", "new_zeros", "full_like", "zeros_like"}
@@ -113,6 +116,14 @@ class _Counted:
             return self.exchange.send(answer)
 
 
+def _on_host(draw: Any) -> Any:
+    def drawn(*args: Any) -> Any:
+        with _disable_current_modes():
+            return draw(*args)
+
+    return drawn
+
+
 def launches(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
     """What a rank launches in the third exchange of one bucket with these layers, by name; kernels have a capital K."""
     return _third(monkeypatch, name, shapes, options, False)[0]
@@ -140,11 +151,6 @@ def _third(
         moved[f"K:{kernel.fn.__name__}"] += traffic.bytes
         return result
 
-    def drawn(*args: Any) -> Any:
-        with _disable_current_modes():
-            return draw(*args)
-
-    draw = randomk.draw
     method = compressors.build(name, **options)
     layers = lay_out(shapes)
     generator = torch.Generator().manual_seed(0)
@@ -156,7 +162,8 @@ def _third(
         moved.clear()
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
-            patched.setattr(randomk, "draw", drawn)
+            for place, name_there in DRAWN:
+                patched.setattr(place, name_there, _on_host(getattr(place, name_there)))
             counted_exchange: Any = _Counted(
                 method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved)
             )

@@ -55,7 +55,8 @@ def test_an_exchange_starts_few_kernels_however_many_layers(name, monkeypatch):
         ("zero_one_adam", {"kappa": 1, "freeze_step": 1}),
         ("topk", {"density": 0.1, "indices": "bitmap"}),
         ("topk", {"density": 0.1, "indices": "delta", "values": "fp16"}),
-        ("iblt", {"density": 0.05, "room": 0.6}),
+        ("gtopk", {"density": 0.1, "indices": "delta"}),
+        ("clt_k", {"density": 0.1, "indices": "delta"}),
     ],
     ids=str,
 )
@@ -86,6 +87,13 @@ def test_factors_of_a_high_rank_take_few_launches(name, options, monkeypatch):
     monkeypatch.setattr(thin, "MOST", 16)
     shapes = [(40 + i, 36) if i % 2 else (5,) for i in range(4)]
     assert launches(monkeypatch, name, shapes, **options).total() <= MOST
+
+
+@pytest.mark.slow
+def test_a_table_that_stalls_takes_few_launches(monkeypatch):
+    seen = launches(monkeypatch, "iblt", [(24, 6), (5,), (24, 6)], density=0.3, room=0.3)
+    assert "K:_flag" in seen
+    assert seen.total() <= MOST, seen
 
 
 STATED = re.search(r"`masks=delta` or `smaller` \((\d+)\)", (ROOT / "docs/compressors.md").read_text())
