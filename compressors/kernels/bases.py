@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels import APART, launching, together
 from wirebench.compressors.kernels.thin import DEFINITE, ROUNDING, TINY, inverse_of_cholesky
-from wirebench.compressors.kernels.together import TOGETHER, meet, programs
+from wirebench.compressors.kernels.together import TOGETHER, meet
 
 ROWS, SPAN = 32, 64
 """Rows of factors that a program holds at once, and elements of each."""
@@ -46,7 +46,7 @@ def orthonormal(packed: Tensor, sizes: Sizes, out: Tensor, drop: bool) -> None:
     side = tiles * ROWS
     products = torch.empty((count, side, side), dtype=torch.float64, device=packed.device)
     arrived = torch.zeros(1, dtype=torch.int32, device=packed.device)
-    _by_blocks[(programs(packed.device),)](
+    _by_blocks[(together.programs(packed.device),)](
         packed, torch.empty_like(packed), out, products, torch.empty_like(products), arrived, sizes.factors, count,
         sizes.columns, sizes.columns.shape[1], side, tiles, DROP=drop, ROWS=ROWS, SPAN=SPAN, **TOGETHER,
     )  # fmt: skip

@@ -18,7 +18,6 @@ from wirebench.compressors.kernels.together import (
     chosen_among,
     first_bits,
     meet,
-    programs,
     tally,
     threshold,
     tiles_of,
@@ -63,7 +62,7 @@ def find(table: Tensor, hash: Hash, numel: int, agree: bool, gaps: Tensor, k: in
     many were found, and 1 where the table is not finite. None lies in `gaps`. Twin: `heavy_hitters.largest`.
     """
     found, state = table.new_empty(1 + k, dtype=torch.int32), table.new_empty(2, dtype=torch.int32)
-    _find[(programs(table.device),)](
+    _find[(together.programs(table.device),)](
         table, *hash, gaps, table.new_empty(numel), together.zeros(table.device), found, state, numel, gaps.numel(),
         k, table.shape[1], hash[0].shape[1], AGREE=agree, **_sizes(table), **TOGETHER,
     )  # fmt: skip
@@ -77,7 +76,7 @@ def apply(table: Tensor, hash: Hash, grad: Tensor, gaps: Tensor, k: int, size: i
 
     Twin: what `FetchSgd` does.
     """
-    _apply_found[(programs(table.device),)](
+    _apply_found[(together.programs(table.device),)](
         table, *hash, gaps, torch.empty_like(grad), together.zeros(table.device), grad,
         table if velocity is None else velocity, grad.numel(), gaps.numel(), k, table.shape[1], hash[0].shape[1],
         float(size), CLEAR=velocity is not None, AGREE=False, **_sizes(table), **TOGETHER,
@@ -85,7 +84,7 @@ def apply(table: Tensor, hash: Hash, grad: Tensor, gaps: Tensor, k: int, size: i
 
 
 def _sizes(table: Tensor) -> dict[str, int]:
-    wide, power = (triton.next_power_of_2(each) for each in (len(table), programs(table.device)))
+    wide, power = (triton.next_power_of_2(each) for each in (len(table), together.programs(table.device)))
     block = min(BLOCK // 4, together.TILE)
     return {"ROWS": len(table), "WIDE": wide, "BLOCK": block, "TILE": together.TILE, "POWER": power}
 

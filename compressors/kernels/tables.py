@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wirebench.compressors.kernels import APART, launching, together
 from wirebench.compressors.kernels.sketches import Hash, cells_of
-from wirebench.compressors.kernels.together import ARRIVED, TOGETHER, meet, programs, write_largest
+from wirebench.compressors.kernels.together import ARRIVED, TOGETHER, meet, write_largest
 from wirebench.compressors.kernels.votes import BYTES, Found, shares
 
 BLOCK = 512
@@ -37,7 +37,7 @@ def fill(
     Twin: `top_k` and `CountSketch.sketch_entries`, or `LookupTable.fill`.
     """
     rows, blocks = hash[0].shape
-    counts, at_once = together.zeros(x.device, rows * columns), programs(x.device)
+    counts, at_once = together.zeros(x.device, rows * columns), together.programs(x.device)
     places, found = x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
     table, nexts = x.new_empty(rows, columns), x.new_empty((rows, k), dtype=torch.int32)
     sums, (factor, shift, _, modulus, one, check_bits, *_) = keys or (table, (0,) * 8)
@@ -64,7 +64,7 @@ def peel(
     zeros = torch.zeros(sum(lengths), dtype=torch.int32, device=table.device)
     arrived, nobody, state, taken, heads, counts, sums = zeros.split(lengths)
     nexts, each = (table.new_empty(many, dtype=torch.int32) for many in (rows * cells, cells))
-    _peel[(programs(table.device),)](
+    _peel[(together.programs(table.device),)](
         table, keys, *hash, arrived, state, taken, heads, nexts, table.new_empty(rows * cells),
         table.new_empty(2 * cells, dtype=torch.int64), each, table.new_empty(cells), sums.view(torch.float32), counts,
         columns, hash[0].shape[1], most, *numbers, ROWS=rows, BLOCK=BLOCK, **TOGETHER,
@@ -88,7 +88,7 @@ def flag(counts: Tensor, arrived: Tensor, places: Tensor, state: Tensor, numbers
         torch.empty(1, device=device),
     )  # fmt: skip
     _, shift, inverse, modulus, *_ = numbers
-    _flag[(programs(device),)](
+    _flag[(together.programs(device),)](
         counts, arrived, places, state, *found, numel, shift, inverse, modulus, each, parts,
         BLOCK=BLOCK, TILE=8 * BYTES, **TOGETHER,
     )  # fmt: skip

@@ -97,4 +97,4 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())

@@ -66,7 +66,7 @@ def noted(exchange: Exchange, addresses: list[int]) -> Generator[Request, Any, T
 def trained(methods: Sequence[Method], exchanges: Sequence[Any], dtype: torch.dtype) -> tuple[list[Any], list[Any]]:
     """What some steps give, and the states after them; and the addresses of each step's requests."""
     numel, generator = LAYERS[-1].stop, torch.Generator().manual_seed(0)
-    grads, told, places = [torch.empty(numel, dtype=dtype) for _ in methods], [], []
+    grads, told, places = [torch.empty(numel, dtype=dtype) for _ in methods], list[Any](), list[Any]()
     for step in range(STEPS):
         addresses: list[int] = []
         ranks = []
@@ -215,7 +215,8 @@ def test_a_restored_state_and_another_cut_are_captured_anew() -> None:
             for lane in (*plain, *replayed):
                 lane.set_buckets([layers])
         for one, other in zip(plain, replayed, strict=True):
-            one.begin(step, 0), other.begin(step, 0)
+            one.begin(step, 0)
+            other.begin(step, 0)
             one.flat.grad.copy_(torch.randn(one.flat.grad.numel(), generator=generator))
             other.flat.grad.copy_(one.flat.grad)
         for lanes in (plain, replayed):
