@@ -79,18 +79,19 @@ def average(
     bases  the place from which each message's places count; by default 0
     coded  of messages whose places are no int32: a row of these for each, int32; their number; where values begin
     """
-    bases = bases or [0] * len(messages)
+    bases, index = bases or [0] * len(messages), messages[0]
     if coded is None:
         table = table_of(messages, 4 + dtype.itemsize, bases, out.device)
         most = max(each.numel() for each in messages) // (4 + dtype.itemsize)
     else:
         rows, counts, heads = coded
-        first, most = messages[0].data_ptr(), max(counts)
-        begins = tuple(each.data_ptr() - first for each in rows)
+        index, most = rows.view(-1).view(torch.uint8), rows.shape[1]
+        begins = tuple(4 * most * number for number in range(len(rows)))
+        first = messages[0].data_ptr()
         values = tuple(each.data_ptr() - first + head for each, head in zip(messages, heads, strict=True))
         table = _table(begins, tuple(counts), tuple(bases), out.device, values)
     _average[(max(triton.cdiv(out.numel(), SPAN), 1),)](
-        out, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
+        out, index, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
         KIND=KINDS[dtype], BYTES=dtype.itemsize, RANKS=triton.next_power_of_2(len(messages)), SPAN=SPAN, LANES=LANES,
         **APART,
     )  # fmt: skip
@@ -280,10 +281,13 @@ def _below_in(data, begins, counts, target, steps):
 
 
 @triton.jit
-def _average(out, data, table, numel, ranks, size, steps,
+def _average(out, index, data, table, numel, ranks, size, steps,
              KIND: tl.constexpr, BYTES: tl.constexpr, RANKS: tl.constexpr, SPAN: tl.constexpr,
              LANES: tl.constexpr):  # fmt: skip
-    """A program owns SPAN places, to which it adds the entries that lie there, rank after rank."""
+    """A program owns SPAN places, to which it adds the entries that lie there, rank after rank.
+
+    index, data  have the entries' places, and their values
+    """
     begin = tl.program_id(0).to(tl.int64) * SPAN
     own = begin + tl.arange(0, SPAN)
     tl.store(out + own, tl.zeros([SPAN], tl.float32), mask=own < numel)
@@ -291,8 +295,8 @@ def _average(out, data, table, numel, ranks, size, steps,
     begins = tl.load(table + each, mask=each < ranks, other=0)
     counts = tl.load(table + ranks + each, mask=each < ranks, other=0)
     bases = tl.load(table + 2 * ranks + each, mask=each < ranks, other=0)
-    firsts = _below_in(data, begins, counts, begin - bases, steps)
-    lasts = _below_in(data, begins, counts, begin + SPAN - bases, steps)
+    firsts = _below_in(index, begins, counts, begin - bases, steps)
+    lasts = _below_in(index, begins, counts, begin + SPAN - bases, steps)
     for rank in range(ranks):
         here = each == rank
         message, values = tl.load(table + rank), tl.load(table + 3 * ranks + rank)
@@ -301,7 +305,7 @@ def _average(out, data, table, numel, ranks, size, steps,
         tl.debug_barrier()
         for start in range(tl.sum(tl.where(here, firsts, 0), 0), last, LANES):
             lane = start + tl.arange(0, LANES)
-            at = base + _word(data, message + 4 * lane, lane < last, 4)
+            at = base + _word(index, message + 4 * lane, lane < last, 4)
             value = _value(_word(data, values + BYTES * lane, lane < last, BYTES), KIND)
             tl.store(out + at, tl.load(out + at, mask=lane < last, other=0.0) + value, mask=lane < last)
     tl.debug_barrier()
