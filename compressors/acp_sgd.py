@@ -28,6 +28,7 @@ class ACPSGD(LowRank):
     """
 
     sides = 1
+    uncaptured = "even steps send other factors than odd ones"
 
     def __init__(
         self,

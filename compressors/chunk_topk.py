@@ -41,6 +41,7 @@ class ChunkTopK(Method):
 
     keeps: Keeps = "rounded"
     bounded_by = "k"
+    uncaptured = ""
 
     def __init__(self, chunk: int = MOST, k: int = 64, beta: float = 0.95) -> None:
         super().__init__()

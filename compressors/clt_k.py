@@ -37,6 +37,7 @@ class CltK(Sparse):
     """
 
     takes_turns = True
+    uncaptured = "another rank chooses in each step"
 
     def __init__(
         self,

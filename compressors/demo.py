@@ -45,6 +45,7 @@ class DeMo(Method):
 
     owns_momentum = True
     makes_update = True
+    uncaptured = ""
 
     def __init__(self, chunk: int = WIDEST, k: int = 32, beta: float = 0.999) -> None:
         super().__init__()

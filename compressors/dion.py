@@ -52,6 +52,7 @@ class Dion(Factored):
     owns_momentum = True
     makes_update = True
     rank_option = "rank_fraction"
+    uncaptured = ""
 
     def __init__(
         self, rank_fraction: float = 0.25, mu: float = 0.95, beta1: float = 0.9, beta2: float = 0.95,

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.feedback import Feedback, decayed
 from wirebench.compressors.sketch.base import DENSITY, Sketched
 from wirebench.compressors.sketch.count_sketch import CountSketch, Hash
 from wirebench.compressors.sketch.heavy_hitters import largest
@@ -55,6 +55,7 @@ class FetchSgd(Sketched):
     collective = "star"
     columns_each = 10.0
     whole_model = "its memory is one sketch of the whole model"
+    uncaptured = ""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class FetchSgd(Sketched):
         table = yield Sum(table)
         with phase("update"):
             table = table.to(bucket.grad.dtype)
-            velocity = self._held(VELOCITY, bucket, table).mul_(self.momentum).add_(table)
+            velocity = decayed(self._held(VELOCITY, bucket, table), self.momentum, table)
             waiting = self._held(ERROR, bucket, table).add_(velocity)
         k = self.entries(bucket.numel, self.model_numel(bucket))
         if sketch and (hash := sketch.kernels_hash(waiting)) is not None:

@@ -75,6 +75,7 @@ class GsSgd(Sketched):
 
     keeps: Keeps = "exactly"
     collective = "tree"
+    uncaptured = "the lengths of its messages depend on values"
     columns_each = 4.0
 
     def __init__(

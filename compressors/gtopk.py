@@ -36,6 +36,7 @@ class GTopK(Sparse):
     """
 
     collective = "tree"
+    uncaptured = "the lengths of its messages depend on values"
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from wirebench.compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
+from wirebench.compressors.sketch.peeling import LOAD, ROWS, Dense, LookupTable, key_bytes
 from wirebench.compressors.sparse.base import Sparse
 from wirebench.compressors.sparse.places import write_average
 from wirebench.gradient.context import ExchangeContext
@@ -43,6 +43,7 @@ class Iblt(Sparse):
     """
 
     collective = "tree"
+    uncaptured = "the lengths of its messages depend on values"
 
     def __init__(self, density: float = 0.001, room: float = 0.0) -> None:
         super().__init__(density, "fp32", "int32")
@@ -65,15 +66,18 @@ class Iblt(Sparse):
         table = yield Sum(table)
         keys = yield Sum(keys, values=0)
         with phase("decode"):
-            dense = codec.peel_at_once(table, keys)
+            dense, left = codec.peel_at_once(table, keys), True
             if dense is not None:
-                infinite, left, _ = dense.state.tolist()
-                if not infinite and not left and not world.measuring:
-                    return dense.write(grad, world.size, waiting, sent)
+                infinite, left, _ = map(bool, dense.state.tolist())
             else:
                 infinite = not bool(table.isfinite().all())
             if infinite:
                 return grad.fill_(math.nan)
+            if dense is not None and not left and not world.measuring:
+                return dense.write(grad, world.size, waiting, sent)
+        if dense is not None and not world.measuring:
+            return (yield from self._stalled(bucket, world, codec, dense))
+        with phase("decode"):
             peeled = codec.peel(table, keys) if dense is None else dense.listed(complete=not left)
             if world.measuring:
                 self.measures.ratio("stalled", float(not peeled.complete), 1.0)
@@ -86,6 +90,20 @@ class Iblt(Sparse):
         with phase("decode"):
             self.feedback.sent_narrow(bucket, places)
             return write_average(grad, places, total, world.size)
+
+    def _stalled(self, bucket: Bucket, world: ExchangeContext, codec: LookupTable, dense: Dense) -> Exchange:
+        """By kernels, the round that follows where peeling has left something in the table."""
+        from wirebench.compressors.kernels import votes
+
+        grad, waiting = bucket.grad, self.feedback.slice(bucket)
+        with phase("decode"):
+            found = codec.candidates(dense, self.count(bucket.numel))
+            many = int(found.counts.cpu().numpy().sum())  # the host waits, since this is the next message's length
+            values = votes.take(waiting, None, found, many, bucket.wire_dtype is not None)
+        total = yield Sum(bucket.narrow(values))
+        with phase("decode"):
+            votes.write(grad, found, total.to(grad.dtype), world.size)
+        return grad
 
     def columns(self, numel: int, size: int) -> int:
         """Columns of the table of a bucket of `numel` elements, for `size` ranks."""

@@ -41,6 +41,7 @@ class Int8(Method):
 
     keeps: Keeps = "rounded"
     bounded_by = "sum_bits"
+    uncaptured = ""
 
     def __init__(
         self,
@@ -53,6 +54,8 @@ class Int8(Method):
         if chunk < 0:
             raise ValueError(f"chunk is a number of elements, or 0 for a layer's, got {chunk}")
         self.sum_bits, self.rounding, self.chunk = sum_bits, rounding, chunk
+        if rounding == "stochastic":
+            self.uncaptured = "rounding = stochastic draws by the step's number, rounding = nearest does not"
         self.feedback = Feedback() if feedback else None
         if self.feedback:
             self.memory = self.feedback

@@ -97,6 +97,7 @@ class Iwp(Method):
     reads_weights = True
     dense_below = 1
     collective = "ring"
+    uncaptured = "the lengths of its messages depend on values"
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Iwp(Method):
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         wanted = self._wanted(bucket, world)
-        if kernels.usable(grad) and self.code.masks == "bits":
+        if kernels.usable(grad):
             return (yield from self._exchange_at_once(bucket, world, residual, wanted))
         with phase("select"):
             vote, moments = self._vote(bucket, world, residual, wanted)
@@ -195,8 +196,11 @@ class Iwp(Method):
                 return grad.fill_(torch.nan)
             self._learn(bucket, world, wanted, [head.numbers for head in heads])
             addresses = np.empty((len(messages), len(self._owners(bucket))), np.int64)
-            for row, each, head in zip(addresses, messages, heads, strict=True):
-                row[:] = [votes.NOWHERE if at is None else each.data_ptr() + at for at in self._begins(bucket, head)]
+            bits = self.code.bits_at_once(messages, heads, grad.numel())
+            for row, each, mask, head in zip(addresses, messages, bits, heads, strict=True):
+                begins = self._begins(bucket, head) if mask is None else [0] * len(row)
+                first = (each if mask is None else mask).data_ptr()
+                row[:] = [votes.NOWHERE if at is None else first + at for at in begins]
             found = votes.unite(grad, by_layer(bucket), addresses)
             sent = int(found.counts.cpu().numpy().sum())  # the host waits, since this is the next message's length
         with phase("encode"):
@@ -238,11 +242,19 @@ class Iwp(Method):
         thresholds = dict.fromkeys(chosen, self.thresholds.base(world.epoch))
         if adapts:
             thresholds = {n: self.thresholds.adapted(world.epoch, moments[n].ratio, typical) for n in chosen}
-        head = self.code.head(layers, chosen, [moments[number].ratio for number in chosen if number in wanted])
-        read = Head(chosen, {}, len(head))
-        length = len(head) + sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
         limits = [-1.0 if owner is None else thresholds.get(owner, -1.0) for owner in owners]
-        begins = self._begins(bucket, read)
+        numbers = [moments[number].ratio for number in chosen if number in wanted]
+        if chosen and self.code.masks != "bits":
+            # The bits of the whole bucket, from which gaps are counted.
+            begins: list[int | None] = [None if limit < 0 else 1 for limit in limits]
+            length = 1 + -(-residual.numel() // BITS)
+            spread = votes.choose(
+                residual, bucket.param, groups, ballot, limits, begins, bytes(1), length, NOT_FINITE, clear=True
+            )
+            return self.code.encode_at_once(spread, layers, chosen, numbers), moments
+        head = self.code.head(layers, chosen, numbers)
+        length = len(head) + sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
+        begins = self._begins(bucket, Head(chosen, {}, len(head)))
         message = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE)
         return message, moments
 

@@ -31,6 +31,7 @@ class LionSign(Method):
 
     owns_momentum = True
     makes_update = True
+    uncaptured = "a zero votes for plus or minus by the step's number"
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.99) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ class NoCompression(Method):
     """The whole gradient, uncompressed, in its own dtype."""
 
     any_dtype = True
+    uncaptured = ""
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum, in place."""

@@ -69,6 +69,8 @@ class OkTopK(OwnSteps, Sparse):
     Measures: `offered` and `applied`, as shares of k.
     """
 
+    uncaptured = "the lengths of its messages depend on values"
+
     def __init__(
         self,
         density: float = 0.01,

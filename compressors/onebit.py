@@ -39,6 +39,7 @@ class OneBit(Method):
 
     keeps = "rounded"
     bounded_by = "values_per"
+    uncaptured = ""
 
     def __init__(self, values_per: Literal["row", "layer"] = "row") -> None:
         super().__init__()

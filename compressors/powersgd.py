@@ -30,6 +30,7 @@ class PowerSGD(LowRank):
     """
 
     sides = 2
+    uncaptured = ""
 
     def __init__(
         self,

@@ -34,6 +34,8 @@ class QSGD(Method):
     ranks. There is no memory.
     """
 
+    uncaptured = "it rounds at random, by the step's number"
+
     def __init__(
         self,
         bits: Literal[2, 4, 8] = 4,

@@ -59,6 +59,7 @@ class QuantisedSum(Method):
 
     keeps: Keeps = "rounded"
     bounded_by = "form"
+    uncaptured = ""
 
     def __init__(
         self,
@@ -84,6 +85,8 @@ class QuantisedSum(Method):
         self.form, self.chunk, self.group, self.divides = form, chunk, group, group
         self.within: Form = within or form
         self.rounding, self.rotate = rounding, rotate
+        if rounding == "stochastic":
+            self.uncaptured = "rounding = stochastic draws by the step's number, rounding = nearest does not"
         self.feedback = Feedback() if feedback else None
         if self.feedback:
             self.memory = self.feedback

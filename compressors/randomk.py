@@ -33,6 +33,8 @@ class RandomK(Sparse):
     Extra memory: the residual, 1 d.
     """
 
+    uncaptured = "it draws its places on the host"
+
     def __init__(self, density: float = 0.001, error_feedback: bool = True, values: Values = "fp32") -> None:
         super().__init__(density, values, "int32")
         self.error_feedback = error_feedback

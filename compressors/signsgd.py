@@ -46,6 +46,7 @@ class SignSGD(Method):
 
     keeps: Keeps = "rounded"
     dense_below = 1
+    uncaptured = ""
     bounded_by = "name, to onebit: its numbers are of rows, not of whole layers"
 
     def __init__(
@@ -58,6 +59,8 @@ class SignSGD(Method):
         if feedback and (form, scale) != ("mean", "mean"):
             raise ValueError('feedback needs form = "mean" and scale = "mean"; set feedback = false for the others')
         self.form, self.scale = form, scale
+        if form == "vote":
+            self.uncaptured = "in form = vote a zero votes for plus or minus by the step's number"
         self.feedback = Feedback() if feedback else None
         if self.feedback:
             self.memory = self.feedback

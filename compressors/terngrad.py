@@ -41,6 +41,7 @@ class TernGrad(Method):
     """
 
     dense_below = 1
+    uncaptured = "it rounds at random, by the step's number"
 
     def __init__(self, clip_factor: float = 2.5, form: Literal["sum", "gather"] = "sum") -> None:
         super().__init__()

@@ -37,6 +37,7 @@ class Threshold(Method):
 
     keeps = "exactly"
     bounded_by = "threshold"
+    uncaptured = "the lengths of its messages depend on values"
 
     def __init__(self, threshold: float = 0.01, values: Values = "fp32", indices: Indices = "int32") -> None:
         super().__init__()

@@ -52,6 +52,7 @@ class ZeroOneAdam(OwnSteps):
 
     owns_momentum = True
     makes_update = True
+    uncaptured = "what a step does depends on its number"
 
     def __init__(
         self,

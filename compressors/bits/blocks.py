@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wirebench.compressors import kernels
 from wirebench.gradient.flat import Bucket, Layer
+from wirebench.utils.device_tables import device_table
 
 CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 22
 """Elements of a block. On a CPU one vector of a block fits into 1 MB of cache, and a call's overhead is small.
@@ -208,7 +209,7 @@ def largest(x: Tensor, groups: Groups) -> Tensor:
     return torch.maximum(high, low.neg_())
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def widths(groups: Groups, device: torch.device) -> Tensor:
     """Elements of every group, fp32, shape (groups,); not to be written to.
 

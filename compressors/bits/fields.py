@@ -8,12 +8,11 @@ The fields of a word lie far apart: field f of a block's words holds the f-th pa
 unpacking are a few operations on long vectors instead of one on every few elements.
 """
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from wirebench.compressors.bits.blocks import block_numel
+from wirebench.utils.device_tables import device_table
 
 WORD_BITS, WORD_BYTES = 32, 4
 
@@ -80,14 +79,14 @@ class Fields:
 
 
 # Tensors on the device cost a call less than Python's numbers. They are made once: each copy makes a GPU wait.
-@lru_cache(maxsize=1024)
+@device_table()
 def _shifts(width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Bits from each field's place to the bottom of a word, to its top; and from the top to the bottom."""
     places = torch.arange(WORD_BITS // width, dtype=torch.int32, device=device)[:, None] * width
     return places, WORD_BITS - width - places, torch.tensor(WORD_BITS - width, dtype=torch.int32, device=device)
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def _in_all(number: int, width: int, device: torch.device) -> Tensor:
     """The word with `number` in every field, int32, without dimensions."""
     word = sum(number << (width * place) for place in range(WORD_BITS // width))

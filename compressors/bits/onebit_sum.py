@@ -23,6 +23,7 @@ from wirebench.gradient.error_memory import ErrorMemory
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Route
+from wirebench.utils.device_tables import device_table
 
 SERVED = "served"
 """The memory, beside the residual, of what compressing sums has cut off; it is of the sum, not of an average."""
@@ -120,7 +121,7 @@ class _Places(NamedTuple):
     nothing: Tensor
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def _places_of(by_layers: Groups, size: int, device: torch.device) -> _Places:
     shares = shares_of(by_layers, size)
     words, most = _words(shares[0]), max(len(share.groups) for share in shares)

@@ -34,7 +34,8 @@ class Wrapper(Method):
         self.voters, self.divides = inner.voters, inner.divides
         self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
         self.reads_weights, self.makes_update = inner.reads_weights, inner.makes_update
-        self.usual_step, self.any_dtype, self.unshared = inner.usual_step, inner.any_dtype, inner.unshared
+        self.usual_step, self.any_dtype = inner.usual_step, inner.any_dtype
+        self.unshared, self.uncaptured = inner.unshared, inner.uncaptured
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The inner method's bytes, after a warm-up: that is in most of the run."""
@@ -89,6 +90,7 @@ class Warmup(Wrapper):
             raise UserError(f"compressor.warmup: {name_of(inner)!r} has no density")
         if any(not 0 < density <= 1 for density in densities):
             raise UserError(f"compressor.warmup: densities lie in (0, 1], got {list(densities)}")
+        self.uncaptured = inner.uncaptured or "the warm-up changes its density by epoch"
         self.densities = tuple(densities)
         self.final = inner.density
 

@@ -4,7 +4,6 @@ Places ascend, and none comes twice among one rank's. A message is as `sparse/en
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 import triton
@@ -12,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wirebench.compressors.kernels import APART, launching, on
+from wirebench.utils.device_tables import device_table
 
 SPAN, LANES = 4096, 128
 """Places that a program of a decoding owns, and entries that a program handles at once."""
@@ -70,16 +70,28 @@ def place(out: Tensor, index: Tensor, total: Tensor, divisor: float) -> None:
 
 
 @launching
-def average(out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = ()) -> None:
+def average(
+    out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = (),
+    coded: tuple[Tensor, Sequence[int], Sequence[int]] | None = None,
+) -> None:  # fmt: skip
     """Write the sum of all ranks' messages, in their order, over `size` to `out`; one launch. Twin: `base.average_of`.
 
     bases  the place from which each message's places count; by default 0
+    coded  of messages whose places are no int32: a row of these for each, int32; their number; where values begin
     """
-    entry_bytes = 4 + dtype.itemsize
-    table = table_of(messages, entry_bytes, bases or [0] * len(messages), out.device)
-    most = max(each.numel() for each in messages) // entry_bytes
+    bases, index = bases or [0] * len(messages), messages[0]
+    if coded is None:
+        table = table_of(messages, 4 + dtype.itemsize, bases, out.device)
+        most = max(each.numel() for each in messages) // (4 + dtype.itemsize)
+    else:
+        rows, counts, heads = coded
+        index, most = rows.view(-1).view(torch.uint8), rows.shape[1]
+        begins = tuple(4 * most * number for number in range(len(rows)))
+        first = messages[0].data_ptr()
+        values = tuple(each.data_ptr() - first + head for each, head in zip(messages, heads, strict=True))
+        table = _table(begins, tuple(counts), tuple(bases), out.device, values)
     _average[(max(triton.cdiv(out.numel(), SPAN), 1),)](
-        out, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
+        out, index, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
         KIND=KINDS[dtype], BYTES=dtype.itemsize, RANKS=triton.next_power_of_2(len(messages)), SPAN=SPAN, LANES=LANES,
         **APART,
     )  # fmt: skip
@@ -101,14 +113,21 @@ def _bits(numbers: Tensor) -> Tensor:
 
 
 def table_of(messages: Sequence[Tensor], entry_bytes: int, bases: Sequence[int], device: torch.device) -> Tensor:
-    """int64 (3, messages): where each begins, in bytes from the first one, wherever it lies; its entries; its base."""
+    """int64 (4, messages): where each begins, in bytes from the first one, wherever it lies; its entries; its base;
+    where its values begin.
+    """
     begins = tuple(each.data_ptr() - messages[0].data_ptr() if each.numel() else 0 for each in messages)
-    return _table(begins, tuple(each.numel() // entry_bytes for each in messages), tuple(bases), device)
+    counts = tuple(each.numel() // entry_bytes for each in messages)
+    values = tuple(begin + 4 * count for begin, count in zip(begins, counts, strict=True))
+    return _table(begins, counts, tuple(bases), device, values)
 
 
-@lru_cache(maxsize=1024)
-def _table(begins: tuple[int, ...], counts: tuple[int, ...], bases: tuple[int, ...], device: torch.device) -> Tensor:
-    return on(device, torch.tensor([begins, counts, bases]))
+@device_table()
+def _table(
+    begins: tuple[int, ...], counts: tuple[int, ...], bases: tuple[int, ...], device: torch.device,
+    values: tuple[int, ...] = (),
+) -> Tensor:  # fmt: skip
+    return on(device, torch.tensor([begins, counts, bases, *([values] if values else [])]))
 
 
 @triton.jit
@@ -262,10 +281,13 @@ def _below_in(data, begins, counts, target, steps):
 
 
 @triton.jit
-def _average(out, data, table, numel, ranks, size, steps,
+def _average(out, index, data, table, numel, ranks, size, steps,
              KIND: tl.constexpr, BYTES: tl.constexpr, RANKS: tl.constexpr, SPAN: tl.constexpr,
              LANES: tl.constexpr):  # fmt: skip
-    """A program owns SPAN places, to which it adds the entries that lie there, rank after rank."""
+    """A program owns SPAN places, to which it adds the entries that lie there, rank after rank.
+
+    index, data  have the entries' places, and their values
+    """
     begin = tl.program_id(0).to(tl.int64) * SPAN
     own = begin + tl.arange(0, SPAN)
     tl.store(out + own, tl.zeros([SPAN], tl.float32), mask=own < numel)
@@ -273,18 +295,18 @@ def _average(out, data, table, numel, ranks, size, steps,
     begins = tl.load(table + each, mask=each < ranks, other=0)
     counts = tl.load(table + ranks + each, mask=each < ranks, other=0)
     bases = tl.load(table + 2 * ranks + each, mask=each < ranks, other=0)
-    firsts = _below_in(data, begins, counts, begin - bases, steps)
-    lasts = _below_in(data, begins, counts, begin + SPAN - bases, steps)
+    firsts = _below_in(index, begins, counts, begin - bases, steps)
+    lasts = _below_in(index, begins, counts, begin + SPAN - bases, steps)
     for rank in range(ranks):
         here = each == rank
-        message, count = tl.load(table + rank), tl.load(table + ranks + rank)
+        message, values = tl.load(table + rank), tl.load(table + 3 * ranks + rank)
         base = tl.load(table + 2 * ranks + rank)
         last = tl.sum(tl.where(here, lasts, 0), 0)
         tl.debug_barrier()
         for start in range(tl.sum(tl.where(here, firsts, 0), 0), last, LANES):
             lane = start + tl.arange(0, LANES)
-            at = base + _word(data, message + 4 * lane, lane < last, 4)
-            value = _value(_word(data, message + 4 * count + BYTES * lane, lane < last, BYTES), KIND)
+            at = base + _word(index, message + 4 * lane, lane < last, 4)
+            value = _value(_word(data, values + BYTES * lane, lane < last, BYTES), KIND)
             tl.store(out + at, tl.load(out + at, mask=lane < last, other=0.0) + value, mask=lane < last)
     tl.debug_barrier()
     total = tl.load(out + own, mask=own < numel, other=0.0)

@@ -1,7 +1,6 @@
 """What lies above a threshold, as a message for each region of a vector (`sparse/regions.py`)."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from wirebench.compressors.kernels import APART, launching
 from wirebench.compressors.kernels.entries import KINDS, LANES, _arriving, _below_in, _stored_bits, _word, table_of
 from wirebench.compressors.kernels.selection import _key
+from wirebench.utils.device_tables import device_table
 
 TILE, PROGRAMS = 2048, 512
 """Elements that a program reads at once, and programs, at most."""
@@ -75,7 +75,7 @@ def keep_rest_of(
         )  # fmt: skip
 
 
-@lru_cache(maxsize=256)
+@device_table(maxsize=256)
 def _edges(starts: tuple[int, ...], share: int, device: torch.device) -> Tensor:
     """Where each program begins, of which a region has `share`, and where the last one ends."""
     parts = [np.linspace(a, b, share, endpoint=False, dtype=np.int64) for a, b in pairwise(starts)]

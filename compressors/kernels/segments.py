@@ -4,7 +4,6 @@ A *piece* is a part of one group that one program of a reduction reads. A *tile*
 program of an element-wise kernel reads; it may reach over many groups, or lie within one.
 """
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from wirebench.compressors.bits.blocks import Groups
 from wirebench.compressors.kernels import APART, launching
+from wirebench.utils.device_tables import device_table
 
 PIECE = 4096
 """Elements of a piece."""
@@ -45,7 +45,7 @@ class Tiles(NamedTuple):
     chunk: int
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def pieces_of(groups: Groups, device: torch.device) -> Pieces:
     """The pieces of a bucket's groups."""
     starts = _starts(groups)
@@ -56,7 +56,7 @@ def pieces_of(groups: Groups, device: torch.device) -> Pieces:
     return Pieces(_on(edges, device), _on(of_group, device), int(counts.max(initial=0)))
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def tiles_of(groups: Groups, numel: int, device: torch.device, share: int = 0, shares: int = 1) -> Tiles:
     """Tiles of `numel` elements, the last one shorter, of a bucket's groups.
 

@@ -18,7 +18,6 @@ from wirebench.compressors.kernels.together import (
     chosen_among,
     first_bits,
     meet,
-    programs,
     tally,
     threshold,
     tiles_of,
@@ -32,14 +31,15 @@ Hash = tuple[Tensor, Tensor, Tensor]
 
 
 @launching
-def add(x: Tensor, table: Tensor, hash: Hash) -> None:
-    """Add the sketch of `x` to `table`, (rows, columns); each cell's additions are in the order of the blocks.
+def sketch(x: Tensor, hash: Hash, columns: int) -> Tensor:
+    """The sketch of `x`, (rows, columns); each cell's additions are in the order of the blocks.
 
     Twin: `BlockHash.add`.
     """
-    rows, columns = table.shape
-    grid = (triton.cdiv(columns, BLOCK), rows)
-    _add[grid](x, table, *hash, x.numel(), columns, hash[0].shape[1], BLOCK=BLOCK, **APART)
+    rows, blocks = hash[0].shape
+    table = x.new_empty(rows, columns)
+    _sketch[(triton.cdiv(columns, BLOCK), rows)](x, table, *hash, x.numel(), columns, blocks, BLOCK=BLOCK, **APART)
+    return table
 
 
 @launching
@@ -62,7 +62,7 @@ def find(table: Tensor, hash: Hash, numel: int, agree: bool, gaps: Tensor, k: in
     many were found, and 1 where the table is not finite. None lies in `gaps`. Twin: `heavy_hitters.largest`.
     """
     found, state = table.new_empty(1 + k, dtype=torch.int32), table.new_empty(2, dtype=torch.int32)
-    _find[(programs(table.device),)](
+    _find[(together.programs(table.device),)](
         table, *hash, gaps, table.new_empty(numel), together.zeros(table.device), found, state, numel, gaps.numel(),
         k, table.shape[1], hash[0].shape[1], AGREE=agree, **_sizes(table), **TOGETHER,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def apply(table: Tensor, hash: Hash, grad: Tensor, gaps: Tensor, k: int, size: i
 
     Twin: what `FetchSgd` does.
     """
-    _apply_found[(programs(table.device),)](
+    _apply_found[(together.programs(table.device),)](
         table, *hash, gaps, torch.empty_like(grad), together.zeros(table.device), grad,
         table if velocity is None else velocity, grad.numel(), gaps.numel(), k, table.shape[1], hash[0].shape[1],
         float(size), CLEAR=velocity is not None, AGREE=False, **_sizes(table), **TOGETHER,
@@ -84,13 +84,13 @@ def apply(table: Tensor, hash: Hash, grad: Tensor, gaps: Tensor, k: int, size: i
 
 
 def _sizes(table: Tensor) -> dict[str, int]:
-    wide, power = (triton.next_power_of_2(each) for each in (len(table), programs(table.device)))
+    wide, power = (triton.next_power_of_2(each) for each in (len(table), together.programs(table.device)))
     block = min(BLOCK // 4, together.TILE)
     return {"ROWS": len(table), "WIDE": wide, "BLOCK": block, "TILE": together.TILE, "POWER": power}
 
 
 @triton.jit
-def _add(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl.constexpr):
+def _sketch(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl.constexpr):
     row = tl.program_id(1)
     cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = cell < columns
@@ -104,8 +104,7 @@ def _add(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK: tl
         values = tl.load(x + at, mask=inside & (at < numel), other=0.0)
         signed = values * tl.load(place_signs + place, mask=inside & (at < numel), other=0.0)
         total += signed * tl.load(signs + row * blocks + block)
-    at = table + row * columns + cell
-    tl.store(at, tl.load(at, mask=inside, other=0.0) + total, mask=inside)
+    tl.store(table + row * columns + cell, total, mask=inside)
 
 
 @triton.jit

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from wirebench.compressors.kernels import APART, launching, together
 from wirebench.compressors.kernels.sketches import Hash, cells_of
-from wirebench.compressors.kernels.together import ARRIVED, TOGETHER, meet, programs, write_largest
+from wirebench.compressors.kernels.together import ARRIVED, TOGETHER, meet, write_largest
+from wirebench.compressors.kernels.votes import BYTES, Found, shares
 
 BLOCK = 512
 """Entries, or cells, that a program handles at once."""
@@ -36,7 +37,7 @@ def fill(
     Twin: `top_k` and `CountSketch.sketch_entries`, or `LookupTable.fill`.
     """
     rows, blocks = hash[0].shape
-    counts, at_once = together.zeros(x.device, rows * columns), programs(x.device)
+    counts, at_once = together.zeros(x.device, rows * columns), together.programs(x.device)
     places, found = x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
     table, nexts = x.new_empty(rows, columns), x.new_empty((rows, k), dtype=torch.int32)
     sums, (factor, shift, _, modulus, one, check_bits, *_) = keys or (table, (0,) * 8)
@@ -51,24 +52,47 @@ def fill(
 @launching
 def peel(
     table: Tensor, keys: Tensor, hash: Hash, numbers: Numbers, numel: int, most: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Take the entries out of a look-up table and its keys, in up to `most` passes; left is what they still hold.
 
     Returns, by place, the sum of its values and how often it was taken out, less how often it was put back, fp32 and
     int32 (numel,); and int32 (3,): 1 where the table was not finite, where keys are left, where a sum is not finite.
-    Twin: `LookupTable.peel`.
+    And int32 (1,), a 0 for `flag`. Twin: `LookupTable.peel`.
     """
     (rows, columns), cells = table.shape, table.numel()
-    lengths = [1, 3, most + 1, cells, numel, numel]
+    lengths = [1, 1, 3, most + 1, cells, numel, numel]
     zeros = torch.zeros(sum(lengths), dtype=torch.int32, device=table.device)
-    arrived, state, taken, heads, counts, sums = zeros.split(lengths)
+    arrived, nobody, state, taken, heads, counts, sums = zeros.split(lengths)
     nexts, each = (table.new_empty(many, dtype=torch.int32) for many in (rows * cells, cells))
-    _peel[(programs(table.device),)](
+    _peel[(together.programs(table.device),)](
         table, keys, *hash, arrived, state, taken, heads, nexts, table.new_empty(rows * cells),
         table.new_empty(2 * cells, dtype=torch.int64), each, table.new_empty(cells), sums.view(torch.float32), counts,
         columns, hash[0].shape[1], most, *numbers, ROWS=rows, BLOCK=BLOCK, **TOGETHER,
     )  # fmt: skip
-    return sums.view(torch.float32), counts, state
+    return sums.view(torch.float32), counts, state, nobody
+
+
+@launching
+def flag(counts: Tensor, arrived: Tensor, places: Tensor, state: Tensor, numbers: Numbers) -> Found:
+    """The places that `peel` has found, by its `counts`, and those that `find` has found in what is left; one launch.
+
+    arrived        the 0 that `peel` gives; counts: become 1 at the latter
+    places, state  what `find` gives, of permuted places
+
+    Twins: `LookupTable.largest` and `Tensor.unique`.
+    """
+    numel, device = counts.numel(), counts.device
+    each, parts = shares(triton.cdiv(numel, 8 * BYTES))
+    found = Found(
+        torch.empty(numel, dtype=torch.uint8, device=device), torch.empty(parts, dtype=torch.int32, device=device),
+        torch.empty(1, device=device),
+    )  # fmt: skip
+    _, shift, inverse, modulus, *_ = numbers
+    _flag[(together.programs(device),)](
+        counts, arrived, places, state, *found, numel, shift, inverse, modulus, each, parts,
+        BLOCK=BLOCK, TILE=8 * BYTES, **TOGETHER,
+    )  # fmt: skip
+    return found
 
 
 @launching
@@ -269,3 +293,26 @@ def _average(grad, sums, counts, state, residual, places, found, numel, size, BL
     tl.store(grad + at, tl.where(there, tl.div_rn(value, tl.zeros_like(value) + size), rest), mask=inside)
     sent = at < tl.load(found)
     tl.store(residual + tl.load(places + at, mask=sent, other=0), tl.zeros([BLOCK], tl.float32), mask=sent)
+
+
+@triton.jit(do_not_specialize=["shift", "inverse"])
+def _flag(counts, arrived, places, state, flags, tallies, alarm, numel, shift, inverse, modulus, each, parts,
+          BLOCK: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    program, step = tl.program_id(0), tl.num_programs(0)
+    many = tl.load(state)
+    for start in range(program * BLOCK, many, step * BLOCK):
+        entry = start + tl.arange(0, BLOCK)
+        place = tl.load(places + 1 + entry, mask=entry < many, other=0).to(tl.int64)
+        place = ((place - shift) * inverse) & (modulus - 1)
+        tl.store(counts + place, tl.full([BLOCK], 1, tl.int32), mask=(entry < many) & (place < numel))
+    if program == 0:
+        tl.store(alarm, 0.0)
+    meet(arrived, 1)
+    for part in range(program, parts, step):
+        chosen = tl.zeros([TILE], tl.int32)
+        for number in range(each):
+            at = (tl.zeros([TILE], tl.int64) + part * each + number) * TILE + tl.arange(0, TILE)
+            here = (tl.load(counts + at, mask=at < numel, other=0) != 0).to(tl.int32)
+            tl.store(flags + at, here.to(tl.uint8), mask=at < numel)
+            chosen += here
+        tl.store(tallies + part, tl.sum(chosen, 0))

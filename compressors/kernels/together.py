@@ -1,7 +1,10 @@
 """Kernels of several phases in one launch: all of its programs run at once, and meet between two phases.
 
 The driver starts them together (a cooperative launch) or refuses to, so that none waits for one that has not begun.
-The exact top-k of selection.py needs one such launch: a program keeps to its tiles, its counts stay in registers.
+An exact top-k by magnitude needs one such launch, and finds the k-th magnitude's bits, eleven, eleven and nine at a
+time. Three readings count how often each value of the next bits occurs among what agrees in those before; a fourth
+writes places. A program keeps to its tiles, its counts stay in registers. Counts are whole numbers, so the order of
+threads does not matter.
 """
 
 import torch
@@ -9,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.kernels import APART, launching, selection
-from wirebench.compressors.kernels.selection import _bin, _keys
+from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels.selection import _keys
 
 TOGETHER = {"launch_cooperative_grid": True, "num_warps": 8, "maxnreg": 128, **APART}
 """Options of a launch whose programs meet; two programs with 128 registers a thread fit on a multiprocessor."""
@@ -18,8 +21,9 @@ EACH = 2
 """Programs of a multiprocessor."""
 TILE = 4096
 """Elements that a program reads at once."""
-BINS = tl.constexpr(selection.BINS)
-ARRIVED, UNSOUND, TALLIES = (tl.constexpr(3 * selection.BINS + number) for number in range(3))
+BINS = tl.constexpr(2048)
+"""Values of eleven bits."""
+ARRIVED, UNSOUND, TALLIES = (tl.constexpr(3 * BINS.value + number) for number in range(3))
 """Where, in a selection's numbers, behind the counts: programs that have met; whether an input was not finite; what
 each program counted.
 """
@@ -34,6 +38,21 @@ def zeros(device: torch.device, more: int = 0) -> Tensor:
     """What a selection counts in, int32, and `more` zeros behind it."""
     numel = TALLIES.value + 2 * triton.next_power_of_2(programs(device)) + more
     return torch.zeros(numel, dtype=torch.int32, device=device)
+
+
+@launching
+def largest(x: Tensor, k: int, or_zeros: bool = False) -> tuple[Tensor, Tensor]:
+    """Places of the `k` elements of `x`, fp32, that are largest by magnitude, int64 (k,), ascending, and how many were
+    found, int32 (1,): fewer than `k` where fewer are not zero; places behind them are 0. Twin: `selection.top_k`.
+
+    or_zeros  the first zeros are chosen, too, where fewer than `k` are not zero, so that `k` of `x.numel()` are found
+    """
+    many, places, found = programs(x.device), x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
+    _largest[(many,)](
+        x, zeros(x.device), places, found, x.numel(), k, LEAST=0 if or_zeros else 1, TILE=TILE,
+        POWER=triton.next_power_of_2(many), **TOGETHER,
+    )  # fmt: skip
+    return places, found
 
 
 @launching
@@ -80,6 +99,17 @@ def tiles_of(numel, TILE: tl.constexpr):
 
 
 @triton.jit
+def _bin(counts, k, BINS: tl.constexpr):
+    """The bin of the `k`-th from above, or of the last that there is, and its rank in that bin; -1 where all are 0."""
+    bins = tl.arange(0, BINS)
+    many = tl.load(counts + bins)
+    k = tl.minimum(k, tl.sum(many, 0))
+    above = tl.sum(many, 0) - tl.cumsum(many, 0)
+    here = (above < k) & (above + many >= k)
+    return tl.max(tl.where(here, bins, -1), 0), k - tl.sum(tl.where(here, above, 0), 0)
+
+
+@triton.jit
 def tally(counts, many):
     """Add what the program counted to what all have."""
     bins = tl.arange(0, BINS)
@@ -87,13 +117,13 @@ def tally(counts, many):
 
 
 @triton.jit
-def first_bits(keys):
-    """How often each value of the first eleven bits occurs among keys; zeros do not count."""
-    return tl.histogram(keys >> 20, BINS, mask=keys > 0)
+def first_bits(keys, LEAST: tl.constexpr = 1):
+    """How often each value of the first eleven bits occurs among keys from LEAST on: by default zeros do not count."""
+    return tl.histogram(keys >> 20, BINS, mask=keys >= LEAST)
 
 
 @triton.jit
-def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr):
+def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr, LEAST: tl.constexpr = 1):
     """The bits of the `k`-th magnitude; how many of those that equal it are chosen, and how many of these lie before
     the program's tiles; how many of all that are chosen lie there; and how many are chosen. Before: `met` meetings,
     and the first bits are counted. Three more follow.
@@ -104,7 +134,7 @@ def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr)
     many = tl.zeros([BINS], tl.int32)
     for number in range(tiles):
         _, keys = _keys(x, program * tiles + number, numel, TILE)
-        many += tl.histogram((keys >> 9) & (BINS - 1), BINS, mask=(keys > 0) & ((keys >> 20) == first))
+        many += tl.histogram((keys >> 9) & (BINS - 1), BINS, mask=(keys >= LEAST) & ((keys >> 20) == first))
     tally(counts + BINS, many)
     meet(counts + ARRIVED, met + 1)
     second, k = _bin(counts + BINS, k, BINS)
@@ -113,8 +143,8 @@ def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr)
     above = tl.zeros([TILE], tl.int32)
     for number in range(tiles):
         _, keys = _keys(x, program * tiles + number, numel, TILE)
-        above += ((keys > 0) & ((keys >> 9) > prefix)).to(tl.int32)
-        many += tl.histogram(keys & 511, BINS, mask=(keys > 0) & ((keys >> 9) == prefix))
+        above += ((keys >= LEAST) & ((keys >> 9) > prefix)).to(tl.int32)
+        many += tl.histogram(keys & 511, BINS, mask=(keys >= LEAST) & ((keys >> 9) == prefix))
     tally(counts + 2 * BINS, many)
     meet(counts + ARRIVED, met + 2)
     third, wanted = _bin(counts + 2 * BINS, k, BINS)
@@ -132,36 +162,46 @@ def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr)
 
 
 @triton.jit
-def chosen_among(keys, kth, wanted, equal_before):
+def chosen_among(keys, kth, wanted, equal_before, LEAST: tl.constexpr = 1):
     """Which of a tile's keys are chosen, 1 or 0; and how many equal the `k`-th, chosen or not."""
-    alike = ((keys == kth) & (keys > 0)).to(tl.int32)
+    alike = ((keys == kth) & (keys >= LEAST)).to(tl.int32)
     rank = equal_before + tl.cumsum(alike, 0) - alike
-    chosen = ((keys > kth) & (keys > 0)) | ((alike > 0) & (rank < wanted))
+    chosen = ((keys > kth) & (keys >= LEAST)) | ((alike > 0) & (rank < wanted))
     return chosen.to(tl.int32), tl.sum(alike, 0)
 
 
 @triton.jit
-def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.constexpr):
+def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.constexpr, LEAST: tl.constexpr = 1):
     """Write the places of the `k` largest of `x` to `out`, int64, ascending, and return how many they are.
 
-    Programs meet four times. Twin: `selection.top_k`.
+    Keys below LEAST are not chosen. Programs meet four times. Twin: `selection.top_k`.
     """
     program = tl.program_id(0)
     tiles = tiles_of(numel, TILE)
     many = tl.zeros([BINS], tl.int32)
     for number in range(tiles):
         _, keys = _keys(x, program * tiles + number, numel, TILE)
-        many += first_bits(keys)
+        many += first_bits(keys, LEAST)
     tally(counts, many)
     meet(counts + ARRIVED, 1)
-    kth, wanted, equal_before, begin, total = threshold(x, counts, numel, k, 1, TILE, POWER)
+    kth, wanted, equal_before, begin, total = threshold(x, counts, numel, k, 1, TILE, POWER, LEAST)
     for number in range(tiles):
         places, keys = _keys(x, program * tiles + number, numel, TILE)
-        chosen, alike = chosen_among(keys, kth, wanted, equal_before)
+        chosen, alike = chosen_among(keys, kth, wanted, equal_before, LEAST)
         tl.store(out + begin + tl.cumsum(chosen, 0) - chosen, places, mask=chosen > 0)
         equal_before += alike
         begin += tl.sum(chosen, 0)
     return total
+
+
+@triton.jit
+def _largest(x, counts, out, found, numel, k, LEAST: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):
+    total = write_largest(x, counts, out, numel, k, TILE, POWER, LEAST)
+    if tl.program_id(0) == 0:
+        tl.store(found, total)
+    for start in range(total + tl.program_id(0) * TILE, k, tl.num_programs(0) * TILE):
+        rest = start + tl.arange(0, TILE)
+        tl.store(out + rest, tl.zeros([TILE], tl.int64), mask=rest < k)
 
 
 @triton.jit

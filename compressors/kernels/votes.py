@@ -53,13 +53,14 @@ class Found(NamedTuple):
 @launching
 def choose(
     v: Tensor, w: Tensor, groups: Groups, ballot: Ballot, thresholds: list[float], begins: list[int | None],
-    head: bytes, length: int, not_finite: int,
+    head: bytes, length: int, not_finite: int, clear: bool = False,
 ) -> Tensor:  # fmt: skip
     """The message of a vote on v, with weights w: uint8 (length,); one launch, and one copy to the device.
 
     thresholds  of each group; -1 where none of it is chosen; there it is looked for what is not finite
     begins      of each group in whose bytes there are flags: where in the message the bucket's first byte would be
     head        the message's first bytes; what is not finite makes the first `not_finite`
+    clear       bytes of groups without flags are 0; else they are not written
 
     Twins: `importance.Chooser.mask` and `MaskCode.encode`.
     """
@@ -69,7 +70,7 @@ def choose(
     table[1] = np.array(thresholds, np.float32).view(np.int32)
     table[2] = ballot.seed
     # Both travel at once; what follows the table is the message.
-    both = torch.empty(table.nbytes + length, dtype=torch.uint8, device=v.device)
+    both = (torch.zeros if clear else torch.empty)(table.nbytes + length, dtype=torch.uint8, device=v.device)
     host = np.frombuffer(table.tobytes() + head, np.uint8).copy()
     both[: host.size].copy_(torch.from_numpy(host))
     numbers, message = both[: table.nbytes].view(torch.int64), both[table.nbytes :]
@@ -93,7 +94,7 @@ def unite(like: Tensor, groups: Groups, addresses: "np.ndarray[Any, np.dtype[np.
     table = torch.from_numpy(addresses).to(like.device)
     tiles = tiles_of(groups, 8 * BYTES, like.device)
     flags = torch.empty(like.numel(), dtype=torch.uint8, device=like.device)
-    each, programs = _shares(len(tiles.first))
+    each, programs = shares(len(tiles.first))
     found = Found(flags, torch.empty(programs, dtype=torch.int32, device=like.device), like.new_empty(1))
     _unite[(programs,)](
         table, *found, tiles.starts, tiles.first, tiles.last, like.numel(), table.shape[1], table.shape[0], each,
@@ -111,7 +112,7 @@ def take(v: Tensor, velocity: Tensor | None, found: Found, count: int, narrow: b
     Twins: `Feedback.sent_narrow` and `Tensor.index_select`.
     """
     values = v.new_empty(count)
-    each, programs = _shares(triton.cdiv(v.numel(), 8 * BYTES))
+    each, programs = shares(triton.cdiv(v.numel(), 8 * BYTES))
     _take[(programs,)](
         v, v if velocity is None else velocity, found.flags, found.counts, values, v.numel(), each,
         MASKING=velocity is not None, NARROW=narrow, TILE=8 * BYTES, PROGRAMS=triton.next_power_of_2(programs), **APART,
@@ -127,7 +128,7 @@ def write(out: Tensor, found: Found, total: Tensor, divisor: float) -> None:
     """
     if total.numel():
         _alarm[(triton.cdiv(total.numel(), 8 * BYTES),)](total, found.alarm, total.numel(), TILE=8 * BYTES, **APART)
-    each, programs = _shares(triton.cdiv(out.numel(), 8 * BYTES))
+    each, programs = shares(triton.cdiv(out.numel(), 8 * BYTES))
     _write[(programs,)](
         out, found.flags, found.counts, total, found.alarm, out.numel(), float(divisor), each,
         TILE=8 * BYTES, PROGRAMS=triton.next_power_of_2(programs), **APART,
@@ -146,7 +147,7 @@ def moments(v: Tensor, w: Tensor, groups: Groups, ballot: Ballot) -> Tensor:
     return parts.sum(2)
 
 
-def _shares(tiles: int) -> tuple[int, int]:
+def shares(tiles: int) -> tuple[int, int]:
     """How many tiles a program reads, and how many programs there are."""
     each = triton.cdiv(tiles, PROGRAMS)
     return each, triton.cdiv(tiles, each)

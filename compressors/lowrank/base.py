@@ -56,9 +56,17 @@ class Factored(Method):
         return pack.of(last)
 
     def keep(self, pack: Pack, packed: Tensor) -> None:
-        """Remember factors, which are the same on all ranks, for the next start."""
-        if self.warm_start:
-            self.share(pack, packed, {place.key: packed[place.piece].view(place.shape) for place in pack.places})
+        """Remember factors, which are the same on all ranks, for the next start.
+
+        Where kernels work they stay in the same memory, where captured graphs read them.
+        """
+        if not self.warm_start:
+            return
+        if (kept := self.kept_by(pack, packed.device)) is not None:
+            kept.copy_(packed)
+            return
+        packed = packed.clone() if kernels.usable(packed) else packed
+        self.share(pack, packed, {place.key: packed[place.piece].view(place.shape) for place in pack.places})
 
     def share(self, owner: object, packed: Tensor, views: dict[str, Tensor]) -> None:
         """Put views of a vector into `shared`. Where kernels work, the vector itself is found again by its owner."""

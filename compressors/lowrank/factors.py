@@ -9,7 +9,6 @@ as a copy of M. With P stored as (rows, rank) it takes 8 times as long.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +19,7 @@ from wirebench.compressors import kernels
 from wirebench.compressors.common.lion import Lion
 from wirebench.compressors.sparse.gaps import joined
 from wirebench.gradient.flat import Bucket, Layer
+from wirebench.utils.device_tables import device_table
 
 if TYPE_CHECKING:
     from wirebench.compressors.kernels.bases import Sizes
@@ -421,7 +421,7 @@ def orthonormalise(rows: Tensor) -> None:
     rows.scatter_(1, places, basis.mT * (own.sign() * sound).unsqueeze(2))
 
 
-@lru_cache(maxsize=4096)
+@device_table(maxsize=4096)
 def plan_of(layers: tuple[Layer, ...], rank: float, rate: float) -> FactorPlan:
     """The plan of these layers: factors where `rate` times the elements of both are fewer than the matrix has.
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wirebench.compressors import kernels
 from wirebench.utils.rng import generator
 
 SLICED_COLUMNS = 4096
@@ -63,10 +62,6 @@ class BlockHash:
 
     def add(self, x: Tensor, table: Tensor) -> None:
         """Add the sketch of `x` to `table`."""
-        if kernels.usable(x):
-            from wirebench.compressors.kernels.sketches import add
-
-            return add(x, table, self.tensors)
         (self._add_slices if self.sliced else self._add_windows)(x, table)
 
     def cells(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

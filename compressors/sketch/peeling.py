@@ -15,7 +15,7 @@ taken out with count n; when its cells hold nothing else it shows again, with co
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from wirebench.compressors.sketch.heavy_hitters import largest
 from wirebench.compressors.sparse.selection import top_k
 from wirebench.errors import UserError
 from wirebench.utils.rng import seed_of
+
+if TYPE_CHECKING:
+    from wirebench.compressors.kernels.votes import Found
 
 ROWS = 3
 LOAD = 1 / 1.3
@@ -66,12 +69,13 @@ class Chosen(NamedTuple):
 class Dense(NamedTuple):
     """The result of peeling a table by kernels: by place of the vector (`peel` of kernels/tables.py).
 
-    sums, counts  of each place; state: what was not finite, or is left; rest: the values that are left
+    sums, counts  of each place; state: what was not finite, or is left; rest: the values that are left; arrived: a 0
     """
 
     sums: Tensor
     counts: Tensor
     state: Tensor
+    arrived: Tensor
     rest: Tensor
 
     def listed(self, complete: bool) -> Peeled:
@@ -179,6 +183,14 @@ class LookupTable:
         """Places, int64 ascending, of the up to `k` largest estimates of what is left in a table."""
         index = self._original(largest(self.sketch, rest, k))
         return index[index < self.numel].sort().values
+
+    def candidates(self, dense: Dense, k: int) -> "Found":
+        """By kernels: the places that peeling has found, and those of the `k` largest estimates of what it has left."""
+        from wirebench.compressors.kernels.tables import flag
+
+        found = self.sketch.find(dense.rest, k)
+        assert found is not None
+        return flag(dense.counts, dense.arrived, *found, self._numbers())
 
     def _permuted(self, index: Tensor) -> Tensor:
         return (index * self.factor + self.shift) % self.modulus

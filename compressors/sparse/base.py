@@ -8,7 +8,7 @@ from torch import Tensor
 from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
-from wirebench.compressors.sparse.thresholds import Rule, choose
+from wirebench.compressors.sparse.thresholds import EXACT_BY_KERNELS, Rule, choose
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -45,11 +45,15 @@ class Sparse(Method):
 class SparseGather(Sparse):
     """Base of the methods whose ranks each choose their largest entries and gather all ranks'."""
 
+    uncaptured = ""
+
     def __init__(
         self, density: float, selection: Rule, values: Values, indices: Indices, feedback: Feedback | None = None
     ) -> None:
         super().__init__(density, values, indices, feedback)
         self.selection = selection
+        if selection not in EXACT_BY_KERNELS or indices == "delta":
+            self.uncaptured = "lengths of messages depend on values, with indices = delta or this selection"
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of indices and values.
@@ -75,14 +79,19 @@ def taken(feedback: Feedback, bucket: Bucket, index: Tensor, code: SparseCode) -
     They leave the residual; what rounding cuts off stays.
     """
     residual = feedback.slice(bucket)
-    if kernels.usable(residual) and code.indices == "int32":
+    if kernels.usable(residual):
         from wirebench.compressors.kernels.entries import take
 
-        message = torch.empty(index.numel() * (4 + code.value_bytes), dtype=torch.uint8, device=index.device)
-        head, arriving = 4 * index.numel(), residual.new_empty(index.numel())
+        count, arriving, places = index.numel(), residual.new_empty(index.numel()), None
+        if code.indices == "int32":
+            message = torch.empty(count * (4 + code.value_bytes), dtype=torch.uint8, device=index.device)
+            places = message[: 4 * count].view(torch.int32)
+        else:
+            message = code.encode_at_once(index, residual.numel(), count * code.value_bytes)
+        head = message.numel() - count * code.value_bytes
         take(
-            residual, index, message[head:].view(code.dtype), places=message[:head].view(torch.int32),
-            arriving=arriving, rest=residual, clear=feedback.masked(bucket),
+            residual, index, message[head:].view(code.dtype), places=places, arriving=arriving, rest=residual,
+            clear=feedback.masked(bucket),
         )  # fmt: skip
         return message, arriving
     exact = residual.index_select(0, index)
@@ -97,10 +106,11 @@ def average_of(grad: Tensor, messages: Sequence[Tensor], code: SparseCode, size:
 
     No place comes twice in one message, so the order of additions is the order of the messages on any device.
     """
-    if kernels.usable(grad) and code.indices == "int32":
+    if kernels.usable(grad):
         from wirebench.compressors.kernels.entries import average
 
-        average(grad, messages, code.dtype, size)
+        coded = None if code.indices == "int32" else code.decode_at_once(messages, grad.numel())
+        average(grad, messages, code.dtype, size, coded=coded)
         return grad
     entries = [code.decode(each, grad.numel()) for each in messages]
     grad.zero_()

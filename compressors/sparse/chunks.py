@@ -1,6 +1,5 @@
 """A bucket's layers cut into chunks of neighbours, from each of which the largest entries are chosen."""
 
-from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from wirebench.compressors import kernels
 from wirebench.gradient.flat import Bucket
+from wirebench.utils.device_tables import device_table
 
 BLOCK = 64
 """Chunks whose sums are added at once, on a GPU, before the blocks of a layer are added one by one."""
@@ -95,7 +95,7 @@ def chunks_of(bucket: Bucket, size: int, k: int) -> Chunks:
     return _chunks(sizes, size, k, bucket.grad.device)
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch.device) -> Chunks:
     spans: list[tuple[int, int, int]] = []
     starts: list[int] = []

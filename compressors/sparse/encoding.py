@@ -11,11 +11,13 @@ So that "density 0.1 %" has one comparable byte count. The bytes of n chosen of 
 Indices come ascending, without repeats, and before the values, in a multiple of 4 bytes where values need it.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.gradient.flat import Bucket
 
 Values = Literal["fp32", "fp16", "bf16"]
@@ -56,6 +58,9 @@ class SparseCode:
         """(int64 indices, fp32 values) of what `encode` made."""
         if self.indices == "int32":
             head = message.numel() // (4 + self.value_bytes) * 4
+        elif kernels.usable(message):
+            rows, _, (head,) = self.decode_at_once([message], numel)
+            return rows[0].long(), _read(message[head:], self.dtype).float()
         else:
             head = self._head_bytes(message, numel)
         index = self.decode_indices(message[:head], numel)
@@ -66,12 +71,44 @@ class SparseCode:
         assert numel < 2**31, "indices are 31 bits wide"
         if self.indices == "int32":
             return index.int().view(torch.uint8)
+        if kernels.usable(index):
+            return self.encode_at_once(index, numel, 0)
         return _bitmap(index, numel) if self.indices == "bitmap" else _gaps(index)
+
+    def encode_at_once(self, index: Tensor, numel: int, more: int) -> Tensor:
+        """By kernels, as bitmap or delta: the indices, uint8, and `more` bytes behind them that are not written."""
+        from wirebench.compressors.kernels import index_codes
+
+        if self.indices == "delta":
+            return index_codes.gaps(index, more)
+        return index_codes.bitmaps(index[None], [index.numel()], numel, more).view(-1)
+
+    def decode_at_once(self, messages: Sequence[Tensor], numel: int) -> tuple[Tensor, list[int], list[int]]:
+        """By kernels, of messages as bitmap or delta: int32 (messages, most), a row of indices for each; how many there
+        are in each, and how many bytes come before its values. For delta the host waits for these numbers.
+        """
+        from wirebench.compressors.kernels import index_codes
+
+        if self.indices == "delta":
+            first = [each[:COUNT_BYTES] for each in messages]
+            counts: list[int] = _read(first[0] if len(first) == 1 else torch.cat(first), torch.int32).tolist()
+            heads = [each.numel() - n * self.value_bytes for each, n in zip(messages, counts, strict=True)]
+        else:
+            heads = [_padded(-(-numel // BITS))] * len(messages)
+            counts = [(each.numel() - heads[0]) // self.value_bytes for each in messages]
+        codes = [each[:head] for each, head in zip(messages, heads, strict=True)]
+        return index_codes.places(messages[0], codes, counts, self.indices == "delta"), counts, heads
 
     def decode_indices(self, code: Tensor, numel: int) -> Tensor:
         """int64 indices of what `encode_indices` made."""
         if self.indices == "int32":
             return _read(code, torch.int32).long()
+        if kernels.usable(code):
+            from wirebench.compressors.kernels import index_codes
+
+            gaps = self.indices == "delta"
+            counts = [int(_read(code[:COUNT_BYTES], torch.int32))] if gaps else None
+            return index_codes.places(code, [code], counts, gaps)[0].long()
         if self.indices == "bitmap":
             return torch.nonzero(unpack_bits(code, numel)).squeeze(1)
         return _from_gaps(code)

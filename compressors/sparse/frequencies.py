@@ -5,13 +5,13 @@ largest divisor up to a limit, so that nothing is padded; of a prime side above 
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from wirebench.gradient.flat import Bucket
+from wirebench.utils.device_tables import device_table
 
 WIDEST = 64
 """A block of 64 by 64 has as many places as 12 bits tell apart."""
@@ -102,7 +102,7 @@ def frequencies_of(bucket: Bucket, chunk: int, k: int) -> Frequencies:
     return _frequencies(sides, chunk, k, bucket.grad.device)
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def _frequencies(sides: tuple[tuple[int, int, int], ...], chunk: int, k: int, device: torch.device) -> Frequencies:
     tilings: list[Tiling] = []
     rows_of_blocks, begins_of_blocks, counts = [], [], []
@@ -136,7 +136,7 @@ def divisor(side: int, limit: int) -> int:
     return next(length for length in range(min(side, limit), 0, -1) if side % length == 0)
 
 
-@lru_cache(maxsize=128)
+@device_table(maxsize=128)
 def _cosines(size: int, device: torch.device) -> Tensor:
     """The orthonormal DCT-II of vectors of this length, fp32 (size, size): a row for each frequency."""
     number = torch.arange(size, dtype=torch.float64)
@@ -145,7 +145,7 @@ def _cosines(size: int, device: torch.device) -> Tensor:
     return matrix.float().to(device)
 
 
-@lru_cache(maxsize=8)
+@device_table(maxsize=8)
 def all_cosines(device: torch.device) -> Tensor:
     """The matrices of all lengths up to WIDEST, each filled up with zeros: fp32 (WIDEST + 1, WIDEST, WIDEST)."""
     every = torch.zeros(WIDEST + 1, WIDEST, WIDEST)

@@ -4,13 +4,13 @@ A selection by magnitude never chooses a 0. One that draws places, or estimates 
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from wirebench.gradient.flat import Bucket, Layer
+from wirebench.utils.device_tables import device_table
 
 
 class Places:
@@ -59,7 +59,7 @@ def places_of(bucket: Bucket, device: torch.device | None = None) -> Places:
     return _places(bucket.layers, device or bucket.grad.device)
 
 
-@lru_cache(maxsize=1024)
+@device_table()
 def _places(layers: tuple[Layer, ...], device: torch.device) -> Places:
     return Places(layers, device)
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wirebench.compressors.sparse.encoding import BITS, SparseCode, pack_bits, unpack_bits
+from wirebench.compressors.sparse.encoding import BITS, COUNT_BYTES, SparseCode, pack_bits, unpack_bits
 from wirebench.gradient.flat import Layer
 
 Masks = Literal["bits", "delta", "smaller"]
@@ -83,8 +83,43 @@ class MaskCode:
             gaps = self._as_gaps(vote, layers)
             if self.masks == "delta" or gaps.numel() < masks.numel():
                 form, masks = AS_GAPS, gaps
-        head = torch.frombuffer(bytearray(self.head(layers, vote.layers, vote.numbers, form)), dtype=torch.uint8)
-        return torch.cat([head.to(device), masks])
+        return self._with_head(layers, vote.layers, vote.numbers, form, [masks])
+
+    def encode_at_once(
+        self, spread: Tensor, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float]
+    ) -> Tensor:
+        """By kernels, the message of masks as gaps, or as bits where those are fewer; chosen, numbers: see `Vote`.
+
+        spread  a byte that is NOT_FINITE where the rank's vector is not finite, else 0, and a bit for each place of the
+                bucket
+        """
+        from wirebench.compressors.kernels import index_codes
+
+        index = index_codes.places(spread, [spread[1:]], None, as_gaps=False)[0]
+        if int(spread[0]) == NOT_FINITE:
+            return spread[:1]
+        gaps, bounds = index_codes.gaps(index), runs(layers, chosen)
+        masks = [spread[1 + start // BITS : 1 - (-stop // BITS)] for start, stop in bounds]
+        if self.masks == "delta" or gaps.numel() < sum(mask.numel() for mask in masks):
+            return self._with_head(layers, chosen, numbers, AS_GAPS, [gaps])
+        return self._with_head(layers, chosen, numbers, AS_BITS, masks)
+
+    def bits_at_once(self, messages: Sequence[Tensor], heads: Sequence[Head], numel: int) -> list[Tensor | None]:
+        """By kernels, of each message with masks as gaps: a bit for each of the bucket's `numel` places; else None."""
+        from wirebench.compressors.kernels import index_codes
+
+        codes = [each[head.length :] for each, head in zip(messages, heads, strict=True) if head.form == AS_GAPS]
+        if not codes:
+            return [None] * len(messages)
+        counts = torch.cat([each[:COUNT_BYTES] for each in codes]).view(torch.int32).tolist()
+        rows = iter(index_codes.bitmaps(index_codes.places(codes[0], codes, counts, as_gaps=True), counts, numel))
+        return [next(rows) if head.form == AS_GAPS else None for head in heads]
+
+    def _with_head(
+        self, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float], form: int, masks: list[Tensor]
+    ) -> Tensor:
+        head = torch.frombuffer(bytearray(self.head(layers, chosen, numbers, form)), dtype=torch.uint8)
+        return torch.cat([head.to(masks[0].device), *masks])
 
     def head(
         self, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float], form: int = AS_BITS

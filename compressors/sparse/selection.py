@@ -8,7 +8,7 @@ element. **The k largest elements lie in the k rows with the largest peaks:** we
 of these k rows would hold an element that precedes it. Two readings of the vector give the peaks, and the k best rows
 are copied out. The smallest of their peaks is a floor below which nothing is chosen: nothing is guessed.
 
-On a GPU kernels find the k-th magnitude by its bits (kernels/selection.py).
+On a GPU kernels find the k-th magnitude by its bits (kernels/together.py).
 
 wirebench bench compressors times it beside `torch.topk(x.abs(), k)`.
 """
@@ -48,7 +48,7 @@ def top_k(x: Tensor, k: int) -> Tensor:
     if k >= x.numel():
         return torch.nonzero(x).squeeze(1)
     if kernels.usable(x):
-        from wirebench.compressors.kernels.selection import largest
+        from wirebench.compressors.kernels.together import largest
 
         places, found = largest(x, k)
         return places[: int(found)]

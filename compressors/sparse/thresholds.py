@@ -28,6 +28,8 @@ from wirebench.compressors.sparse.selection import SIGN_OFF, bits_of, places_fro
 from wirebench.gradient.context import ExchangeContext
 
 Rule = Literal["exact", "sampled", "gaussian", "sidco"]
+EXACT_BY_KERNELS = ("exact", "sampled")
+"""Rules that kernels serve alike, with as many places in every step."""
 
 SMALL = 4096
 """Elements up to which the exact choice is as fast as any estimate."""
@@ -60,10 +62,10 @@ def choose(x: Tensor, k: int, rule: Rule, world: ExchangeContext, key: int = 0) 
     `key` names the bucket, for rules that draw. With kernels `sampled` is exact, which costs them less, and both give
     `k` places, zeros where others are too few, so that the host need not wait. The other estimates wait for the device.
     """
-    if kernels.usable(x) and rule in ("exact", "sampled"):
-        from wirebench.compressors.kernels.selection import largest
+    if kernels.usable(x) and rule in EXACT_BY_KERNELS:
+        from wirebench.compressors.kernels.together import largest
 
-        return largest(x, k, zeros=True)[0] if k < x.numel() else torch.arange(x.numel(), device=x.device)
+        return largest(x, k, or_zeros=True)[0] if k < x.numel() else torch.arange(x.numel(), device=x.device)
     if rule == "exact" or x.numel() <= SMALL or k >= x.numel():
         return top_k(x, k)
     index = _ESTIMATES[rule](x, k, world, key)

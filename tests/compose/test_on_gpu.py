@@ -105,6 +105,33 @@ def never_waiting(monkeypatch: pytest.MonkeyPatch, words: list[object]) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+CAPTURED = [name for name in compressors.available() if not compressors.PLUGINS.load(name).uncaptured]
+
+
+@pytest.mark.parametrize("schedule", ["sync_easgd", "wfbp"])
+@pytest.mark.parametrize("name", CAPTURED)
+def test_steps_from_graphs_equal_usual_ones_to_the_bit(name: str, schedule: str, tmp_path: Path) -> None:
+    """Two virtual workers, in one bucket and in many; and steps that measure between them."""
+    if schedule == "wfbp" and compressors.PLUGINS.load(name).whole_model:
+        pytest.skip("it needs the model in one bucket")
+    more = ["compressor.rounding=nearest"] if name == "int8" else []
+    words = [*BASE, f"scheduler.name={schedule}", *settings(name), *more, "train.max_steps=12", "engine.threads=1"]
+    for graphs in ("false", "true"):
+        told = [*words, "engine.device=cuda", f"engine.cuda_graphs={graphs}", "output.health_every=7"]
+        assert here(2, [*told, f"output.dir={tmp_path / graphs}"]) == 0
+    assert losses(tmp_path / "true") == losses(tmp_path / "false")
+
+
+def test_graphs_are_captured_beside_a_backward_pass(tmp_path: Path) -> None:
+    """By the thread of a process with NCCL."""
+    words = [*BASE, "scheduler.name=wfbp", *settings("topk"), "train.max_steps=12", "engine.threads=1"]
+    for graphs in ("false", "true"):
+        told = [*words, f"engine.cuda_graphs={graphs}", f"output.dir={tmp_path / graphs}"]
+        ended = launch("torch", 1, told, tmp_path / "logs", IN_FP32)
+        assert ended.code == 0, ended.said
+    assert losses(tmp_path / "true") == losses(tmp_path / "false")
+
+
 GPT = [
     ROOT / "configs/tables/today_gpt.toml", "model.depth=2", "model.width=64", "model.context=32", "data.length=32",
     "data.train_bytes=20000", "data.batch_size=4", "data.eval_batch_size=512",

@@ -17,8 +17,10 @@ from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.costmodel.piecewise import Piecewise, Points
 from wirebench.data.base import Dataset, unit_of
+from wirebench.errors import UserError
 from wirebench.exchange.builtin import EnginesOwn
 from wirebench.exchange.driver import Driver, Workers
+from wirebench.exchange.graphs import Graphs
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.scheduler import Scheduler, first_cut
 from wirebench.gradient.schedule import LayerCost
@@ -112,6 +114,10 @@ def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Cloc
         if compressor.owns_momentum and not compressor.makes_update:
             lane.decay = Decay(settings.optimizer)
         lane.measure_every = settings.output.health_every
+        if settings.engine.cuda_graphs:
+            if engine.device.type != "cuda":
+                raise UserError("engine.cuda_graphs: needs a GPU, and the model is on the CPU; set it to false")
+            lane.graphs = Graphs(compressor)
         lanes.append(lane)
     return lanes
 

@@ -10,7 +10,7 @@ from wirebench.compressors.common.clipped import Clipped
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts
+from wirebench.exchange.driver import GRADIENTS, Parts
 from wirebench.exchange.scheduler import Scheduler, refuse_groups
 from wirebench.gradient.contract import Method
 
@@ -58,6 +58,11 @@ def _check_driver(settings: Config) -> None:
     parts = Parts(compressor_of(settings), collective, settings.optimizer.clip, settings.output.health_every)
     if reason := scheduler_of(settings).driver.accepts(parts):
         raise UserError(f"scheduler.name: {settings.scheduler.name!r} {reason}")
+    driver = scheduler_of(settings).driver
+    if settings.engine.cuda_graphs and not (driver.messages and driver.exchanges == GRADIENTS):
+        raise UserError(
+            f"engine.cuda_graphs: only exchanges of gradients are captured, and {settings.scheduler.name!r} has others"
+        )
 
 
 def _check_update(settings: Config) -> None:

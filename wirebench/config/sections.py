@@ -85,6 +85,7 @@ class EngineConfig:
     rounds           how a Horovod job runs the rounds of a plan: p2p (torch.distributed beside it) or alltoall
     threads          threads per process; 0: cores of the machine divided by its workers
     device           auto, cpu or cuda
+    cuda_graphs      replay the compressor's own kernels from CUDA graphs; for methods whose steps are alike
     """
 
     name: Literal["auto", "local", "torch", "horovod"] = "auto"
@@ -93,6 +94,7 @@ class EngineConfig:
     rounds: Literal["p2p", "alltoall"] = "p2p"
     threads: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    cuda_graphs: bool = False
 
 
 @dataclass(frozen=True)

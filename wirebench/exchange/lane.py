@@ -8,6 +8,7 @@ from torch import Tensor
 
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.exchange.advance import Steps, advance
+from wirebench.exchange.graphs import Graphs
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
@@ -30,6 +31,7 @@ class Lane:
     clears         gradients are forgotten when a step begins; False where a loop of the user's own does that
     on_arrival     called before a gradient is taken, of the first layer at least: a step may begin with that
     given          the flat gradient of a measured step, as it was before its exchange
+    graphs         replays the compressor's own work from CUDA graphs; None: it runs as usual
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Lane:
         compressor.prepare(flat.grad.device)
         self.world = ExchangeContext(rank, server.communicator.size, seed=seed)
         self.decay: Decay | None = None
+        self.graphs: Graphs | None = None
         self.measure_every = 0
         self.clears = True
         self.given = flat.grad.new_empty(0)
@@ -66,6 +69,8 @@ class Lane:
         assert covered == list(range(len(self.flat.layers))), f"groups must cover the layers in order, got {groups}"
         self.buckets = [self.flat.bucket(index, group) for index, group in enumerate(groups)]
         self._last = {group.stop - 1 for group in groups}
+        if self.graphs is not None:
+            self.graphs.forget()
         if self._detach:
             self.detach()
             self.attach(self._on_ready)
@@ -194,7 +199,10 @@ class Lane:
                 self.decay.join(bucket)
         if self.world.measuring:
             self.given[bucket.start : bucket.stop] = bucket.grad
-        exchange = conformance.exchange(self.compressor, bucket, self.world)
+        if self.graphs is None:
+            exchange = conformance.exchange(self.compressor, bucket, self.world)
+        else:
+            exchange = self.graphs.exchange(bucket, self.world)
         steps = advance(exchange, self.server.serve, self.compressing)
         average: Tensor = yield from steps
         # A compressor may return the bucket's own gradient, or a tensor of its own.

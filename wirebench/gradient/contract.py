@@ -72,6 +72,9 @@ class Method(Compressor):
                    plain: a warning quotes it; "" for a method without a residual
     fades          the residual decays by itself, so it is bounded and not watched
     unshared       why it cannot be a reduce-scatter (`scatter`); "" for a method that can
+    uncaptured     why its own work cannot be replayed from CUDA graphs; "" for a method that runs the same operations
+                   in every step where kernels work: lengths are fixed, and nothing differs from step to step but the
+                   gradient, the answers and what tensors hold, which stay where they are in memory
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
@@ -100,6 +103,7 @@ class Method(Compressor):
     unshared: str = "it has no form in which each rank gets a share of the sum alone"
     bounded_by: str = ""
     fades: bool = False
+    uncaptured: str = "it does not declare that every step runs the same operations"
     takes_turns: bool = False
     takes_over: bool = True
     voters: int = 0

@@ -25,6 +25,7 @@ from wirebench.compressors.kernels import (
     entries,
     fields,
     frequencies,
+    index_codes,
     momentum,
     narrow,
     region_messages,
@@ -97,8 +98,8 @@ def sparse(x: torch.Tensor) -> None:
     """Launches that sparse methods need."""
     for nesterov in (False, True):
         momentum.accumulate(x, x, x, 0.9, nesterov)
-    selection.largest(x, 100)
-    selection.largest(x, 100, zeros=True)
+    together.largest(x, 100)
+    together.largest(x, 100, or_zeros=True)
     # It launches the second of its kernels where the first has found something.
     with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
         selection.above(x, 1)
@@ -109,6 +110,12 @@ def sparse(x: torch.Tensor) -> None:
         entries.take(x, places.int(), values, flags=torch.zeros(4, dtype=torch.int32))
         entries.place(x, places, values, 3)
         entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
+    for index in (places, places.int()):
+        index_codes.bitmaps(index[None], [11], 100)
+        with patch.object(torch.Tensor, "cpu", lambda totals: totals.new_ones(totals.shape)):
+            index_codes.gaps(index)
+    for as_gaps in (False, True):
+        index_codes.places(x, [torch.zeros(80, dtype=torch.uint8)] * 3, [9, 5, 3], as_gaps)
     entries.put_back(x, places, x, places)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
     for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
@@ -151,7 +158,7 @@ def sketched(x: torch.Tensor) -> None:
     shift, narrower = torch.zeros(3, 10, dtype=torch.int64), torch.zeros(10_000, dtype=torch.int32)
     hash, sketch, gaps = (shift, torch.zeros(3, 10), torch.zeros(1_000)), torch.zeros(3, 1_000), places[:0]
     for agree in (False, True):
-        sketches.add(x, sketch, hash)
+        sketches.sketch(x, hash, 1_000)
         sketches.estimates(sketch, hash, 10_000, agree)
         sketches.find(sketch, hash, 10_000, agree, gaps, 100)
         sketches.apply(sketch, hash, x, gaps, 100, 2, sketch if agree else None)
@@ -161,7 +168,8 @@ def sketched(x: torch.Tensor) -> None:
         keys = torch.zeros(3, 1_000, dtype=key_type)
         layout = 3, 5, 7, 1 << 14, 1 << (30 if key_type == torch.int32 else 62), 10, 10_000, 1
         tables.fill(x, 100, hash, 1_000, (keys, layout))
-        _, counts, state = tables.peel(sketch, keys, hash, layout, 10_000, 256)
+        _, counts, state, arrived = tables.peel(sketch, keys, hash, layout, 10_000, 256)
+    tables.flag(counts, arrived, *sketches.find(sketch, hash, 10_000, True, gaps, 100), layout)
     tables.average(x, x, counts, state, 2, x, places, state)
 
 

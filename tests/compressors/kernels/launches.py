@@ -13,15 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from triton._C.libtriton import ir
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import randomk
+from wirebench.compressors.sketch.block_hash import BlockHash
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
 PAGE_BITS = 16
+MEETING = ir.MEM_SEMANTIC.ACQUIRE_RELEASE
+"""By it programs of a launch meet (`together.meet`)."""
 NOTHING = np.zeros(1 << PAGE_BITS, dtype=bool)
 # Neither reads nor writes memory of the GPU.
 FREE = {
@@ -29,6 +33,14 @@ FREE = {
     *("slice", "select", "split", "split_with_sizes", "unbind", "diagonal", "expand", "unsqueeze", "squeeze"),
     *("t", "transpose", "permute", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
 }
+
+
+DRAWN = ((randomk, "draw"), (BlockHash, "__init__"), (BlockHash, "redraw"))
+"""Where the host draws."""
+CHOSEN = {"index_select"}
+"""Reads as many numbers as it writes."""
+LIKE = {"new_full", "new_zeros", "full_like", "zeros_like"}
+"""Reads nothing."""
 
 
 class _Counting(TorchDispatchMode):
@@ -42,12 +54,15 @@ class _Counting(TorchDispatchMode):
             self.seen[name] += 1
         result = func(*args, **(kwargs or {}))
         if name not in FREE:
-            self.moved[name] += sum(each.nbytes for each in tree_leaves((args, result)) if isinstance(each, Tensor))
+            read = result if name in CHOSEN else () if name in LIKE else args[1:2] if name == "copy_" else args
+            self.moved[name] += sum(each.nbytes for each in tree_leaves((read, result)) if isinstance(each, Tensor))
         return result
 
 
 class _Traffic:
-    """Bytes that one launch reads and writes: each address once, and none is read that was written before."""
+    """Bytes that one launch reads and writes: each address once, and none is read that was written before; anew where
+    its programs meet, since a vector does not stay in a cache.
+    """
 
     def __init__(self) -> None:
         self.read: dict[int, np.ndarray[Any, Any]] = {}
@@ -69,6 +84,7 @@ class _Traffic:
     def watch(self, patched: Any) -> None:
         """Have the interpreter's loads and stores noted."""
         load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+        change = InterpreterBuilder.create_atomic_rmw
 
         def loaded(builder: Any, pointers: Any, mask: Any, *args: Any) -> Any:
             self.note(pointers, mask, "read")
@@ -78,6 +94,13 @@ class _Traffic:
             self.note(pointers, mask, "written")
             return store(builder, pointers, value, mask, *args)
 
+        def changed(builder: Any, operation: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
+            if sem == MEETING:
+                self.read.clear()
+                self.written.clear()
+            return change(builder, operation, pointers, value, mask, sem, scope)
+
+        patched.setattr(InterpreterBuilder, "create_atomic_rmw", changed)
         patched.setattr(InterpreterBuilder, "create_masked_load", loaded)
         patched.setattr(InterpreterBuilder, "create_masked_store", stored)
 
@@ -91,6 +114,14 @@ class _Counted:
     def send(self, answer: Any) -> Any:
         with self.counting:
             return self.exchange.send(answer)
+
+
+def _on_host(draw: Any) -> Any:
+    def drawn(*args: Any) -> Any:
+        with _disable_current_modes():
+            return draw(*args)
+
+    return drawn
 
 
 def launches(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
@@ -120,23 +151,19 @@ def _third(
         moved[f"K:{kernel.fn.__name__}"] += traffic.bytes
         return result
 
-    def drawn(*args: Any) -> Any:
-        with _disable_current_modes():
-            return draw(*args)
-
-    draw = randomk.draw
     method = compressors.build(name, **options)
     layers = lay_out(shapes)
     generator = torch.Generator().manual_seed(0)
     for step in range(3):
         # Smaller ones, as a residual's growth, which a threshold has to follow, is smaller after many steps.
         grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
-        bucket = Bucket(0, grad, torch.zeros_like(grad), layers)
+        bucket = Bucket(0, grad, torch.ones_like(grad), layers)
         seen.clear()
         moved.clear()
         with monkeypatch.context() as patched:
             patched.setattr(GridExecutor, "__call__", counted)
-            patched.setattr(randomk, "draw", drawn)
+            for place, name_there in DRAWN:
+                patched.setattr(place, name_there, _on_host(getattr(place, name_there)))
             counted_exchange: Any = _Counted(
                 method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved)
             )

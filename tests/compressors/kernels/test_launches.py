@@ -1,5 +1,8 @@
 """A bucket's exchange starts few kernels, however many layers the bucket has."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("triton")
@@ -10,6 +13,7 @@ from wirebench.compressors import kernels
 from wirebench.compressors.kernels import segments, selection, thin
 
 MOST = 12
+ROOT = Path(__file__).resolve().parents[3]
 LONG = {"acp_sgd", "chunk_topk", "demo", "dion", "oktopk", "onebit", "signsgd"}
 """These take many seconds in the interpreter."""
 
@@ -49,6 +53,10 @@ def test_an_exchange_starts_few_kernels_however_many_layers(name, monkeypatch):
         ("signsgd", {"form": "vote", "scale": "one", "feedback": False}),
         ("terngrad", {"form": "gather"}),
         ("zero_one_adam", {"kappa": 1, "freeze_step": 1}),
+        ("topk", {"density": 0.1, "indices": "bitmap"}),
+        ("topk", {"density": 0.1, "indices": "delta", "values": "fp16"}),
+        ("gtopk", {"density": 0.1, "indices": "delta"}),
+        ("clt_k", {"density": 0.1, "indices": "delta"}),
     ],
     ids=str,
 )
@@ -65,7 +73,39 @@ def test_so_do_its_other_forms(name, options, monkeypatch):
 
 
 @pytest.mark.slow
-def test_factors_of_a_high_rank_take_few_launches(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dion", {"rank_fraction": 0.5}),
+        ("dion", {"rank_fraction": 0.5, "orthonormal": True}),
+        ("powersgd", {"rank": 17, "min_compression_rate": 1.0}),
+    ],
+    ids=str,
+)
+def test_factors_of_a_high_rank_take_few_launches(name, options, monkeypatch):
     """As Dion has them by default in layers of some size."""
+    monkeypatch.setattr(thin, "MOST", 16)
     shapes = [(40 + i, 36) if i % 2 else (5,) for i in range(4)]
-    assert launches(monkeypatch, "dion", shapes, rank_fraction=0.5).total() <= MOST
+    assert launches(monkeypatch, name, shapes, **options).total() <= MOST
+
+
+@pytest.mark.slow
+def test_a_table_that_stalls_takes_few_launches(monkeypatch):
+    seen = launches(monkeypatch, "iblt", [(24, 6), (5,), (24, 6)], density=0.3, room=0.3)
+    assert "K:_flag" in seen
+    assert seen.total() <= MOST, seen
+
+
+STATED = re.search(r"`masks=delta` or `smaller` \((\d+)\)", (ROOT / "docs/compressors.md").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("masks", ["delta", "smaller"])
+def test_masks_as_gaps_take_as_many_as_docs_state(masks, monkeypatch):
+    counts = [
+        launches(monkeypatch, "iwp", [(8, 6) if i % 3 else (5,) for i in range(n)], masks=masks, threshold=1.0)
+        for n in (4, 12)
+    ]
+    assert counts[0] == counts[1]
+    assert STATED is not None
+    assert counts[0].total() <= int(STATED[1]), counts[0]

@@ -1,5 +1,7 @@
 """Top-k in kernels equals its twin in PyTorch; on the CPU in Triton's interpreter."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -7,9 +9,9 @@ from wirebench.compressors import kernels
 from wirebench.compressors.sparse.selection import top_k
 
 pytest.importorskip("triton")
-from wirebench.compressors.kernels import selection as selection_module
+from tests.compressors.kernels.at_once import DEVICES, at_once
+from wirebench.compressors.kernels import together
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 INPUTS = {
     "random": lambda x: x,
     "many alike": lambda x: (x * 2).round(),
@@ -22,15 +24,19 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize(("numel", "k"), [(1, 1), (64, 5), (213, 212), (300, 17)])
 def test_places_are_the_twins(make, numel, k, device, monkeypatch):
-    """In order, and equal magnitudes from the front."""
-    monkeypatch.setattr(selection_module, "TILE", 32)
-    monkeypatch.setattr(selection_module, "PROGRAMS", 4)
+    """In order, and equal magnitudes from the front; also where zeros are chosen, so that there are always k."""
+    monkeypatch.setattr(together, "TILE", 32)
     x = make(torch.randn(numel, generator=torch.Generator().manual_seed(numel)))
     monkeypatch.setattr(kernels, "usable", lambda x: False)
     wanted = top_k(x, k)
     monkeypatch.setattr(kernels, "usable", lambda x: True)
-    assert top_k(x.to(device), k).cpu().equal(wanted)
+    with at_once(monkeypatch, 4) if device == "cpu" else nullcontext():
+        assert top_k(x.to(device), k).cpu().equal(wanted)
+        places, found = together.largest(x.to(device), k, or_zeros=True)
+    zeros = torch.nonzero(x == 0).squeeze(1)[: k - wanted.numel()]
+    assert places.cpu().equal(torch.cat([wanted, zeros]).sort().values)
+    assert found.item() == k

@@ -1,5 +1,8 @@
 """Products with thin factors and bases of their rows equal their twins; on the CPU in Triton's interpreter."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +16,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton")
+from tests.compressors.kernels.at_once import at_once
 from wirebench.compressors.kernels import bases as bases_module
 from wirebench.compressors.kernels import thin as thin_module
 
@@ -21,15 +25,16 @@ SHAPES = [(9,), (18, 20), (3, 40), (18, 20), (4,), (17, 5), (6, 2, 3), (1, 8)]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
-def device(request, monkeypatch) -> torch.device:
-    """Where kernels run; a program holds few rows and columns."""
+def device(request, monkeypatch) -> Iterator[torch.device]:
+    """Where kernels run, on the CPU as three programs at once; a program holds few rows and columns."""
     few = 32 if request.param == "cuda" else 16
     for module, name, value in (
         (thin_module, "BLOCK", few), (thin_module, "RANKS", 16), (bases_module, "ROWS", 16),
         (bases_module, "SPAN", 16), (bases_module, "FEW", 2),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
-    return torch.device(request.param)
+    with at_once(monkeypatch, 3) if request.param == "cpu" else nullcontext():
+        yield torch.device(request.param)
 
 
 def bucket_of(device: torch.device, seed: int, narrow: bool = False, shapes=SHAPES) -> Bucket:

@@ -31,6 +31,12 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS)
+def test_masks_as_gaps_of_all_layouts(shapes, device, monkeypatch):
+    """As many ranks have masks as gaps as have fewer so."""
+    assert_same(monkeypatch, device, lay_out(shapes), masks="smaller", threshold=1.0, voters=3)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; a tile has few places, and a program several tiles."""
@@ -91,6 +97,10 @@ def test_exchanges_of_all_layouts(shapes, device, monkeypatch):
         {"threshold": 1e6},
         {"bad": float("nan")},
         {"bad": -float("inf"), "voters": 1},
+        {"masks": "delta", "mode": "layerwise", "schedule": (0.02, 0.05), "schedule_epochs": (1,)},
+        {"masks": "delta", "bad": float("inf")},
+        {"masks": "smaller", "threshold": 0.5},
+        {"masks": "smaller", "threshold": 3.0, "voters": 1, "draw": "bucket"},
     ],
     ids=str,
 )

@@ -1,0 +1,210 @@
+"""Codes of ascending places, made and read: a bit for each place of a vector, or the gaps between the places.
+
+sparse/encoding.py has both; its functions are the twins. A program reads a few tiles one after the other, and adds up
+what those before it have found.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels.entries import LANES, _below, _table
+
+TILE, PROGRAMS = 1024, 512
+"""Entries, or bytes, that a program reads at once, and programs of a launch, at most."""
+WORDS = 1024
+"""Words of 32 places that a program writes."""
+COUNT_BYTES, GAP_BITS, MAX_GAP_BYTES = tl.constexpr(4), tl.constexpr(7), tl.constexpr(5)
+"""As in sparse/encoding.py."""
+FULL, LOW = tl.constexpr(128), tl.constexpr(127)
+"""A byte below FULL ends a gap; LOW are a byte's bits of a gap."""
+
+
+@launching
+def bitmaps(places: Tensor, counts: Sequence[int], numel: int, more: int = 0) -> Tensor:
+    """A bit for each of `numel` places, uint8 (rows, bytes), a multiple of 4 bytes; one launch.
+
+    places  int32 or int64 (rows, most): ascending, as many of a row as `counts` says
+    more    bytes that follow, of one row, and are not written
+    """
+    rows, words = len(counts), triton.cdiv(numel, 32)
+    code = torch.empty(rows * 4 * words + more, dtype=torch.uint8, device=places.device)
+    table = _table((0,) * rows, (0,) * rows, tuple(counts), places.device)
+    _bits[(max(triton.cdiv(words, WORDS), 1), rows)](
+        places, table, code[: rows * 4 * words].view(torch.int32), rows, words, places.stride(0),
+        max(counts).bit_length(), WORDS=WORDS, LANES=LANES, **APART,
+    )  # fmt: skip
+    return code if more else code.view(rows, -1)
+
+
+@launching
+def gaps(index: Tensor, more: int = 0) -> Tensor:
+    """The gaps between the places `index`, int32 or int64, and their number before them, uint8; two launches.
+
+    Between them the host waits for the code's length. more: bytes that follow, and are not written
+    """
+    each, programs = _shares(index.numel())
+    totals = torch.empty(programs, dtype=torch.int32, device=index.device)
+    _measure_gaps[(programs,)](index, totals, index.numel(), each, TILE=TILE, **APART)
+    length = 4 * triton.cdiv(4 + int(totals.cpu().numpy().sum()), 4)
+    code = torch.empty(length + more, dtype=torch.uint8, device=index.device)
+    _write_gaps[(programs,)](
+        index, totals, code, index.numel(), each, length, TILE=TILE, POWER=triton.next_power_of_2(programs), **APART
+    )
+    return code
+
+
+@launching
+def places(like: Tensor, codes: Sequence[Tensor], counts: Sequence[int] | None, as_gaps: bool) -> Tensor:
+    """The places that codes on the device of `like` have, int32 (codes, most), a row for each; two launches.
+
+    counts  of each code's places; None: the host waits for them between the launches
+    """
+    begins = tuple(each.data_ptr() - codes[0].data_ptr() if each.numel() else 0 for each in codes)
+    lengths, rows = tuple(each.numel() for each in codes), len(codes)
+    table = _table(begins, lengths, tuple(counts or lengths), like.device)
+    each, programs = _shares(max(lengths))
+    tallies = torch.empty((2, rows, programs), dtype=torch.int64, device=like.device)
+    how = {"GAPS": as_gaps, "TILE": TILE, "POWER": triton.next_power_of_2(programs), **APART}
+    _places[(programs, rows)](codes[0], table, tallies, tallies, rows, each, 0, WRITE=False, **how)
+    if counts is None:
+        assert not as_gaps, "gaps begin with their number"
+        counts = tallies[0].cpu().numpy().sum(1).tolist()
+    out = torch.empty((rows, max(counts)), dtype=torch.int32, device=like.device)
+    if out.numel():
+        _places[(programs, rows)](codes[0], table, tallies, out, rows, each, out.shape[1], WRITE=True, **how)
+    return out
+
+
+def _shares(numel: int) -> tuple[int, int]:
+    """How many tiles a program reads, and how many programs there are."""
+    tiles = max(triton.cdiv(numel, TILE), 1)
+    each = triton.cdiv(tiles, PROGRAMS)
+    return each, triton.cdiv(tiles, each)
+
+
+@triton.jit
+def _bits(places, table, code, rows, words, distance, steps, WORDS: tl.constexpr, LANES: tl.constexpr):
+    """A program owns WORDS words: all of them are cleared, then the bits of the places that lie there are set."""
+    row = tl.program_id(1)
+    count = tl.load(table + 2 * rows + row)
+    places += row.to(tl.int64) * distance
+    code += row.to(tl.int64) * words
+    begin = tl.program_id(0).to(tl.int64) * WORDS
+    own = begin + tl.arange(0, WORDS)
+    tl.store(code + own, tl.zeros([WORDS], tl.int32), mask=own < words)
+    end = tl.arange(0, 2)
+    cuts = _below(places, count, (begin + end.to(tl.int64) * WORDS) * 32, steps)
+    first = tl.sum(tl.where(end == 0, cuts, 0), 0)
+    last = tl.sum(tl.where(end == 1, cuts, 0), 0)
+    tl.debug_barrier()
+    for start in range(first, last, LANES):
+        lane = start + tl.arange(0, LANES)
+        at = tl.load(places + lane, mask=lane < last, other=0).to(tl.int64)
+        bit = tl.full([LANES], 1, tl.int32) << (at % 32).to(tl.int32)
+        tl.atomic_or(code + at // 32, bit, mask=lane < last, sem="relaxed")
+
+
+@triton.jit
+def _gap(index, entry, count):
+    """The gap before each entry, which are there, and the bytes that each takes; 0 for one that is not there."""
+    there = entry < count
+    before = tl.load(index + entry - 1, mask=there & (entry > 0), other=-1).to(tl.int64)
+    gap = tl.load(index + entry, mask=there, other=0).to(tl.int64) - before - 1
+    size = there.to(tl.int32)
+    for number in tl.static_range(1, MAX_GAP_BYTES):
+        size += (there & ((gap >> (GAP_BITS * number)) > 0)).to(tl.int32)
+    return gap, size
+
+
+@triton.jit
+def _measure_gaps(index, totals, count, each, TILE: tl.constexpr):
+    """The bytes of a program's gaps."""
+    sizes = tl.zeros([TILE], tl.int32)
+    for number in range(each):
+        entry = (tl.program_id(0).to(tl.int64) * each + number) * TILE + tl.arange(0, TILE)
+        _, size = _gap(index, entry, count)
+        sizes += size
+    tl.store(totals + tl.program_id(0), tl.sum(sizes, 0))
+
+
+@triton.jit
+def _write_gaps(index, totals, code, count, each, length, TILE: tl.constexpr, POWER: tl.constexpr):
+    program = tl.program_id(0)
+    other = tl.arange(0, POWER)
+    total = tl.load(totals + other, mask=other < tl.num_programs(0), other=0).to(tl.int64)
+    begin = COUNT_BYTES + tl.sum(tl.where(other < program, total, 0), 0)
+    if program == 0:
+        byte = tl.arange(0, 4)
+        tl.store(code + byte, (((tl.zeros([4], tl.int32) + count) >> (8 * byte)) & 255).to(tl.uint8))
+        end = COUNT_BYTES + tl.sum(total, 0) + byte
+        tl.store(code + end, tl.zeros([4], tl.uint8), mask=end < length)
+    for number in range(each):
+        entry = (program.to(tl.int64) * each + number) * TILE + tl.arange(0, TILE)
+        gap, size = _gap(index, entry, count)
+        at = begin + tl.cumsum(size, 0) - size
+        for byte in tl.static_range(MAX_GAP_BYTES):
+            septet = (gap >> (GAP_BITS * byte)) & LOW
+            more = (size > byte + 1).to(tl.int64) << GAP_BITS
+            tl.store(code + at + byte, (septet | more).to(tl.uint8), mask=size > byte)
+        begin += tl.sum(size, 0)
+
+
+@triton.jit
+def _ended(code, at, length):
+    """Whether a gap ends with each byte, 1 or 0, and then that gap plus 1, else 0."""
+    byte = tl.load(code + at, mask=at < length, other=255).to(tl.int64)
+    ends = byte < FULL
+    gap = byte
+    going = ends
+    for back in tl.static_range(1, MAX_GAP_BYTES):
+        going = going & (at - back >= COUNT_BYTES)
+        lower = tl.load(code + at - back, mask=going, other=0).to(tl.int64)
+        going = going & (lower >= FULL)
+        gap = tl.where(going, (gap << GAP_BITS) | (lower & LOW), gap)
+    return ends.to(tl.int32), tl.where(ends, gap + 1, 0)
+
+
+@triton.jit
+def _places(data, table, tallies, out, rows, each, distance, GAPS: tl.constexpr, WRITE: tl.constexpr,
+            TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    """Of a program's bytes of a row's code: how many places they have, and how far these lie apart in all; WRITE: the
+    places. Zeros behind the last gap, which fill the code up, have numbers above the row's count.
+    """
+    program, row, programs = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    code = data + tl.load(table + row)
+    length, count = tl.load(table + rows + row), tl.load(table + 2 * rows + row)
+    tallies += row * programs
+    found = row * 0
+    apart = row * 0
+    if WRITE:
+        other = tl.arange(0, POWER)
+        found += tl.sum(tl.load(tallies + other, mask=other < program, other=0), 0)
+        apart += tl.sum(tl.load(tallies + rows * programs + other, mask=other < program, other=0), 0)
+        out += row * distance
+    for number in range(each):
+        at = (program.to(tl.int64) * each + number) * TILE + tl.arange(0, TILE)
+        if GAPS:
+            ends, steps = _ended(code, at + COUNT_BYTES, length)
+            if WRITE:
+                rank = found + tl.cumsum(ends, 0) - ends
+                place = apart + tl.cumsum(steps, 0) - 1
+                tl.store(out + rank, place.to(tl.int32), mask=(ends > 0) & (rank < count))
+            found += tl.sum(ends, 0)
+            apart += tl.sum(steps, 0)
+        else:
+            byte = tl.load(code + at, mask=at < length, other=0).to(tl.int32)
+            bit = tl.arange(0, 8)[None, :]
+            flags = (byte[:, None] >> bit) & 1
+            many = tl.sum(flags, 1)
+            if WRITE:
+                rank = (found + tl.cumsum(many, 0) - many)[:, None] + tl.cumsum(flags, 1) - flags
+                tl.store(out + rank, (at[:, None] * 8 + bit).to(tl.int32), mask=flags > 0)
+            found += tl.sum(many, 0)
+    if not WRITE:
+        tl.store(tallies + program, found)
+        tl.store(tallies + rows * programs + program, apart)
