@@ -189,12 +189,20 @@ INLINE const uint8_t *unpacked(const uint8_t *restrict packed, int64_t count, in
 }
 
 typedef struct {
+    int64_t number, of;
+} Share;  /* what one thread does */
+
+INLINE int64_t begin_of(Share share, int64_t units) { return units * share.number / share.of; }
+INLINE int64_t end_of(Share share, int64_t units) { return units * (share.number + 1) / share.of; }
+
+typedef struct {
     float *values;
     int64_t numel, chunk, chunks, parts;
     uint8_t *message;
     int keep;
     const int32_t *row, *words;
     int64_t row_numel;
+    Share share;
 } Way;
 
 typedef struct {
@@ -316,38 +324,41 @@ INLINE void quantise_as(const Way *way, Number n, int scale, int block)
     Scales scales = {.bad = 0};
     int32_t high[LOT];
     float padded[LOT], top = 0;
-    for (int64_t part = 0; part < way->parts; part++) {
+    const int64_t stretches = (each + stretch - 1) / stretch;
+    /* A part with a scale of its own is one thread's: others would change values that the scale is found from. */
+    const int64_t units = stretches * way->parts, at_once = whole ? stretches : 1;
+    const int64_t begin = begin_of(way->share, units / at_once) * at_once;
+    for (int64_t unit = begin; unit < end_of(way->share, units / at_once) * at_once; unit++) {
+        const int64_t part = unit / stretches, first = unit % stretches * stretch;
         uint8_t *bytes = way->message + part * part_bytes + whole, *codes = bytes + way->chunks * scale_bytes(scale);
-        int64_t there = least_of(way->numel - part * each, each);  /* elements; zeros follow them */
+        const int64_t there = least_of(way->numel - part * each, each);  /* elements; zeros follow them */
         float *values = way->values + part * each;
-        if (whole) {
+        if (whole && first == 0) {
             top = sound(float_of(largest(values, there)) / (n.largest * E4M3.largest));
             memcpy(bytes - whole, &top, 4);
         }
-        for (int64_t first = 0; first < each; first += stretch) {
-            const int64_t length = least_of(stretch, each - first);
-            for (int64_t at = first; at < first + length; at += LOT) {
-                const int64_t count = least_of(LOT, first + length - at), rows = chunk <= LOT ? count / chunk : 1;
-                const int64_t width = chunk <= LOT ? chunk : count, given = there - at < 0 ? 0 : there - at;
-                float *x = values + at;
-                if (given < count) {
-                    memset(padded, 0, sizeof padded);
-                    if (given)
-                        memcpy(padded, x, 4 * given);
-                    x = padded;
-                }
-                if (at == first) {
-                    if (chunk > LOT)
-                        high[0] = largest(values + at, least_of(given, length));
-                    else
-                        for (int64_t r = 0; r < rows; r++)
-                            high[r] = largest(x + r * chunk, chunk);
-                    find_scales(&scales, bytes + first / chunk * scale_bytes(scale), high, rows, n, scale, top);
-                }
-                quantise_lot(way, x, &scales, rows, width, part * each + at, n, scale, codes + at * n.bits / 8);
-                if (x == padded && given && way->keep)
-                    memcpy(values + at, padded, 4 * given);
+        const int64_t length = least_of(stretch, each - first);
+        for (int64_t at = first; at < first + length; at += LOT) {
+            const int64_t count = least_of(LOT, first + length - at), rows = chunk <= LOT ? count / chunk : 1;
+            const int64_t width = chunk <= LOT ? chunk : count, given = there - at < 0 ? 0 : there - at;
+            float *x = values + at;
+            if (given < count) {
+                memset(padded, 0, sizeof padded);
+                if (given)
+                    memcpy(padded, x, 4 * given);
+                x = padded;
             }
+            if (at == first) {
+                if (chunk > LOT)
+                    high[0] = largest(values + at, least_of(given, length));
+                else
+                    for (int64_t r = 0; r < rows; r++)
+                        high[r] = largest(x + r * chunk, chunk);
+                find_scales(&scales, bytes + first / chunk * scale_bytes(scale), high, rows, n, scale, top);
+            }
+            quantise_lot(way, x, &scales, rows, width, part * each + at, n, scale, codes + at * n.bits / 8);
+            if (x == padded && given && way->keep)
+                memcpy(values + at, padded, 4 * given);
         }
     }
 }
@@ -355,11 +366,11 @@ INLINE void quantise_as(const Way *way, Number n, int scale, int block)
 /* A message of numbers of 16 bits, without scales; no part of it stands apart. */
 INLINE void cast_as(const Way *way, Number n)
 {
-    const int64_t numel = way->chunk * way->chunks * way->parts;
+    const int64_t lots = (way->numel + LOT - 1) / LOT;
     float noise[LOT];
     uint16_t codes[LOT];
-    for (int64_t at = 0; at < way->numel; at += LOT) {
-        const int64_t count = least_of(LOT, way->numel - at);
+    for (int64_t lot = begin_of(way->share, lots); lot < end_of(way->share, lots); lot++) {
+        const int64_t at = lot * LOT, count = least_of(LOT, way->numel - at);
         float *restrict x = way->values + at;
         if (way->row) {
             fill_noise(way, at, count, noise);
@@ -373,7 +384,8 @@ INLINE void cast_as(const Way *way, Number n)
                 x[i] = left_of(x[i], wide(codes[i], n));
         memcpy(way->message + 2 * at, codes, 2 * count);
     }
-    memset(way->message + 2 * way->numel, 0, 2 * (numel - way->numel));
+    if (way->share.number == 0)
+        memset(way->message + 2 * way->numel, 0, 2 * (way->chunk * way->chunks * way->parts - way->numel));
 }
 
 typedef struct {
@@ -382,6 +394,7 @@ typedef struct {
     float *out;
     int64_t numel;
     float size;
+    Share share;
 } Back;
 
 /* What the scales of `count` chunks stand for. */
@@ -399,11 +412,13 @@ INLINE void read_steps(const uint8_t *whole, const uint8_t *bytes, int64_t count
 INLINE void restore_as(const Back *back, Number n, int scale, int block)
 {
     const int64_t chunk = block ? block : back->chunk, whole = whole_bytes(scale);
-    const int64_t stretch = chunk <= LOT ? LOT / chunk * chunk : LOT;
+    const int64_t stretch = chunk <= LOT ? LOT / chunk * chunk : LOT, unit = chunk <= LOT ? stretch : chunk;
+    const int64_t units = (back->numel + unit - 1) / unit;
+    const int64_t end = least_of(end_of(back->share, units) * unit, back->numel);
     float numbers[LOT], step[LOT], total[LOT];
     uint8_t unpacked_codes[LOT];
     int64_t count;
-    for (int64_t at = 0; at < back->numel; at += count) {
+    for (int64_t at = begin_of(back->share, units) * unit; at < end; at += count) {
         /* Whole chunks, or a stretch of one. */
         count = least_of(stretch, chunk <= LOT ? back->chunks * chunk - at : chunk - at % chunk);
         const int64_t rows = chunk <= LOT ? count / chunk : 1, width = chunk <= LOT ? chunk : count;
@@ -436,10 +451,11 @@ INLINE void restore_as(const Back *back, Number n, int scale, int block)
 
 INLINE void restore_wide_as(const Back *back, Number n)
 {
+    const int64_t lots = (back->numel + LOT - 1) / LOT;
     float total[LOT];
     uint16_t codes[LOT];
-    for (int64_t at = 0; at < back->numel; at += LOT) {
-        const int64_t count = least_of(LOT, back->numel - at);
+    for (int64_t lot = begin_of(back->share, lots); lot < end_of(back->share, lots); lot++) {
+        const int64_t at = lot * LOT, count = least_of(LOT, back->numel - at);
         for (int64_t m = 0; m < back->count; m++) {
             memcpy(codes, back->messages[m] + 2 * at, 2 * count);
             if (m == 0)
@@ -472,21 +488,23 @@ INLINE void restore_wide_as(const Back *back, Number n)
     case FP16: plain(what, HALF); break;                                                 \
     }
 
-/* Write the message of `values` in `parts` parts of `chunks` chunks, and leave in them what it cuts off if `keep`.
+/* Do one of `shares` shares of this: write the message of `values` in `parts` parts of `chunks` chunks, and leave in
+ * them what it cuts off if `keep`.
  * row, words  random bits (bits/noise.py); NULL: round to the nearest */
 void wirebench_quantise(
-    int form, float *values, int64_t numel, int64_t chunk, int64_t chunks, int64_t parts, uint8_t *message, int keep,
-    const int32_t *row, const int32_t *words, int64_t row_numel)
+    int64_t share, int64_t shares, int form, float *values, int64_t numel, int64_t chunk, int64_t chunks, int64_t parts, uint8_t *message,
+    int keep, const int32_t *row, const int32_t *words, int64_t row_numel)
 {
-    const Way way = {values, numel, chunk, chunks, parts, message, keep, row, words, row_numel};
+    const Way way = {values, numel, chunk, chunks, parts, message, keep, row, words, row_numel, {share, shares}};
     FOR_EACH_FORMAT(quantise_as, cast_as, &way)
 }
 
-/* Write the sum of what arrives of `count` messages of `chunks` chunks, in their order, over `size` to `out`. */
+/* Do one of `shares` shares of this: write the sum of what arrives of `count` messages of `chunks` chunks, in their
+ * order, over `size` to `out`. */
 void wirebench_restore(
-    int form, const uint8_t *const *messages, int64_t count, int64_t chunk, int64_t chunks, float *out, int64_t numel,
-    float size)
+    int64_t share, int64_t shares, int form, const uint8_t *const *messages, int64_t count, int64_t chunk,
+    int64_t chunks, float *out, int64_t numel, float size)
 {
-    const Back back = {messages, count, chunk, chunks, out, numel, size};
+    const Back back = {messages, count, chunk, chunks, out, numel, size, {share, shares}};
     FOR_EACH_FORMAT(restore_as, restore_wide_as, &back)
 }

@@ -2,7 +2,7 @@
 
 Each stands beside a function of PyTorch, its twin, and its results are the twin's to the bit. The machine's C compiler
 builds them, for its own processor, before the first exchange of a method that uses them; the result stays in the user's
-cache. Without a compiler, or with WIREBENCH_NATIVE=0, the twins run. The loops use one thread.
+cache. Without a compiler, or with WIREBENCH_NATIVE=0, the twins run. Several threads share the work.
 """
 
 import contextlib
@@ -12,11 +12,12 @@ import shlex
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 
 import torch
 from filelock import FileLock, Timeout
@@ -36,10 +37,15 @@ FLAGS = (
 )  # fmt: skip
 ARGUMENTS = {
     "wirebench_quantise": [
-        c_int, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_int64,
+        c_int64, c_int64, c_int, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int, c_void_p, c_void_p,
+        c_int64,
     ],
-    "wirebench_restore": [c_int, POINTER(c_void_p), c_int64, c_int64, c_int64, c_void_p, c_int64, c_float],
+    "wirebench_restore": [
+        c_int64, c_int64, c_int, POINTER(c_void_p), c_int64, c_int64, c_int64, c_void_p, c_int64, c_float,
+    ],
 }  # fmt: skip
+SHARE = 1 << 20
+"""Elements that a thread has at least: its start takes a fraction of their time."""
 
 
 def usable(x: Tensor) -> bool:
@@ -84,7 +90,8 @@ def quantise(
     loops = library()
     assert loops is not None and usable(values) and message.is_contiguous()
     row, words = (noise[0].data_ptr(), noise[1].data_ptr()) if noise else (None, None)
-    loops.wirebench_quantise(
+    _shared(
+        loops.wirebench_quantise, values.numel(),
         form, values.data_ptr(), values.numel(), chunk, chunks, len(message), message.data_ptr(), keep,
         row, words, noise[0].numel() if noise else 1,
     )  # fmt: skip
@@ -102,7 +109,21 @@ def restore(messages: Sequence[Tensor], chunk: int, form: int, chunks: int, out:
     assert loops is not None and usable(out)
     whole = [each.contiguous() for each in messages]
     places = (c_void_p * len(whole))(*(each.data_ptr() for each in whole))
-    loops.wirebench_restore(form, places, len(whole), chunk, chunks, out.data_ptr(), out.numel(), size)
+    _shared(
+        loops.wirebench_restore, out.numel(),
+        form, places, len(whole), chunk, chunks, out.data_ptr(), out.numel(), size,
+    )  # fmt: skip
+
+
+def _shared(loop: Callable[..., None], numel: int, *arguments: object) -> None:
+    """Run a loop over `numel` elements in shares, by at most as many threads as PyTorch has."""
+    shares = max(min(torch.get_num_threads(), numel // SHARE), 1)
+    threads = [Thread(target=loop, args=(number, shares, *arguments)) for number in range(1, shares)]
+    for each in threads:
+        each.start()
+    loop(0, shares, *arguments)
+    for each in threads:
+        each.join()
 
 
 def _loaded() -> ctypes.CDLL:

@@ -134,6 +134,15 @@ def test_whatever_the_bytes_of_a_message_what_arrives_equals_pytorchs(form: Any)
         assert same(twin, mine)
 
 
+@pytest.mark.parametrize("form", LOOPS)
+def test_threads_share_the_work_and_change_no_bit(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares end within parts; a chunk that is longer than a lot belongs to one of them."""
+    monkeypatch.setattr(native, "SHARE", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    for chunk, numel, parts in ((16, 6 * LOT + 1, 3), (2 * LOT, 20 * LOT - 7, 2)):
+        compare(form, chunk, numel, parts, True, True, any_floats(numel, parts, "usual"))
+
+
 @pytest.mark.parametrize("form", ["mxfp8", "mxfp6", "mxfp4", "nvfp4", "int4"])
 def test_a_chunk_with_a_nan_of_either_sign_arrives_as_nan(form: Any) -> None:
     """The processor's own NaN, of infinity less infinity, has a sign, and PyTorch's maximum may have one, too."""
