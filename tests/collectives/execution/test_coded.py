@@ -138,7 +138,7 @@ def test_other_floats_are_summed_in_fp32_and_integers_refused() -> None:
     assert answers[0].dtype == torch.bfloat16 and torch.allclose(answers[0].float(), wanted, rtol=2**-8, atol=0)
     with pytest.raises(UserError, match=r"collective[.]wire: codes floating-point numbers, .* a sum of int32"):
         served(coded("ring", "int8"), topology, [torch.ones(4, dtype=torch.int32)] * 3)
-    with pytest.raises(UserError, match="the engine's own all-reduce .* takes no wire format"):
+    with pytest.raises(UserError, match=r"the engine's own all-reduce .* takes no wire format"):
         coded("native", "int8").plan(topology, 4)
 
 
