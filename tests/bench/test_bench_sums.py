@@ -9,6 +9,7 @@ import torch
 from tests import charts
 from tests.cli.verbs import verb
 from wirebench import collectives, compressors
+from wirebench.bench.lossless import measured as measure_lossless
 from wirebench.bench.sum_inputs import DRAWN, drawn, kept, trained
 from wirebench.bench.sums import WAYS, SumError, errors, figure
 from wirebench.bench.virtual_sums import coded_sum
@@ -16,6 +17,7 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.wire import items_of
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
+from wirebench.compressors.bits import lossless
 from wirebench.errors import UserError
 from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Sum
@@ -128,3 +130,27 @@ def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFix
 def test_mistakes_are_told(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["smoke", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_code_without_loss_gives_every_bit_back(dtype: torch.dtype) -> None:
+    """Also NaNs with their payloads, infinities, both zeros and subnormal numbers, and no number at all."""
+    rng = torch.Generator().manual_seed(0)
+    whole = torch.int32 if dtype == torch.float32 else torch.int16
+    any_bits = torch.randint(torch.iinfo(whole).min, torch.iinfo(whole).max, (5000,), generator=rng).to(whole)
+    odd = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45, -1e-39], dtype=dtype)
+    for values in (any_bits.view(dtype), odd, odd[:0], torch.randn(70_000, generator=rng).to(dtype)):
+        back = lossless.decoded(lossless.encoded(values), dtype)
+        assert back.dtype == dtype and torch.equal(back.view(whole), values.view(whole))
+
+
+def test_the_code_comes_near_the_entropy_of_exponents() -> None:
+    """Of normal numbers an exponent has 2.1 to 2.6 bits; no code without loss wins more than the bound."""
+    cells = {(each.form, each.of): each for each in measure_lossless(0, torch.randn(4, 1 << 17))}
+    for (form, _), cell in cells.items():
+        assert 2.1 < cell.exponent_bits < 2.7 and cell.other_bits > 7.9
+        bits = {"fp32": 32, "bf16": 16}[form]
+        assert cell.bound == pytest.approx(bits / (bits - 8 + cell.exponent_bits))
+        assert 0.97 * cell.bound < cell.ratio <= cell.bound
+        assert 0 < cell.pays_below < cell.encode_bytes_per_second
+    assert 1.19 < cells["fp32", "gradient"].bound < 1.24 and 1.45 < cells["bf16", "gradient"].bound < 1.6

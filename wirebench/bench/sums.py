@@ -23,7 +23,7 @@ compared with that in fp64. Ways, each the plan of a collective as a job runs it
 Error is the root of the squares of what is off, over the root of the squares of the sum; its square is the mean squared
 error over the sum's. `law` is what docs/sums.md derives from the error of one gradient's numbers and from the energy of
 what the plan codes. `gain` is the sum's own part in what arrives (1: nothing of it is lost), `bias` the mean of what is
-off and `worst` the largest, both over the sum's root mean square. `bytes` of an element are what the busiest rank sends.
+off, `worst` the largest, both over the root mean square of the sum. `bytes` for an element: of the busiest rank.
 """
 
 import argparse
@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 
 from wirebench import collectives
+from wirebench.bench import lossless
 from wirebench.bench.sum_inputs import DRAWN, Gradients, drawn, kept, trained
 from wirebench.bench.virtual_sums import Energies, coded_sum, through
 from wirebench.collectives.plan import Plan
@@ -193,6 +194,8 @@ def main(arguments: Sequence[str]) -> int:
     else:
         header, cells = _made(options)
     show(cells)
+    if header.get("lossless"):
+        lossless.show([lossless.Lossless(**each) for each in header["lossless"]])
     if options.json:
         json_lines.save(options.json, header, map(asdict, cells))
     if options.figures:
@@ -212,6 +215,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[SumError]]:
 
 def _made(options: argparse.Namespace) -> tuple[dict[str, Any], list[SumError]]:
     cells: list[SumError] = []
+    exact: list[lossless.Lossless] = []
     for step, grads in _gradients(options).items():
         if grads.shape[1] < _least(options):
             raise UserError(
@@ -219,8 +223,10 @@ def _made(options: argparse.Namespace) -> tuple[dict[str, Any], list[SumError]]:
             )
         found = errors(step, grads, options.forms, options.chunk, options.ways, options.ranks, options.rounding)
         cells.extend(sorted(found, key=lambda each: options.forms.index(each.form)))
+        exact.extend(lossless.measured(step, grads) if options.lossless else ())
     header = {"kind": KIND, "config": options.config, "overrides": options.overrides, "chunk": options.chunk,
-              "rounding": options.rounding, "environment": capture(torch.device("cpu"))}  # fmt: skip
+              "rounding": options.rounding, "lossless": [asdict(each) for each in exact],
+              "environment": capture(torch.device("cpu"))}  # fmt: skip
     return header, cells
 
 
@@ -291,6 +297,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"{options.overrides[0]}: of a config, and {options.config} is a distribution")
     if options.gradients and (options.config in DRAWN or options.read):
         raise UserError("--gradients: keeps those of a training")
+    if options.read and options.lossless:
+        raise UserError("--lossless: is measured, and --read measures nothing; it shows what the file has")
     if options.read and options.json:
         raise UserError("--json: writes what is measured, and --read measures nothing")
     figure_file = options.figures / "sums.svg" if options.figures else None
@@ -316,6 +324,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rounding", choices=["nearest", "stochastic"], default="nearest")
     add("--sample", type=int, default=1 << 17, metavar="N", help="elements of a gradient to look at (%(default)s)")
     add("--gradients", type=Path, metavar="FILE", help="keep the gradients of a training, or read those of an earlier")
+    add("--lossless", action="store_true", help="also what coding exponents without loss saves, and where it pays")
     add("--read", type=Path, metavar="FILE", help="show and draw a file of --json in place of measuring")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each error")
     add("--figures", type=Path, metavar="FOLDER", help="draw a figure")
