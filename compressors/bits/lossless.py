@@ -1,8 +1,8 @@
 """fp32 and bf16 numbers without loss: the exponents Huffman-coded, signs and mantissas as they are.
 
 Gradients of neural networks have few exponents, of 2.7 bits of entropy, and mantissas that look random (ZipCCL,
-arXiv 2604.27844). So an exponent's byte is put apart, and zlib codes all of them with Huffman's code alone: a search for
-repetitions finds none in them.
+arXiv 2604.27844). So an exponent's byte is put apart, and zlib codes all of them with Huffman's code alone: they repeat
+nothing that a search would find.
 """
 
 import zlib
@@ -33,7 +33,7 @@ def decoded(message: bytes, dtype: torch.dtype) -> Tensor:
     exponents = zlib.decompress(message[HEAD_BYTES:stop], -zlib.MAX_WBITS)
     planes = np.empty((len(exponents), BITS[dtype] // 8), np.uint8)
     planes[:, -1] = np.frombuffer(exponents, np.uint8)
-    planes[:, :-1] = np.frombuffer(message, np.uint8, offset=stop).reshape(len(planes), -1)
+    planes[:, :-1] = np.frombuffer(message, np.uint8, offset=stop).reshape(len(planes), planes.shape[1] - 1)
     turned = planes.view(_words(dtype))[:, 0]
     bits = (turned >> 1) | (turned << (BITS[dtype] - 1))
     return torch.from_numpy(bits.view(_words(dtype, signed=True))).view(dtype)
@@ -55,7 +55,7 @@ def _planes(values: Tensor) -> NDArray[np.uint8]:
     bits = values.contiguous().view(torch.int32 if values.dtype == torch.float32 else torch.int16).numpy()
     bits = bits.view(_words(values.dtype))
     turned = (bits << 1) | (bits >> (BITS[values.dtype] - 1))
-    return turned.view(np.uint8).reshape(len(turned), -1)
+    return turned.view(np.uint8).reshape(len(turned), BITS[values.dtype] // 8)
 
 
 def _words(dtype: torch.dtype, signed: bool = False) -> str:

@@ -6,6 +6,7 @@ wirebench study accuracy run --data FOLDER --task quick --methods dense topk gs_
 wirebench study accuracy run --task gpt --methods dense demo dion --seeds 0
 wirebench study accuracy run --task gpt_rates                    other learning rates, one seed
 wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
+wirebench study accuracy run --task gpt_formats_4                losses by wire format, on 4 workers
 wirebench study accuracy report                                  the tables and the figures, without training
 
 quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 on whole images, both with every
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from papers.accuracy import classics, modern, report, rows
+from papers.accuracy import classics, formats, modern, report, rows
 from papers.accuracy.curve import curve_of
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import GPT, TASKS, USUAL
@@ -42,7 +43,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no task that reads it")
     add("--task", nargs="+", choices=list(TASKS), metavar="TASK", default=list(USUAL), help=f"what is learned: "
-        f"{', '.join(TASKS)} (all but vgg16 and digits)")  # fmt: skip
+        f"{', '.join(TASKS)} (all but vgg16, digits and the formats)")  # fmt: skip
     add("--methods", nargs="+", metavar="NAME", help="dense, 'gs_sgd literal', demo, ... (all of the task)")
     add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (the task's: 0, 1, ...)")
     add("--density", type=float, default=0.01, help="of sparse methods on CIFAR-10 (%(default)s)")
@@ -83,6 +84,7 @@ def series(quick: bool) -> list[Part]:
     few = ["--steps", "60", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *classics.QUICK]
     return [
         Part(2, ["--task", GPT.name, *short]),
+        Part(1, ["--task", "gpt_formats_4", *short[: -len(modern.QUICK)], *formats.QUICK]),
         Part(3, ["--task", "digits"]),
         Part(3, ["--data", "{data}", "--task", "quick", *few]),
     ]

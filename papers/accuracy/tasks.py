@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from papers.accuracy import alone, classics, rates
+from papers.accuracy import alone, classics, formats, rates
 from papers.accuracy.modern import OWN, SETTINGS, STEPS
 from papers.accuracy.task import Task, listed
+from papers.runner import ROOT
+from wirebench.config import loader
 
 NO_HEALTH = "output.health_every=0"
 GPT = Task(
@@ -31,6 +33,8 @@ AT_OTHER_RATES = tuple(
     replace(task, name=f"{task.name}{rates.SUFFIX}", seeds=1, methods=rates.at_other_rates) for task in MODERN
 )
 ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=alone.alone) for task in MODERN)
-TASKS = {task.name: task for task in (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)}
-USUAL = tuple(name for name in TASKS if name not in ("vgg16", "digits"))
+BY_FORMAT = tuple(part for task in MODERN for part in formats.parts_of(task, loader.load(ROOT / task.config)))
+"""Losses by wire format; they are trained where they are named."""
+TASKS = {task.name: task for task in (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS, *BY_FORMAT)}
+USUAL = tuple(task.name for task in TASKS.values() if task.name not in ("vgg16", "digits") and task not in BY_FORMAT)
 """Tasks whose results are evidence."""
