@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from wirebench.collectives.plan import Code, Message, Plan, Round, Wire, copy_bounds, messages
+from wirebench.collectives.plan import Code, Message, Plan, Wire, copy_bounds, messages, swapped
 
 Each = TypeVar("Each")
 Key = TypeVar("Key", bound=Hashable)
@@ -71,7 +71,7 @@ def _reduce(plan: Plan, held: Tensor, send: Sending) -> None:
         for (code, _), alike in by_kind.items():
             values = torch.stack([_items(held[each.src], each.start, each.stop, wire) for each in alike])
             arrived |= zip(alike, send(code, values), strict=True)
-        for each in _kept(transfers, travelling):
+        for each in swapped(transfers):
             _items(held[each.src], each.start, each.stop, wire).copy_(arrived[each])
         message_of = {part: each for each in travelling for part in each.parts}
         for part in transfers:
@@ -79,17 +79,6 @@ def _reduce(plan: Plan, held: Tensor, send: Sending) -> None:
             content = _items(arrived[message], part.start - message.start, part.stop - message.start, wire)
             place = _items(held[part.dst], part.start, part.stop, wire)
             place.copy_(content) if part.fresh else place.add_(content)
-
-
-def _kept(transfers: Round, travelling: Iterable[Message]) -> list[Message]:
-    """Messages whose sender adds to what it sent, and so rounds it as its receiver does: partners that swap."""
-    added: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
-    for part in transfers:
-        if not part.fresh:
-            added[part.dst].add((part.start, part.stop))
-    return [
-        each for each in travelling if any(start < each.stop and each.start < stop for start, stop in added[each.src])
-    ]
 
 
 def _gathered(plan: Plan, held: Tensor, send: Sending) -> Tensor:

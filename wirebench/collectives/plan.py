@@ -6,7 +6,7 @@ broadcast. All transfers of a round read what their senders held before the roun
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm
@@ -195,6 +195,19 @@ def copy_bounds(plan: Plan) -> tuple[int, ...]:
     A sum is coded piece by piece, each by the rank that has it, so that all ranks decode the same message.
     """
     return tuple(sorted({bound for transfers in plan.copy for t in transfers for bound in (t.start, t.stop)}))
+
+
+def swapped(transfers: Round) -> list[Message]:
+    """The messages of a reduce round whose sender adds to what it sends: partners swap, and both get the sum."""
+    added: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
+    for part in transfers:
+        if not part.fresh:
+            added[part.dst].add((part.start, part.stop))
+    return [
+        each
+        for each in messages(transfers)
+        if any(start < each.stop and each.start < stop for start, stop in added[each.src])
+    ]
 
 
 def sizes(plan: Plan, item_bytes: float) -> Callable[[Message, bool], float]:

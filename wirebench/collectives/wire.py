@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from wirebench.collectives.plan import Code, Collective, Plan, Wire
+from wirebench.collectives.plan import Code, Collective, Plan, Wire, swapped
 from wirebench.config.plugins import note_options, options_of
 from wirebench.errors import UserError
 from wirebench.topology.tree import Topology
@@ -42,6 +42,11 @@ class Formatted:
         plan = self.inner.plan(topology, items)
         if plan is None:
             raise UserError(NO_PLAN)
+        if self.within != self.between and any(map(swapped, plan.reduce)):
+            raise UserError(
+                f"collective.wire_within: in {plan.name} ranks swap sums, which all have to round alike; set "
+                "collective.wire alone"
+            )
         wire = Wire(self.between, self.within, _machines(topology))
         return replace(plan, name=f"{plan.name} in {wire.name}", wire=wire)
 

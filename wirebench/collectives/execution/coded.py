@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from wirebench.collectives.execution.program import Incoming, RankProgram, RankRound, Span, program_of, run_program
-from wirebench.collectives.plan import Code, Plan, Transfer, Wire, copy_bounds
+from wirebench.collectives.execution.program import RankProgram, RankRound, Span, program_of, run_program
+from wirebench.collectives.plan import Code, Plan, Transfer, Wire, copy_bounds, swapped
 from wirebench.comm.base import Handle
 from wirebench.comm.metered import Metered
 
@@ -29,7 +29,7 @@ class Coded(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message of the reduce half. `kept`: the sender uses what it sent once more, and so has to round it alike."""
+    """A message of the reduce half. `kept`: the sender adds to what it sent, and so has to round it as its partner."""
 
     span: Span
     kept: bool
@@ -52,11 +52,6 @@ class CodedProgram(NamedTuple):
     own: tuple[Coded, ...]
     copy: RankProgram
 
-    @property
-    def reduce_half(self) -> "CodedProgram":
-        """The program without its copy half."""
-        return self._replace(pieces=(), own=(), copy=self.copy._replace(rounds=()))
-
 
 def coded_program_of(plan: Plan, rank: int) -> CodedProgram:
     """Rank `rank`'s part of `plan`, which has a wire format."""
@@ -71,39 +66,12 @@ def coded_program_of(plan: Plan, rank: int) -> CodedProgram:
     copy = tuple(tuple(Transfer(t.src, t.dst, at[t.start], at[t.stop]) for t in transfers) for transfers in plan.copy)
     come = [t for transfers in copy for t in transfers if t.dst == rank]
     own = tuple(each for each in pieces if not any(t.start <= each.begin and each.end <= t.stop for t in come))
+    swaps = [{Span(m.dst, m.start, m.stop) for m in swapped(each) if m.src == rank} for each in plan.reduce]
     sends = tuple(
-        tuple(Sent(span, _is_used(whole.rounds, number, span, len(plan.reduce))) for span in each.sends)
-        for number, each in enumerate(reduce)
+        tuple(Sent(span, span in kept) for span in each.sends) for each, kept in zip(reduce, swaps, strict=True)
     )
     bytewise = program_of(replace(plan, reduce=(), copy=copy, wire=None), rank)
     return CodedProgram(plan.name, rank, plan.wire, reduce, sends, pieces, own, bytewise)
-
-
-def _is_used(rounds: Sequence[RankRound], number: int, sent: Span, reduces: int) -> bool:
-    """Whether a rank uses its values of items that it sent in reduce round `number` once more.
-
-    Partners that swap what they have (recursive doubling) do: both have to add the rounded values of both.
-    """
-    left = [(sent.start, sent.stop)]
-    for place, each in enumerate(rounds[number:], number):
-        if place > number and _meets(left, each.sends):
-            return True
-        for came in each.incoming:
-            if place < reduces and not came.fresh and _meets(left, [came]):
-                return True
-            left = _without(left, came.start, came.stop)
-        if not left:
-            return False
-    return True
-
-
-def _meets(left: Sequence[tuple[int, int]], spans: Sequence[Span | Incoming]) -> bool:
-    return any(span.start < stop and start < span.stop for start, stop in left for span in spans)
-
-
-def _without(left: Sequence[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
-    parts = [part for a, b in left for part in ((a, min(b, start)), (max(a, stop), b))]
-    return [(a, b) for a, b in parts if a < b]
 
 
 def run_coded(

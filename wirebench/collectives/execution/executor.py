@@ -188,15 +188,11 @@ class RequestExecutor:
         plan_of = self._plan if part == "whole" else self._reducing
         cut = segments(plan_of, self.topology, items, item_bytes)
         plans = [(s.start, s.stop, self._half(s.plan, s.stop - s.start, part)) for s in cut.parts if s.plan is not None]
-        return [(start, stop, self._course(plan, stop - start, part)) for start, stop, plan in plans], cut.apart
+        return [(start, stop, self._course(plan)) for start, stop, plan in plans], cut.apart
 
-    def _course(self, plan: Plan, items: int, part: Part) -> Course:
-        if self._wire is None:
-            return program_of(plan, self.communicator.rank)
-        if part != "reduce":
-            return coded_program_of(plan, self.communicator.rank)
-        # Only the whole plan tells which items a rank needs no more once it has sent them.
-        return coded_program_of(self._wire.plan(self.topology, items), self.communicator.rank).reduce_half
+    def _course(self, plan: Plan) -> Course:
+        of_rank = program_of if self._wire is None else coded_program_of
+        return of_rank(plan, self.communicator.rank)
 
     def _half(self, plan: Plan, items: int, part: Part) -> Plan:
         whole = self._plan(items)
