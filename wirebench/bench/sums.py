@@ -43,6 +43,7 @@ from wirebench.bench import lossless
 from wirebench.bench.sum_inputs import DRAWN, Gradients, drawn, kept, trained
 from wirebench.bench.virtual_sums import Energies, coded_sum, through
 from wirebench.collectives.plan import Plan
+from wirebench.collectives.wire import Formatted
 from wirebench.compressors.bits.coded import Coded
 from wirebench.compressors.bits.narrow import Form
 from wirebench.costmodel.plan_cost import sent_bytes
@@ -84,7 +85,7 @@ class Way(NamedTuple):
         """The plan of a sum of `numel` elements, a whole number of the code's units for each rank."""
         within = Coded(self.within) if self.within else None  # type: ignore[arg-type]
         layout = "+".join([str(group_of(ranks))] * (ranks // group_of(ranks))) if self.within else str(ranks)
-        made = collectives.Formatted(self.collective, code, within)
+        made = Formatted(self.collective, code, within)
         return made.plan(Topology.parse(layout), numel // made.unit)
 
 
