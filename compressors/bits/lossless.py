@@ -1,4 +1,4 @@
-"""fp32 and bf16 numbers without loss: the exponents Huffman-coded, signs and mantissas as they are.
+"""fp32 and bf16 numbers without loss: the exponents Huffman-coded, signs and mantissas uncoded.
 
 Gradients of neural networks have few exponents, of 2.7 bits of entropy, and mantissas that look random (ZipCCL,
 arXiv 2604.27844). So an exponent's byte is put apart, and zlib codes all of them with Huffman's code alone: they repeat

@@ -99,7 +99,7 @@ def _gathered(plan: Plan, held: Tensor, send: Sending) -> Tensor:
 
 
 def _alike(each: Iterable[Each], key: Callable[[Each], Key]) -> dict[Key, list[Each]]:
-    """By key, those that have it."""
+    """Sort things by their key."""
     found: defaultdict[Key, list[Each]] = defaultdict(list)
     for one in each:
         found[key(one)].append(one)

@@ -56,7 +56,7 @@ class Code(Protocol):
 
     @property
     def name(self) -> str:
-        """As users write it."""
+        """The name that users write."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Wire:
         return self.between.name if alike else f"{self.between.name}, {self.within.name} within machines"
 
     def code(self, src: int, dst: int) -> Code:
-        """Of a message of the reduce half."""
+        """The code of a message of the reduce half."""
         return self.within if self.machines[src] == self.machines[dst] else self.between
 
 
