@@ -39,7 +39,7 @@ HEAD = ("format", "seeds", "test loss", "over dense", "at a margin of 0.5 %", "m
 
 def _settings() -> dict[str, tuple[str, ...]]:
     """By label what is laid over the task's config, the most telling first."""
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for form in FORMS:
         one_hop = ("compressor.name=quantised_sum", f"compressor.form={form}")
         for feedback in ("", " feedback"):

@@ -67,8 +67,9 @@ def test_virtual_ranks_get_the_bits_of_a_job(name: str) -> None:
         grads = torch.randn(6, 6 * 768, generator=torch.Generator().manual_seed(1))
         servers = [RequestExecutor(Metered(each), made, topology) for each in LocalHub(6).communicators]
         sums = run([server.serve(Sum(each.clone())) for server, each in zip(servers, grads, strict=True)])
-        plan = made.plan(topology, items_of(made, grads.shape[1]).count)
-        assert plan is not None and all(torch.equal(each, coded_sum(plan, grads)) for each in sums), form
+        plan = made.plan(topology, items_of(made, grads.shape[1]).number)
+        assert plan is not None
+        assert all(torch.equal(torch.as_tensor(each), coded_sum(plan, grads)) for each in sums), form
 
 
 def test_bytes_of_an_element_are_those_of_the_plan() -> None:

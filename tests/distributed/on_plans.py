@@ -84,7 +84,7 @@ def coded_sums(engine: Engine, server: RequestExecutor, topology: Topology) -> N
         wanted = torch.stack([rounding(each, numel) for each in range(engine.size)]).sum(0)
         assert 0 < float((total - wanted).norm() / wanted.norm()) < 0.1
         items = items_of(made, numel)
-        plan = made.plan(topology, items.count)
+        plan = made.plan(topology, items.number)
         assert plan is not None
         assert coded.take_log()[0].wire_bytes == sent_bytes(plan, items.num_bytes).get(rank, 0)
 

@@ -45,11 +45,11 @@ def _normal(shape: tuple[int, ...]) -> Tensor:
 
 
 def _laplace(shape: tuple[int, ...]) -> Tensor:
-    return cast(Tensor, Laplace(0.0, 1.0).sample(torch.Size(shape)))  # type: ignore[no-untyped-call]
+    return cast(Tensor, Laplace(0.0, 1.0).sample(torch.Size(shape)))
 
 
 def _student_t(shape: tuple[int, ...]) -> Tensor:
-    return cast(Tensor, StudentT(FREEDOM).sample(torch.Size(shape)))  # type: ignore[no-untyped-call]
+    return cast(Tensor, StudentT(FREEDOM).sample(torch.Size(shape)))
 
 
 def _sparse(shape: tuple[int, ...]) -> Tensor:

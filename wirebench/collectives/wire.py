@@ -72,7 +72,7 @@ def wire_of(collective: Collective) -> Formatted | None:
 class Items(NamedTuple):
     """What the plans of a sum count: how many items it has, and the bytes of one, unformatted and on the wire."""
 
-    count: int
+    number: int
     num_bytes: int
     sent_bytes: int
 

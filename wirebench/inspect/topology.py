@@ -29,7 +29,7 @@ HEADS = ("collective", "plan", "rounds", "messages/rank", "sent/rank", "machine 
 def price_row(name: str, collective: collectives.Collective, topology: Topology, items: int) -> tuple[str, ...]:
     """A collective's cells under HEADS, for one sum of `items` fp32 items; seconds only where links have speeds."""
     counted = items_of(collective, items, ITEM_BYTES)
-    plan, item_bytes = collective.plan(topology, counted.count), counted.num_bytes
+    plan, item_bytes = collective.plan(topology, counted.number), counted.num_bytes
     if plan is None:
         return (name, "the engine's own", *"-" * (len(HEADS) - 2))
     crossing = [max(each) for each in plan_cost.uplink_bytes(plan, topology, item_bytes)]
@@ -53,7 +53,7 @@ def chakra_traces(
     traces = {}
     for name, collective in built.items():
         counted = items_of(collective, items, ITEM_BYTES)
-        plan = collective.plan(topology, counted.count)
+        plan = collective.plan(topology, counted.number)
         if plan is None:
             raise UserError(f"--chakra: {name!r} is the engine's own all-reduce, and has no plan to write")
         traces[name] = plan_traces(plan, topology, counted.num_bytes)
@@ -72,7 +72,7 @@ def _prices(plan: Plan, collective: collectives.Collective, topology: Topology, 
     """Milliseconds in one piece, and cut into the segments that a run cuts it into."""
     if not all(branch.links for branch in topology.branches.values()):
         return "-", "-"
-    cut = segments(functools.partial(collective.plan, topology), topology, items.count, items.sent_bytes)
+    cut = segments(functools.partial(collective.plan, topology), topology, items.number, items.sent_bytes)
     whole = plan_cost.plan_seconds(plan, topology, items.num_bytes)
     piped = plan_cost.pipelined_seconds(cut.plans, topology, items.num_bytes, cut.apart)
     return f"{whole * 1e3:,.2f} ms", f"{piped * 1e3:,.2f} ms"

@@ -70,9 +70,9 @@ def test_bytes_are_those_of_the_format(name: str, form: str) -> None:
     assert plain is not None
     _, sent = served(collective, topology, inputs_of(4, numel))
     items = items_of(collective, numel)
-    plan = collective.plan(topology, items.count)
+    plan = collective.plan(topology, items.number)
     assert plan is not None
-    check(plan, 4, items.count)
+    check(plan, 4, items.number)
     assert sent_bytes(plan, items.num_bytes) == {rank: sent[rank] for rank in range(4) if sent[rank]}
     for rank in range(4):
         assert sent[rank] == pytest.approx(plain.sent_items(rank) * BITS[form] / 8, rel=0.02)
@@ -160,7 +160,7 @@ def test_the_price_of_a_sum_is_that_of_its_bytes(name: str) -> None:
     seconds = []
     for collective in (collectives.build(name), coded(name, "int8")):
         items = items_of(collective, numel)
-        plan = collective.plan(topology, items.count)
+        plan = collective.plan(topology, items.number)
         assert plan is not None
         seconds.append(plan_seconds(plan, topology, items.num_bytes))
     assert seconds[1] / seconds[0] == pytest.approx(BITS["int8"] / 32, rel=1e-6)

@@ -142,6 +142,6 @@ def _add(program: CodedProgram, this: RankRound, messages: Sequence[Tensor], fla
         code: Code = wire.code(span.peer, program.rank)
         code.decode([message], _elements(arrived, place, place + span.stop - span.start, wire))
     for part in this.incoming:
-        place = _elements(flat, part.start, part.stop, wire)
-        content = arrived[part.offset * wire.unit :][: place.numel()]
-        place.copy_(content) if part.fresh else place.add_(content)
+        mine = _elements(flat, part.start, part.stop, wire)
+        content = arrived[part.offset * wire.unit :][: mine.numel()]
+        mine.copy_(content) if part.fresh else mine.add_(content)
