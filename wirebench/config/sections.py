@@ -69,7 +69,7 @@ class CollectiveConfig:
 
     name         empty: what the compressor's paper uses (gs_sgd, gtopk and iblt: tree, sketched_sgd and fetch_sgd:
                  star, iwp: ring), native for all others
-    wire         format of a sum's messages (docs/sums.md: bf16, int8, mxfp8, ...), with compressor none; empty: fp32
+    wire         format of a sum's messages (docs/sums.md: fp8, mxfp6, ...), with compressor none; empty: fp32
     wire_within  their format within machines, until the sum is complete; empty: as `wire`
     """
 
