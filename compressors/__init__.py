@@ -6,8 +6,10 @@ if __name__ != "wirebench.compressors":
 from collections.abc import Sequence
 from typing import Any
 
+from wirebench.compressors.bits.coded import CHUNK, Coded, code_of
 from wirebench.compressors.common.wrappers import DenseBelow, Warmup
 from wirebench.config.plugins import Plugins, note_options, options_of
+from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Bare, Method
 
@@ -28,6 +30,17 @@ def class_of(name: str) -> type[Method]:
 def dense_below_of(name: str) -> int:
     """The `dense_below` that the method's paper has."""
     return class_of(name).dense_below
+
+
+def wire(form: str, chunk: int = CHUNK) -> Coded:
+    """The wire format of this name, for `collectives.formatted`; UserError for one that there is not.
+
+    chunk  elements that share a scale, where the format does not say how many
+    """
+    code = code_of(form, "compressors.wire", chunk)
+    if code is None:
+        raise UserError("compressors.wire: needs the name of a format")
+    return code
 
 
 def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Method:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers.accuracy import alone, grid, loss_table, rates, sizes, top1_table, verdicts
+from papers.accuracy import alone, formats, grid, loss_table, rates, sizes, top1_table, verdicts
 from papers.accuracy.figures import (
     SHOWN_GBIT,
     accuracy_by_bytes,
@@ -23,7 +23,7 @@ from papers.accuracy.figures import (
 )
 from papers.accuracy.rows import DENSE, NEEDS, MethodRuns, load, losses, runs_of
 from papers.accuracy.task import Task, refuse_others
-from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, CLASSICS, MODERN, TASKS
+from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, BY_FORMAT, CLASSICS, MODERN, TASKS
 from papers.accuracy.times import yardstick
 from papers.findings import Finding, with_unrun
 from papers.page import Page
@@ -76,6 +76,8 @@ def page(folder: Path) -> Page | None:
         return sizes.page(folder, task)
     if task in grid.CELLS:
         return grid.page(folder, task)
+    if task in BY_FORMAT:
+        return formats.page(folder, task)
     methods = _methods(folder.parents[1], task)
     if not methods:
         return None

@@ -8,6 +8,7 @@ wirebench study accuracy run --task gpt_rates                    other learning 
 wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
 wirebench study accuracy run --task gpt_0.1m_search              rates of every method, on the validation split
 wirebench study accuracy run --task gpt_0.1m_20 gpt_0.1m_2       the same GPT at 20 and at 2 tokens a parameter
+wirebench study accuracy run --task gpt_formats_4                losses by wire format, on 4 workers
 wirebench study accuracy report                                  the tables and the figures, without training
 
 quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 on whole images, both with every
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from papers.accuracy import classics, modern, report, rows
+from papers.accuracy import classics, formats, modern, report, rows
 from papers.accuracy.curve import curve_of
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import CURVES, GPT, TASKS, USUAL
@@ -85,6 +86,7 @@ def series(quick: bool) -> list[Part]:
     few = ["--steps", "60", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *classics.QUICK]
     return [
         Part(2, ["--task", GPT.name, *short]),
+        Part(1, ["--task", "gpt_formats_4", *short[: -len(modern.QUICK)], *formats.QUICK]),
         Part(3, ["--task", "digits"]),
         Part(3, ["--data", "{data}", "--task", "quick", *few]),
     ]

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from papers.accuracy import alone, classics, grid, rates, sizes
+from papers.accuracy import alone, classics, formats, grid, rates, sizes
 from papers.accuracy.modern import OWN, SETTINGS, STEPS
 from papers.accuracy.task import Task, listed
+from papers.runner import ROOT
+from wirebench.config import loader
 
 NO_HEALTH = "output.health_every=0"
 GPT = Task(
@@ -32,8 +34,10 @@ AT_OTHER_RATES = tuple(
 )
 ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=alone.alone) for task in MODERN)
 _USUAL = (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)
-TASKS = {task.name: task for task in (*_USUAL, *sizes.SEARCHES, *sizes.SIZED, *grid.CELLS)}
+BY_FORMAT = tuple(part for task in MODERN for part in formats.parts_of(task, loader.load(ROOT / task.config)))
+"""Losses by wire format."""
+TASKS = {task.name: task for task in (*_USUAL, *BY_FORMAT, *sizes.SEARCHES, *sizes.SIZED, *grid.CELLS)}
 USUAL = tuple(task.name for task in _USUAL if task.name not in ("vgg16", "digits"))
 """Tasks of a call that names none."""
-CURVES = (*MODERN, *AT_OTHER_RATES, *ALONE, *grid.CELLS)
+CURVES = (*MODERN, *AT_OTHER_RATES, *ALONE, *BY_FORMAT, *grid.CELLS)
 """Tasks whose runs keep the loss on the way."""

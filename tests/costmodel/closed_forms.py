@@ -10,9 +10,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from wirebench.collectives.plan import Plan
+from wirebench.collectives.plan import Plan, all_messages
 from wirebench.costmodel.formulas import CostLine, ring
-from wirebench.costmodel.plan_cost import _all_messages
 from wirebench.costmodel.routes import DirectedLink, network_of
 from wirebench.gradient.schedule import Cost, LayerCost, ready_times
 from wirebench.topology.tree import Branch, Topology
@@ -140,7 +139,7 @@ def link_bytes(plan: Plan, topology: Topology, item_bytes: float) -> dict[Direct
     """Bytes that cross each link in each direction in all rounds together; links that carry nothing are left out."""
     total: defaultdict[DirectedLink, float] = defaultdict(float)
     network = network_of(topology.root)
-    for message in _all_messages(plan):
+    for message, _ in all_messages(plan):
         for link in network.route(message.src, message.dst).links:
             total[link] += (message.stop - message.start) * item_bytes
     return dict(total)

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from wirebench import collectives
+from wirebench import collectives, compressors
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.execution.segments import cut, segments
+from wirebench.collectives.wire import items_of
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
 from wirebench.config.loader import EngineConfig
+from wirebench.costmodel.plan_cost import sent_bytes
 from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Answer, Gather, Merge, Request, Sum
 from wirebench.topology.tree import Topology
@@ -68,6 +70,25 @@ def sums(engine: Engine, server: RequestExecutor, numel: int) -> None:
     assert same_everywhere(engine, rounded)
 
 
+def coded_sums(engine: Engine, server: RequestExecutor, topology: Topology) -> None:
+    """A sum in a wire format: the same bits everywhere, and the bytes that the plan says."""
+    rank = engine.ranks[0]
+    for form, within in (("int8", ""), ("mxfp6", "bf16")):
+        inside = compressors.wire(within) if within and "Doubling" not in type(server.collective).__name__ else None
+        made = collectives.formatted(server.collective, compressors.wire(form), inside)
+        coded = RequestExecutor(engine.communicators[0], made, topology)
+        numel = 40_001
+        total = serve(coded, Sum(rounding(rank, numel).clone()))
+        assert isinstance(total, Tensor)
+        assert same_everywhere(engine, total)
+        wanted = torch.stack([rounding(each, numel) for each in range(engine.size)]).sum(0)
+        assert 0 < float((total - wanted).norm() / wanted.norm()) < 0.1
+        items = items_of(made, numel)
+        plan = made.plan(topology, items.number)
+        assert plan is not None
+        assert coded.take_log()[0].wire_bytes == sent_bytes(plan, items.num_bytes).get(rank, 0)
+
+
 def gathers_and_merges(engine: Engine, server: RequestExecutor) -> None:
     rank, size = engine.ranks[0], engine.size
     gathered = serve(server, Gather(torch.full((3 * rank,), rank, dtype=torch.int32)))
@@ -98,6 +119,8 @@ def main() -> int:
                     plan_of = functools.partial(server.collective.plan, topology)
                     in_turn += segments(plan_of, topology, SEGMENTED, 4).apart > 0
                 gathers_and_merges(engine, server)
+                if name != "native":
+                    coded_sums(engine, server, topology)
             except Exception as error:
                 raise AssertionError(f"{name} on {topology.layout}") from error
     assert in_turn or engine.size == 2

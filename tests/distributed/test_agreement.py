@@ -1,5 +1,6 @@
 """All engines compute the same losses, whatever is composed; the engines' own synchronisers too."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -69,6 +70,25 @@ def test_engines_agree(
     engine: str, size: int, compressor: str, scheduler: str, collective: str, tmp_path: Path
 ) -> None:
     compare(engine, size, overrides(compressor, scheduler, collective), tmp_path)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("engine", "size", "scheduler", "collective", "wire"),
+    [
+        ("torch", 3, "dear", "one_hop", "int8"),
+        ("horovod", 2, "wfbp", "ring", "mxfp8"),
+        ("torch", 4, "fused", "halving_doubling", "bf16"),
+    ],
+)
+def test_engines_agree_in_a_wire_format(
+    engine: str, size: int, scheduler: str, collective: str, wire: str, tmp_path: Path
+) -> None:
+    """Also in two halves."""
+    chosen = overrides("none", scheduler, collective)
+    compare(engine, size, [*chosen, f"collective.wire={wire}"], tmp_path)
+    requests = json.loads((tmp_path / engine / "record.json").read_text())["requests"]
+    assert {request["plan"] for request in requests} == {f"{collective} in {wire}"}
 
 
 @pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.slow), "horovod"])

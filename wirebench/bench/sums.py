@@ -3,54 +3,61 @@
   wirebench bench sums                                          ResNet-20 on the digits images, 2 to 64 ranks
   wirebench bench sums smoke --rounding stochastic --ranks 2 4 8 --json cells.jsonl
   wirebench bench sums smoke --forms bf16 fp8 int4 --ways one_hop ring --figures figures
+  wirebench bench sums tables/today_gpt --gradients gpt.safetensors
+  wirebench bench sums student_t --sample 262144
+  wirebench bench sums --read cells.jsonl --figures figures
 
-The config is trained dense with as many virtual ranks as --ranks asks for at most. At the named steps the gradients of
-the ranks are added up in each format, and the sum compared with that in fp64. Ways:
+A config is trained dense with four virtual ranks. With the weights of the named steps each rank's gradient is computed,
+of a batch of its own; --gradients keeps them in a file, which a later call reads. A distribution's name draws them:
+normal, laplace, student_t (3 degrees of freedom), sparse (1 % are not 0). They are added up in each format, and the sum
+compared with that in fp64. Ways, each the plan of a collective as a job runs it:
 
-  one_hop       each share goes quantised to one rank, which adds up in fp32; the sum is quantised once more
-                (quantised_sum, torchcomms, Megatron-LM)
-  scatter       the same without the second time: the reduce-scatter of FSDP
-  tree          pairs of ranks, pairs of pairs, ...: what is sent at each level is quantised
-  ring          each of the P - 1 hops adds one gradient and quantises anew
-  hierarchical  groups of 8 ranks (half of them below 16) sum in bf16, then the groups sum in the format, in one hop
+  one_hop           each share goes coded to one rank, which adds up in fp32; the sum is coded once more
+                    (torchcomms, Megatron-LM)
+  scatter           its first half alone: the reduce-scatter of FSDP
+  tree              pairs of ranks, pairs of pairs, ...: what is sent at each level is coded
+  ring              each of the P - 1 hops adds one gradient and codes anew
+  halving_doubling  log2 P rounds, which code a half, a quarter, ...
+  hierarchical      groups of 8 ranks (half of them below 16) in one hop in bf16, then the groups in one hop
 
-Error is the root of the squares of what is off, over the root of the squares of the sum. `law` is what docs/sums.md
-derives from the error of one gradient's numbers and from the norms of the partial sums. `gain` is the sum's own part in
-what arrives (1: no bias); `worst` is the largest error, over the sum's root mean square.
+Error is the root of the squares of what is off, over the root of the squares of the sum; its square is the mean squared
+error over the sum's. `law` is what docs/sums.md derives from the error of one gradient's numbers and from the energy of
+what the plan codes. `gain` is the sum's own part in what arrives (1: nothing of it is lost), `bias` the mean of what is
+off, `worst` the largest, both over the root mean square of the sum. `bytes` for an element: of the busiest rank.
 """
 
 import argparse
-import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from wirebench.compose.build import compose
-from wirebench.compressors.bits.narrow import Form, chunk_of, quantised, restored
-from wirebench.config import loader
+from wirebench import collectives
+from wirebench.bench import lossless
+from wirebench.bench.sum_inputs import DRAWN, Gradients, drawn, kept, trained
+from wirebench.bench.virtual_sums import Energies, coded_sum, through
+from wirebench.collectives.plan import Plan
+from wirebench.collectives.wire import Formatted
+from wirebench.compressors.bits.coded import Coded
+from wirebench.compressors.bits.narrow import Form
+from wirebench.costmodel.plan_cost import sent_bytes
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.files import save
 from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure, around, grid
-from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Method
-from wirebench.gradient.flat import Bucket
-from wirebench.gradient.requests import Gather, Sum
 from wirebench.telemetry.environment import capture
-from wirebench.training.loop import conduct
-from wirebench.training.progress import silent
-from wirebench.utils import extras
+from wirebench.topology.tree import Topology
+from wirebench.utils import extras, json_lines
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import columns, console
-from wirebench.utils.files import write_atomically
 from wirebench.utils.rng import generator
 
 NAME = "wirebench bench sums"
@@ -60,15 +67,44 @@ COLOURS = dict(zip(SHOWN, (colours.INK, colours.BLUE, colours.SKY, colours.GREEN
                            colours.ORANGE, colours.WINE), strict=True))  # fmt: skip
 GROUP = 8
 """Ranks of a machine."""
-WIDTH = 120
+WIDTH = 140
 
-Code = Callable[[Tensor, int], Tensor]
-"""What arrives of a vector that was quantised in this number of parts."""
+
+class Way(NamedTuple):
+    """A way to sum: a collective, and how its plan is coded.
+
+    within   the format within machines of GROUP ranks; "": all ranks are in one machine, in the same format
+    gathers  False: the reduce half alone
+    """
+
+    collective: collectives.Collective
+    within: str = ""
+    gathers: bool = True
+
+    def plan(self, ranks: int, code: Coded, numel: int) -> Plan:
+        """The plan of a sum of `numel` elements, a whole number of the code's units for each rank."""
+        within = Coded(self.within) if self.within else None  # type: ignore[arg-type]
+        layout = "+".join([str(group_of(ranks))] * (ranks // group_of(ranks))) if self.within else str(ranks)
+        made = Formatted(self.collective, code, within)
+        return made.plan(Topology.parse(layout), numel // made.unit)
+
+
+WAYS = {
+    "one_hop": Way(collectives.build("one_hop")),
+    "scatter": Way(collectives.build("one_hop"), gathers=False),
+    "tree": Way(collectives.build("tree")),
+    "ring": Way(collectives.build("ring")),
+    "halving_doubling": Way(collectives.build("halving_doubling")),
+    "hierarchical": Way(collectives.build("one_hop", levels=True), within="bf16"),
+}
 
 
 @dataclass(frozen=True)
 class SumError:
-    """A sum's error: relative, what the law predicts, the gain, and the worst element, as the module's text says."""
+    """A sum's error: relative, what the law predicts, gain, bias, the worst element, bytes, as the module's text says.
+
+    Files of before have no `bias` and no `bytes`.
+    """
 
     step: int
     form: str
@@ -78,182 +114,147 @@ class SumError:
     law: float
     gain: float
     worst: float
+    bias: float = math.nan
+    bytes: float = math.nan
 
 
-def _nothing(step: int, grads: Tensor) -> None:
-    """No gradients are asked for."""
-
-
-class Watched(Method):
-    """Dense training, whose gradients are looked at in some steps: at a sample of them, the same places each time.
-
-    steps   in which to look; sample: elements at most, neighbours
-    report  called by rank 0 with the step and all ranks' samples, fp32 (ranks, n)
-    """
-
-    report: Callable[[int, Tensor], None] = staticmethod(_nothing)
-
-    def __init__(self, steps: tuple[int, ...] = (), sample: int = 1 << 18) -> None:
-        super().__init__()
-        self.steps, self.sample = steps, sample
-
-    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        """A gather of the samples where they are asked for, and the dense sum."""
-        if world.step in self.steps:
-            first = max(bucket.grad.numel() - self.sample, 0) // 2
-            answers = yield Gather(bucket.grad[first:][: self.sample].clone())
-            if world.rank == 0:
-                Watched.report(world.step, torch.stack([*answers]))
-        total = yield Sum(bucket.grad)
-        assert isinstance(total, Tensor)
-        return total.div_(world.size)
-
-    def wire_bytes(self, numel: int, size: int) -> int:
-        """Four bytes an element."""
-        return 4 * numel
+def group_of(ranks: int) -> int:
+    """Ranks of a machine."""
+    return min(GROUP, ranks // 2)
 
 
 def errors(
-    step: int, grads: Tensor, form: Form, chunk: int, ways: Sequence[str], ranks: Sequence[int], rounding: str
+    step: int, grads: Tensor, forms: Sequence[str], chunk: int, ways: Sequence[str], ranks: Sequence[int], rounding: str
 ) -> Iterator[SumError]:
-    """The errors of sums of the first ranks' gradients, (ranks, n)."""
-    code = coder(form, chunk, rounding, step)
-    apart = sum(float((code(each, 1) - each).double().square().sum()) for each in grads)
-    lost = apart / float(grads.double().square().sum())
+    """The errors of sums of the first ranks' gradients, fp32 (ranks, n), which have `least` elements or more."""
+    codes = {form: _code(form, chunk, rounding, step) for form in forms}
+    lost = {form: _lost(code, grads) for form, code in codes.items()}
+    lost_within = _lost(Coded("bf16"), grads)
     for count in ranks:
         # As many elements as shares of whole chunks have; a longer vector would be padded.
-        unit = count * max(chunk_of(form, chunk), 32)
-        some = grads[:count, : grads.shape[1] // unit * unit]
+        some = grads[:count, : grads.shape[1] // _unit(codes.values(), count) * _unit(codes.values(), count)]
         wanted = some.double().sum(0)
-        energy = float(wanted.square().sum())
-        for way in ways:
-            if way == "hierarchical" and count < 4:
+        for name in ways:
+            if name == "hierarchical" and count < 4:
                 continue
-            found, law = WAYS[way](some, code, lost)
-            off = found.double() - wanted
-            yield SumError(
-                step, form, way, count,
-                error=math.sqrt(float(off.square().sum()) / energy), law=math.sqrt(law / energy),
-                gain=float(found.double() @ wanted) / energy,
-                worst=float(off.abs().max()) / math.sqrt(energy / wanted.numel()),
-            )  # fmt: skip
+            way, energies = WAYS[name], None
+            for form, code in codes.items():
+                plan = way.plan(count, code, some.shape[1])
+                # Of exact sums, and so the same for all formats.
+                energies = energies or Energies(plan, some, way.gathers)
+                law = lost[form] * energies.between + lost_within * energies.within
+                found = coded_sum(plan, some, way.gathers)
+                yield _measured(step, form, name, count, found.double(), wanted, law, _bytes(plan, way) / len(wanted))
 
 
-def coder(form: Form, chunk: int, rounding: str, seed: int) -> Code:
-    """How vectors are quantised."""
-    rng = generator(NAME, seed, form) if rounding == "stochastic" and form != "fp32" else None
-    own = chunk_of(form, chunk)
-
-    def code(values: Tensor, parts: int) -> Tensor:
-        numel = -(-values.numel() // (own * parts)) * own * parts
-        message = quantised(values.clone(), own, form, numel, parts, keep=False, generator=rng)
-        return restored(message.chunk(parts), own, form, torch.empty_like(values))
-
-    return code
-
-
-def _energy(values: Tensor) -> float:
-    return float(values.double().square().sum())
+def _measured(
+    step: int, form: str, way: str, ranks: int, found: Tensor, wanted: Tensor, law: float, sent: float
+) -> SumError:
+    energy, off = float(wanted.square().sum()), found - wanted
+    size = math.sqrt(energy / wanted.numel())
+    return SumError(
+        step, form, way, ranks,
+        error=math.sqrt(float(off.square().sum()) / energy), law=math.sqrt(law / energy),
+        gain=float(found @ wanted) / energy, worst=float(off.abs().max()) / size, bias=float(off.mean()) / size,
+        bytes=sent,
+    )  # fmt: skip
 
 
-def _scatter(grads: Tensor, code: Code, lost: float) -> tuple[Tensor, float]:
-    total = torch.stack([code(each, len(grads)) for each in grads]).sum(0)
-    return total, lost * _energy(grads)
+def _bytes(plan: Plan, way: Way) -> float:
+    """Bytes that the busiest rank sends."""
+    sent = sent_bytes(plan if way.gathers else Plan(plan.name, plan.reduce, (), plan.wire), 0)
+    return max(sent.values())
 
 
-def _one_hop(grads: Tensor, code: Code, lost: float) -> tuple[Tensor, float]:
-    total, law = _scatter(grads, code, lost)
-    return code(total, len(grads)), law + lost * _energy(grads.sum(0))
+def _code(form: str, chunk: int, rounding: str, seed: int) -> Coded:
+    draws = rounding == "stochastic" and form != "fp32"
+    return Coded(form, chunk, generator(NAME, seed, form) if draws else None)  # type: ignore[arg-type]
 
 
-def _ring(grads: Tensor, code: Code, lost: float) -> tuple[Tensor, float]:
-    """Share s starts at rank s + 1: hop h adds the gradient of rank s + 1 + h to it."""
-    count = len(grads)
-    shares = grads.view(count, count, -1)
-    share = torch.arange(count)
-    partial, exact, law = torch.zeros_like(shares[0]), torch.zeros_like(shares[0]), 0.0
-    for hop in range(count):
-        if hop:
-            partial = code(partial.reshape(-1), count).view_as(partial)
-            law += lost * _energy(exact)
-        mine = shares[(share + 1 + hop) % count, share]
-        partial, exact = partial + mine, exact + mine
-    return code(partial.reshape(-1), count), law + lost * _energy(exact)
+def _lost(code: Coded, grads: Tensor) -> float:
+    """The share of the gradients' energy that coding them cuts off."""
+    some = grads[:, : grads.shape[1] // code.unit * code.unit]
+    off = sum(float((through(code, each[None])[0] - each).double().square().sum()) for each in some)
+    return off / float(some.double().square().sum())
 
 
-def _tree(grads: Tensor, code: Code, lost: float) -> tuple[Tensor, float]:
-    partial, exact, law = list(grads), list(grads), 0.0
-    while len(partial) > 1:
-        law += lost * sum(_energy(each) for each in exact[1::2])
-        partial = [a + code(b, 1) for a, b in zip(partial[::2], partial[1::2], strict=True)]
-        exact = [a + b for a, b in zip(exact[::2], exact[1::2], strict=True)]
-    return code(partial[0], 1), law + lost * _energy(exact[0])
-
-
-def _hierarchical(grads: Tensor, code: Code, lost: float) -> tuple[Tensor, float]:
-    group = min(GROUP, len(grads) // 2)
-    within = coder("bf16", 2, "nearest", 0)
-    rounding = sum(_energy(within(each, 1) - each) for each in grads)
-    machines = torch.stack([
-        torch.stack([within(each, group) for each in some]).sum(0) for some in grads.split(group)
-    ])  # fmt: skip
-    total, law = _one_hop(machines, code, lost)
-    return total, law + rounding
-
-
-WAYS = {"one_hop": _one_hop, "scatter": _scatter, "tree": _tree, "ring": _ring, "hierarchical": _hierarchical}
+def _unit(codes: Iterable[Coded], ranks: int) -> int:
+    """Elements that give each rank as many whole chunks."""
+    return ranks * math.lcm(32, *(code.unit for code in codes))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, measure, show, write."""
+    """Train or draw, measure, show, write."""
     options = _parser().parse_args(arguments)
     _check(options)
-    cells: list[SumError] = []
-    least = _least(options)
-
-    def report(step: int, grads: Tensor) -> None:
-        if grads.shape[1] < least:
-            raise UserError(f"--ranks: the gradient has {grads.shape[1]} elements; --chunk and --ranks need {least}")
-        for form in options.forms:
-            cells.extend(errors(step, grads, form, options.chunk, options.ways, options.ranks, options.rounding))
-
-    with tempfile.TemporaryDirectory() as folder:
-        given = [
-            "engine.name=local", f"engine.workers={max(options.ranks)}", "compressor.name=wirebench.bench.sums.Watched",
-            f"compressor.steps={list(options.steps)}", f"compressor.sample={options.sample}", "scheduler.name=single",
-            "collective.name=", f"train.max_steps={max(options.steps) + 1}", "train.eval_every=0",
-            f"output.dir={folder}/run",
-        ]  # fmt: skip
-        run = compose(loader.load(options.config, [*given, *options.overrides]))
-        run.progress = run.step_log.progress = silent()
-        Watched.report = staticmethod(report)  # not before: a run begins with a trial of the exchange
-        try:
-            conduct(run)
-        finally:
-            Watched.report = staticmethod(_nothing)
-    header = {"kind": KIND, "config": options.config, "overrides": options.overrides, "chunk": options.chunk,
-              "rounding": options.rounding, "environment": capture(torch.device("cpu"))}  # fmt: skip
+    if options.read:
+        header, cells = load(options.read)
+        cells = [each for each in cells if each.form in options.forms and each.way in options.ways]
+        if not cells:
+            raise UserError(f"--read: {options.read}: has none of these formats and ways")
+    else:
+        header, cells = _made(options)
     show(cells)
+    if header.get("lossless"):
+        lossless.show([lossless.Lossless(**each) for each in header["lossless"]])
     if options.json:
-        lines = [json.dumps(each) for each in (header, *map(asdict, cells))]
-        write_atomically(options.json, "\n".join(lines) + "\n")
+        json_lines.save(options.json, header, map(asdict, cells))
     if options.figures:
-        print(save(figure(cells, options.config, provenance([header["environment"]])), options.figures / "sums.svg"))
+        drawn_of = figure(cells, header["config"], provenance([header["environment"]]))
+        print(save(drawn_of, options.figures / "sums.svg"))
     return 0
+
+
+def load(path: Path) -> tuple[dict[str, Any], list[SumError]]:
+    """The header and the cells of a file that --json wrote; UserError for another file."""
+    header, lines = json_lines.load(path, KIND, NAME)
+    try:
+        return header, [SumError(**line) for line in lines]
+    except TypeError as error:
+        raise UserError(f"{path}: cannot be read as {KIND} ({error})") from error
+
+
+def _made(options: argparse.Namespace) -> tuple[dict[str, Any], list[SumError]]:
+    cells: list[SumError] = []
+    exact: list[lossless.Lossless] = []
+    for step, grads in _gradients(options).items():
+        if grads.shape[1] < _least(options):
+            raise UserError(
+                f"--ranks: the gradient has {grads.shape[1]} elements; --chunk and --ranks need {_least(options)}"
+            )
+        found = errors(step, grads, options.forms, options.chunk, options.ways, options.ranks, options.rounding)
+        cells.extend(sorted(found, key=lambda each: options.forms.index(each.form)))
+        exact.extend(lossless.measured(step, grads) if options.lossless else ())
+    header = {"kind": KIND, "config": options.config, "overrides": options.overrides, "chunk": options.chunk,
+              "rounding": options.rounding, "lossless": [asdict(each) for each in exact],
+              "environment": capture(torch.device("cpu"))}  # fmt: skip
+    return header, cells
+
+
+def _gradients(options: argparse.Namespace) -> Gradients:
+    steps, ranks, sample = sorted(set(options.steps)), max(options.ranks), options.sample
+    if options.config in DRAWN:
+        return drawn(options.config, steps, ranks, sample)
+    about = {"config": options.config, "overrides": options.overrides, "steps": steps, "ranks": ranks, "sample": sample}
+    with tempfile.TemporaryDirectory() as folder:
+        make = partial(trained, options.config, options.overrides, steps, ranks, sample, Path(folder))
+        return kept(options.gradients, about, make)
 
 
 def show(cells: Sequence[SumError]) -> None:
     """A table: a row for each format and way, a column for each number of ranks."""
     ranks = sorted({cell.ranks for cell in cells})
-    heads = ("step", "format", "way", *(f"{count} ranks" for count in ranks), "law", "gain", "worst")
+    of_most = ("law", "gain", "bias", "worst", "bytes")
+    heads = ("step", "format", "way", *(f"{count} ranks" for count in ranks), *of_most)
     shown = columns(heads, left=("format", "way"))
     for key in dict.fromkeys((cell.step, cell.form, cell.way) for cell in cells):
         mine = {cell.ranks: cell for cell in cells if (cell.step, cell.form, cell.way) == key}
         last = mine[max(mine)]
         each = (f"{mine[count].error:.3%}" if count in mine else "" for count in ranks)
-        shown.add_row(str(key[0]), *key[1:], *each, f"{last.law:.3%}", f"{last.gain:.4f}", f"{last.worst:.2g}")
+        more = f"{last.law:.3%}", f"{last.gain:.4f}", f"{last.bias:.1g}", f"{last.worst:.2g}", f"{last.bytes:.3g}"
+        shown.add_row(str(key[0]), *key[1:], *each, *more)
     console(WIDTH).print(shown)
-    print("Errors of the sum; law, gain and worst are of the most ranks.")
+    print(f"Errors of the sum; {', '.join(of_most)} are of the most ranks.")
 
 
 def figure(cells: Sequence[SumError], config: str, where: str) -> Figure:
@@ -293,19 +294,28 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--sample: at least {_least(options)} elements, a chunk for each rank, got {options.sample}")
     if options.ways == ["hierarchical"] and max(options.ranks) < 4:
         raise UserError("--ways: hierarchical needs --ranks of 4 or more")
-    check_outputs(json=options.json, figures=options.figures / "sums.svg" if options.figures else None)
+    if options.config in DRAWN and options.overrides:
+        raise UserError(f"{options.overrides[0]}: of a config, and {options.config} is a distribution")
+    if options.gradients and (options.config in DRAWN or options.read):
+        raise UserError("--gradients: keeps those of a training")
+    if options.read and options.lossless:
+        raise UserError("--lossless: is measured, and --read measures nothing; it shows what the file has")
+    if options.read and options.json:
+        raise UserError("--json: writes what is measured, and --read measures nothing")
+    figure_file = options.figures / "sums.svg" if options.figures else None
+    check_outputs(json=options.json, gradients=options.gradients, figures=figure_file)
     extras.check(extras.FIGURES if options.figures else ())
 
 
 def _least(options: argparse.Namespace) -> int:
-    """Elements that give each rank a chunk."""
-    return max(options.ranks) * max(32, *(chunk_of(form, options.chunk) for form in options.forms))
+    """Elements that give each rank a chunk, and each stretch of a sample."""
+    return _unit([_code(form, options.chunk, "nearest", 0) for form in options.forms], max(options.ranks))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("bench sums", __doc__)
     add: Callable[..., Any] = parser.add_argument
-    add("config", nargs="?", default="smoke", help="what to train, dense (%(default)s)")
+    add("config", nargs="?", default="smoke", help=f"what to train, or one of {', '.join(DRAWN)} (%(default)s)")
     add("overrides", nargs="*", default=[], metavar="section.key=value", help="of the config")
     add("--forms", nargs="+", default=list(SHOWN), metavar="FORM", help=f"of {', '.join(get_args(Form))}")
     add("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
@@ -314,6 +324,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--chunk", type=int, default=256, help="elements that share a scale, where a format lets choose (%(default)s)")
     add("--rounding", choices=["nearest", "stochastic"], default="nearest")
     add("--sample", type=int, default=1 << 17, metavar="N", help="elements of a gradient to look at (%(default)s)")
+    add("--gradients", type=Path, metavar="FILE", help="keep the gradients of a training, or read those of an earlier")
+    add("--lossless", action="store_true", help="also what coding exponents without loss saves, and where it pays")
+    add("--read", type=Path, metavar="FILE", help="show and draw a file of --json in place of measuring")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each error")
     add("--figures", type=Path, metavar="FOLDER", help="draw a figure")
     return parser

@@ -3,9 +3,10 @@
 from typing import Any
 
 from wirebench.collectives.plan import Collective
+from wirebench.collectives.wire import formatted as formatted
 from wirebench.config.plugins import Plugins
 
-PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan", "rounds"}))
+PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan", "rounds", "wire"}))
 
 
 def available() -> list[str]:

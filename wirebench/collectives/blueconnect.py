@@ -7,7 +7,7 @@ Cho, Finkler and Kung, "BlueConnect: Decomposing all-reduce for deep learning on
 import math
 from dataclasses import replace
 
-from wirebench.collectives.parts.groups import Rounds, ring_reduce_scatter, side_by_side
+from wirebench.collectives.parts.groups import Rounds, level_rounds, ring_reduce_scatter
 from wirebench.collectives.plan import Plan, mirror, rounds_of
 from wirebench.collectives.ring import Ring
 from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both
@@ -43,7 +43,7 @@ class BlueConnect:
             )
         rounds: Rounds = []
         for level in range(len(factors)):
-            rounds += _level(topology.ranks, factors[: level + 1], items)
+            rounds += level_rounds(topology.ranks, factors[: level + 1], items, ring_reduce_scatter)
         reduce = rounds_of(rounds)
         return Plan("blueconnect", reduce, mirror(reduce))
 
@@ -68,30 +68,3 @@ def by_levels(shape: ClusterShape) -> tuple[list[EqualRounds], list[EqualRounds]
         sums.append(EqualRounds(degree - 1, share, shape.groups[:level]))
         merges.append(EqualRounds(degree - 1, 1, (1,) * level))
     return both(sums), both(merges)
-
-
-def _level(ranks: tuple[int, ...], factors: tuple[int, ...], items: int) -> Rounds:
-    """The reduce-scatters of one level, whose factor is the last of `factors`; the others are of the levels below."""
-    *inner, degree = factors
-    stride = math.prod(inner)
-    groups = []
-    for place in range(len(ranks)):
-        if place // stride % degree:
-            continue
-        # Exact fractions, rounded down once: part p of this level begins at item floor(items * p / parts).
-        first, parts = _part(place, inner) * degree, stride * degree
-        bounds = [items * (first + coordinate) // parts for coordinate in range(degree + 1)]
-        groups.append(ring_reduce_scatter(ranks[place : place + stride * degree : stride], bounds))
-    return side_by_side(groups)
-
-
-def _part(place: int, inner: list[int]) -> int:
-    """The number of the part that the rank at this place holds after the levels of `inner`.
-
-    The vector then has as many equal parts as the product of `inner`.
-    """
-    part = 0
-    for factor in inner:
-        place, coordinate = divmod(place, factor)
-        part = part * factor + coordinate
-    return part

@@ -5,12 +5,15 @@ rounds of `copy` it overwrites. In a ring these are the reduce-scatter and the a
 broadcast. All transfers of a round read what their senders held before the round.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from wirebench.topology.tree import Topology
 
@@ -44,13 +47,79 @@ class Message(NamedTuple):
     parts: tuple[Transfer, ...]
 
 
+class Code(Protocol):
+    """A wire format: how fp32 numbers are coded in a message. Hashable, since plans are.
+
+    name  as users write it
+    unit  the length of a message, in elements, is a multiple of it
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that users write."""
+        ...
+
+    @property
+    def unit(self) -> int:
+        """The length of a message, in elements, is a multiple of it."""
+        ...
+
+    def num_bytes(self, numel: int) -> int:
+        """Bytes of a message of `numel` elements, a multiple of `unit`, its scales included; of 0: of its head."""
+        ...
+
+    def encode(self, values: Tensor, numel: int, parts: int = 1) -> Tensor:
+        """The message of fp32 `values`, (n,), as uint8, which may overwrite them; zeros follow, up to `numel`.
+
+        parts  messages of one length that lie one after another
+        """
+        ...
+
+    def decode(self, messages: Sequence[Tensor], out: Tensor) -> Tensor:
+        """Write what arrives of the messages, one after another, to fp32 `out`, (n,), as far as it goes; returns it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The wire formats of a plan. Each of its items then stands for `unit` fp32 elements.
+
+    between   code of what is added and comes from another machine, and of all that is copied
+    within    code of what is added and comes from the receiver's own machine
+    machines  for each rank the number of its machine
+    """
+
+    between: Code
+    within: Code
+    machines: tuple[int, ...]
+
+    @property
+    def unit(self) -> int:
+        """Elements of an item."""
+        return lcm(self.between.unit, self.within.unit)
+
+    @property
+    def name(self) -> str:
+        """The formats, in words."""
+        alike = self.within == self.between
+        return self.between.name if alike else f"{self.between.name}, {self.within.name} within machines"
+
+    def code(self, src: int, dst: int) -> Code:
+        """The code of a message of the reduce half."""
+        return self.within if self.machines[src] == self.machines[dst] else self.between
+
+
 @dataclass(frozen=True)
 class Plan:
-    """An all-reduce: afterwards every rank holds the sum of all ranks' items."""
+    """An all-reduce: afterwards every rank holds the sum of all ranks' items.
+
+    wire  formats of its messages; None: items travel as they are
+    """
 
     name: str
     reduce: tuple[Round, ...]
     copy: tuple[Round, ...]
+    wire: Wire | None = None
 
     @property
     def rounds(self) -> int:
@@ -111,6 +180,53 @@ def messages(transfers: Round) -> tuple[Message, ...]:
             else:
                 merged.append(Message(*pair, part.start, part.stop, (part,)))
     return tuple(merged)
+
+
+def all_messages(plan: Plan) -> Iterator[tuple[Message, bool]]:
+    """Every message of the plan, and whether what arrives is added."""
+    for rounds, adds in ((plan.reduce, True), (plan.copy, False)):
+        for transfers in rounds:
+            yield from ((message, adds) for message in messages(transfers))
+
+
+def copy_bounds(plan: Plan) -> tuple[int, ...]:
+    """Where the pieces of the copy half begin and end: every message of it is made of whole pieces.
+
+    A sum is coded piece by piece, each by the rank that has it, so that all ranks decode the same message.
+    """
+    return tuple(sorted({bound for transfers in plan.copy for t in transfers for bound in (t.start, t.stop)}))
+
+
+def swapped(transfers: Round) -> list[Message]:
+    """The messages of a reduce round whose sender adds to what it sends: partners swap, and both get the sum."""
+    added: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
+    for part in transfers:
+        if not part.fresh:
+            added[part.dst].add((part.start, part.stop))
+    return [
+        each
+        for each in messages(transfers)
+        if any(start < each.stop and each.start < stop for start, stop in added[each.src])
+    ]
+
+
+def sizes(plan: Plan, item_bytes: float) -> Callable[[Message, bool], float]:
+    """What gives the bytes of a message of the plan; its second argument: whether what arrives is added.
+
+    item_bytes  of an item without a wire format
+    """
+    wire, bounds = plan.wire, copy_bounds(plan)
+    if wire is None:
+        return lambda message, adds: (message.stop - message.start) * item_bytes
+
+    def coded(message: Message, adds: bool) -> float:
+        numel = (message.stop - message.start) * wire.unit
+        if adds:
+            return wire.code(message.src, message.dst).num_bytes(numel)
+        pieces = bisect_left(bounds, message.stop) - bisect_left(bounds, message.start)
+        return wire.between.num_bytes(numel) + (pieces - 1) * wire.between.num_bytes(0)
+
+    return coded
 
 
 def mirror(reduce: Sequence[Round]) -> tuple[Round, ...]:

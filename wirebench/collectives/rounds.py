@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from wirebench.collectives.parts.groups import strides
 from wirebench.collectives.plan import Collective, Plan, Round, gather_moves, messages
+from wirebench.collectives.wire import Formatted, wire_of
 from wirebench.errors import UserError
 from wirebench.topology.tree import Topology
 
@@ -20,6 +21,8 @@ MOST_READ = 1024
 """Ranks of the largest plan that is read: a ring's has two million transfers."""
 ITEMS_PER_RANK = 840
 """Of a plan that is read: they divide evenly among most numbers of ranks."""
+MANY = 4096
+"""Units of a message whose head does not count."""
 
 
 class EqualRounds(NamedTuple):
@@ -30,12 +33,14 @@ class EqualRounds(NamedTuple):
     crossing  messages that leave a group of ranks at once, over its one link: of a machine, of a rack of machines and
               so on, as ClusterShape.groups has them; (): they stay inside
     adds      whether what arrives is added to what is there
+    coded     bytes on the wire over those of the message, where it has a wire format
     """
 
     times: float
     share: float
     crossing: tuple[float, ...] = ()
     adds: bool = False
+    coded: float = 1.0
 
 
 class RoundCounts(NamedTuple):
@@ -130,6 +135,9 @@ def counts_of(collective: Collective, topology: Topology) -> RoundCounts | None:
 
     Raises UserError for a collective without a list and more than MOST_READ ranks.
     """
+    if (wire := wire_of(collective)) is not None:
+        inner = counts_of(wire.inner, topology)
+        return inner and inner._replace(sums=[_coded(each, wire) for each in inner.sums])
     if isinstance(collective, Counted):
         return collective.rounds(ClusterShape.of(topology))
     if topology.size > MOST_READ:
@@ -138,6 +146,12 @@ def counts_of(collective: Collective, topology: Topology) -> RoundCounts | None:
             "a collective with `rounds` is priced for any number"
         )
     return read_off(collective, topology)
+
+
+def _coded(each: EqualRounds, wire: Formatted) -> EqualRounds:
+    """Rounds of a sum with their formats. Where ranks talk to their own machine and to others, others count."""
+    code = wire.within if each.adds and not any(each.crossing) else wire.between
+    return each._replace(coded=code.num_bytes(MANY * code.unit) / (4 * MANY * code.unit))
 
 
 def both(reduce: Sequence[EqualRounds]) -> list[EqualRounds]:

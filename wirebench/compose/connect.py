@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wirebench import collectives
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
-from wirebench.compose.resolve import compressor_of, refuse_cut
+from wirebench.compose.resolve import collective_of, compressor_of, refuse_cut
 from wirebench.compose.virtual_profile import virtual_cost
 from wirebench.config import loader
 from wirebench.config.loader import Config
@@ -103,7 +102,7 @@ def _first_cut(
 
 
 def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Clock) -> list[Lane]:
-    collective = collectives.build(settings.collective.name, **settings.collective.options)
+    collective = collective_of(settings)
     topology = _topology(settings, engine)
     collective.plan(topology, 0)  # a misfit with the cluster raises before training
     lanes = []

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wirebench import collectives, compressors, data, models, schedulers
+from wirebench.collectives.plan import Collective
 from wirebench.compose.papers import refuse_names
+from wirebench.compressors.bits.coded import code_of
 from wirebench.compressors.common.clipped import Clipped
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
 from wirebench.errors import UserError
-from wirebench.exchange.driver import GRADIENTS, Parts
+from wirebench.exchange.driver import GRADIENTS, Parts, refuse_wire
 from wirebench.exchange.scheduler import Scheduler, refuse_groups
 from wirebench.gradient.contract import Method
 
@@ -54,8 +56,10 @@ def resolve(given: Config) -> Config:
 
 def _check_driver(settings: Config) -> None:
     """UserError for what does not go with the scheduler's driver."""
-    collective = collectives.build(settings.collective.name, **settings.collective.options)
-    parts = Parts(compressor_of(settings), collective, settings.optimizer.clip, settings.output.health_every)
+    parts = Parts(
+        compressor_of(settings), collective_of(settings), settings.optimizer.clip, settings.output.health_every
+    )
+    refuse_wire(parts.compressor, parts.collective)
     if reason := scheduler_of(settings).driver.accepts(parts):
         raise UserError(f"scheduler.name: {settings.scheduler.name!r} {reason}")
     driver = scheduler_of(settings).driver
@@ -134,6 +138,13 @@ def compressor_of(settings: Config) -> Method:
         section.name, dense_below=max(section.dense_below, 0), warmup=section.warmup, **section.options
     )
     return Clipped(method, clip) if clip and method.makes_update else method
+
+
+def collective_of(settings: Config) -> Collective:
+    """The collective, with its wire formats."""
+    section = settings.collective
+    between, within = (code_of(getattr(section, key), f"collective.{key}") for key in ("wire", "wire_within"))
+    return collectives.formatted(collectives.build(section.name, **section.options), between, within)
 
 
 def optimizer_for(name: str) -> tuple[str, ...]:

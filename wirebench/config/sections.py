@@ -67,11 +67,15 @@ class SchedulerConfig:
 class CollectiveConfig:
     """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own.
 
-    name  empty: what the compressor's paper uses (gs_sgd, gtopk and iblt: tree, sketched_sgd and fetch_sgd: star, iwp:
-          ring), native for all others
+    name         empty: what the compressor's paper uses (gs_sgd, gtopk and iblt: tree, sketched_sgd and fetch_sgd:
+                 star, iwp: ring), native for all others
+    wire         format of a sum's messages (docs/sums.md: fp8, mxfp6, ...), with compressor none; empty: fp32
+    wire_within  their format within machines, until the sum is complete; empty: as `wire`
     """
 
     name: str = ""
+    wire: str = ""
+    wire_within: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -17,16 +17,17 @@ links. Rounds run one after another. A round costs
                rest
 
 An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it.
-Transfers of one round between two ranks are one message. docs/topology.md has the model's limits.
+Transfers of one round between two ranks are one message. A message of a plan with wire formats has the bytes of its
+format, and adding those of fp32; coding and decoding are not priced. docs/topology.md has the model's limits.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from wirebench.collectives.execution.segments import IN_FLIGHT
-from wirebench.collectives.plan import Message, Plan, messages
+from wirebench.collectives.plan import Message, Plan, all_messages, messages, sizes
 from wirebench.costmodel.routes import DirectedLink, RoutedNetwork, network_of
 from wirebench.topology.tree import Link, Topology, link_for
 
@@ -127,19 +128,24 @@ def uplink_bytes(plan: Plan, topology: Topology, item_bytes: float) -> tuple[Mac
     To be compared with the counters of the machines' interfaces, which count headers as well.
     """
     machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
-    sent: Counter[int] = Counter()
-    received: Counter[int] = Counter()
-    for message in _all_messages(plan):
+    sent: defaultdict[int, float] = defaultdict(int)
+    received: defaultdict[int, float] = defaultdict(int)
+    size = sizes(plan, item_bytes)
+    for message, adds in all_messages(plan):
         src, dst = machine_of[message.src], machine_of[message.dst]
         if src != dst:
-            sent[src] += message.stop - message.start
-            received[dst] += message.stop - message.start
-    return tuple(MachineBytes(sent[m] * item_bytes, received[m] * item_bytes) for m in range(len(topology.machines)))
+            sent[src] += size(message, adds)
+            received[dst] += size(message, adds)
+    return tuple(MachineBytes(sent[m], received[m]) for m in range(len(topology.machines)))
 
 
-def _all_messages(plan: Plan) -> Iterator[Message]:
-    for transfers in (*plan.reduce, *plan.copy):
-        yield from messages(transfers)
+def sent_bytes(plan: Plan, item_bytes: float) -> dict[int, float]:
+    """Bytes that each rank sends in all rounds together; a rank that sends nothing is missing."""
+    sent: defaultdict[int, float] = defaultdict(int)
+    size = sizes(plan, item_bytes)
+    for message, adds in all_messages(plan):
+        sent[message.src] += size(message, adds)
+    return dict(sent)
 
 
 class _Load(NamedTuple):
@@ -173,12 +179,20 @@ class _Load(NamedTuple):
 
 
 class _Parcel(NamedTuple):
-    """A message as pricing sees it: how many items it carries, and how many of them are added, not which."""
+    """A message as pricing sees it: how many items it carries, and how many of them are added, not which.
+
+    coded  its bytes in a wire format; 0: it has none, and items have their own size
+    """
 
     src: int
     dst: int
     items: int
     added_items: int
+    coded: float = 0.0
+
+    def size(self, item_bytes: float) -> float:
+        """Its bytes."""
+        return self.coded or self.items * item_bytes
 
 
 def _loads(plan: Plan, topology: Topology, item_bytes: float) -> Iterator[_Load]:
@@ -195,17 +209,18 @@ def _loads(plan: Plan, topology: Topology, item_bytes: float) -> Iterator[_Load]
 @lru_cache(maxsize=4096)
 def _shapes(plan: Plan) -> tuple[tuple[_Parcel, ...], ...]:
     """The parcels of every round that has any. Kept, since a fit prices one plan thousands of times."""
+    coded = sizes(plan, 0.0)
     shapes = (
-        tuple(sorted(_parcel(message, phase == "reduce") for message in messages(transfers)))
-        for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy))
+        tuple(sorted(_parcel(message, adds, coded(message, adds)) for message in messages(transfers)))
+        for rounds, adds in ((plan.reduce, True), (plan.copy, False))
         for transfers in rounds
     )
     return tuple(parcels for parcels in shapes if parcels)
 
 
-def _parcel(message: Message, adds: bool) -> _Parcel:
+def _parcel(message: Message, adds: bool, coded: float) -> _Parcel:
     added = sum(part.stop - part.start for part in message.parts if adds and not part.fresh)
-    return _Parcel(message.src, message.dst, message.stop - message.start, added)
+    return _Parcel(message.src, message.dst, message.stop - message.start, added, coded)
 
 
 def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> _Load:
@@ -215,7 +230,7 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
     carried: defaultdict[DirectedLink, float] = defaultdict(float)
     largest: defaultdict[DirectedLink, float] = defaultdict(float)
     for parcel in parcels:
-        size, route = parcel.items * item_bytes, network.route(parcel.src, parcel.dst)
+        size, route = parcel.size(item_bytes), network.route(parcel.src, parcel.dst)
         start_up = route.meeting.link(size).latency_seconds
         latency[parcel.src, "send"] += start_up
         latency[parcel.dst, "receive"] += start_up
@@ -249,7 +264,7 @@ def _on_lanes(
     of_rank: defaultdict[tuple[DirectedLink, int], float] = defaultdict(float)
     for parcel in parcels:
         for link in network.route(parcel.src, parcel.dst).links:
-            of_rank[link, parcel.src if link[1] == "up" else parcel.dst] += parcel.items * item_bytes
+            of_rank[link, parcel.src if link[1] == "up" else parcel.dst] += parcel.size(item_bytes)
     most = {link: num_bytes / speeds[link].lanes for link, num_bytes in carried.items() if speeds[link].lanes > 1}
     for (link, _), num_bytes in of_rank.items():
         if link in most:
@@ -264,7 +279,7 @@ def _work(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> 
         return work
     message, byte = topology.processor.message(topology.size), topology.processor.seconds_per_byte
     for parcel in parcels:
-        end = message + parcel.items * item_bytes * byte
+        end = message + parcel.size(item_bytes) * byte
         work[parcel.src] += end
         work[parcel.dst] += end
     return work
@@ -274,9 +289,9 @@ def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: 
     """Seconds that a round's messages take of what all of them share; 0 where the topology has no such thing."""
     if not topology.shared:
         return 0.0
-    sizes = [parcel.items * item_bytes for parcel in parcels]
-    links = [link_for(topology.shared, size) for size in sizes]
-    return sum(link.latency_seconds + size / link.bytes_per_second for link, size in zip(links, sizes, strict=True))
+    each = [parcel.size(item_bytes) for parcel in parcels]
+    links = [link_for(topology.shared, size) for size in each]
+    return sum(link.latency_seconds + size / link.bytes_per_second for link, size in zip(links, each, strict=True))
 
 
 def _busiest_seconds(loads: Iterable[_Load]) -> float:

@@ -14,6 +14,7 @@ from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
 from wirebench.collectives.rounds import ClusterShape, counts_of
+from wirebench.collectives.wire import items_of
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.round_cost import MOST_RANKS, RoundCost
@@ -136,7 +137,7 @@ class Pricer:
     def _sum(self, num_bytes: float, part: Part) -> float:
         if self._large:
             return self._large.sum_seconds(num_bytes, part)
-        items = max(1, round(num_bytes / ITEM_BYTES))
+        items, _, sent_bytes = items_of(self._collective, max(1, round(num_bytes / ITEM_BYTES)), ITEM_BYTES)
 
         @functools.cache
         def whole(count: int) -> Plan:
@@ -148,7 +149,7 @@ class Pricer:
             return replace(whole(count), copy=())
 
         # The executor cuts an all-gather into the segments of its reduce-scatter, which left the sums where they are.
-        cut = segments(whole if part == "whole" else reduce, self.topology, items, ITEM_BYTES)
+        cut = segments(whole if part == "whole" else reduce, self.topology, items, sent_bytes)
         plans = cut.plans
         if part == "copy":
             lengths = [segment.stop - segment.start for segment in cut.parts]

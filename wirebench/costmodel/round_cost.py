@@ -103,13 +103,14 @@ class RoundCost:
 
     def _costs(self, each: EqualRounds, message_bytes: float, processor: Processor) -> _Costs:
         """A round's costs. A rank sends one message and receives one, so that its processor works at two ends."""
-        crossed = self._crossed(each.crossing, message_bytes)
+        sent_bytes = each.coded * message_bytes
+        crossed = self._crossed(each.crossing, sent_bytes)
         wire = 0.0
         for messages, rate in crossed.ways:
-            wire = max(wire, messages * message_bytes / rate)
+            wire = max(wire, messages * sent_bytes / rate)
         adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
         latency = crossed.latency + 2 * processor.message_seconds + processor.engine_round_seconds
-        return _Costs(latency, wire, adding + 2 * message_bytes * processor.seconds_per_byte)
+        return _Costs(latency, wire, adding + 2 * sent_bytes * processor.seconds_per_byte)
 
     def _crossed(self, crossing: tuple[float, ...], message_bytes: float) -> _Crossed:
         """The links that a round's messages of this size cross; kept where links have one speed for all sizes."""

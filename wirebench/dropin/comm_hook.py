@@ -27,6 +27,7 @@ from wirebench.dropin.hook_job import HookJob
 from wirebench.dropin.replicas import parts_of, tensors_of
 from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_state, refuse_used, use
 from wirebench.errors import UserError
+from wirebench.exchange.driver import refuse_wire
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 
@@ -61,6 +62,7 @@ def comm_hook(
     method = conformance.method_of(compressor)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
+    refuse_wire(method, collective)
     facts = parts_of(scaler, seed, warmup_steps, compressor=compressor, collective=collective)
     job = partial(HookJob, method, collective, scaler, seed, warmup_steps, timeout_seconds)
     return CommHook(method, scaler, process_group, job, facts)

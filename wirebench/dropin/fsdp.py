@@ -40,6 +40,7 @@ from wirebench.dropin.usage import (
     use,
 )
 from wirebench.errors import UserError
+from wirebench.exchange.driver import refuse_wire
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 
@@ -78,6 +79,7 @@ def compress_replicas(
     refuse_used(method)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
+    refuse_wire(method, collective)
     units = units_of(model)
     _refuse_replicated(units)
     for unit in units:

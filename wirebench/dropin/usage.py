@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from wirebench.dropin.overflow import remembers
 from wirebench.errors import UserError
-from wirebench.exchange.driver import Parts
+from wirebench.exchange.driver import Parts, refuse_wire
 from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.conformance import name_of, unwrapped
 from wirebench.gradient.contract import Method
@@ -145,7 +145,8 @@ def refuse_held(model: nn.Module) -> None:
 
 
 def refuse_composition(scheduler: Scheduler, parts: Parts) -> None:
-    """UserError where the scheduler's driver does not go with the other parts."""
+    """UserError for parts that do not go together."""
+    refuse_wire(parts.compressor, parts.collective)
     if reason := scheduler.driver.accepts(parts):
         name = type(scheduler).__module__.rpartition(".")[2]
         raise UserError(f"synchronise: {name!r} {reason}")

@@ -15,9 +15,12 @@ from torch import nn
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.collectives.native import is_engines_own
 from wirebench.collectives.plan import Collective
+from wirebench.collectives.wire import NO_PLAN, wire_of
 from wirebench.comm.engine import Engine
+from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.pipeline import Passes, Starts, Step, in_turn
+from wirebench.gradient.conformance import DENSE, name_of
 from wirebench.gradient.contract import Method
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.clock import Clock
@@ -48,6 +51,24 @@ class Parts:
     def has_plan(self) -> bool:
         """Whether the collective is a plan of ours; the engine's own is none."""
         return not is_engines_own(self.collective)
+
+
+def refuse_wire(compressor: Method, collective: Collective) -> None:
+    """UserError where a collective with wire formats is to serve a compressor that codes its messages itself.
+
+    What a format cuts off is in no residual of the compressor's, and its sums need not be of gradients: they are of
+    sketches, factors, votes.
+    """
+    wire = wire_of(collective)
+    if wire is None:
+        return
+    if is_engines_own(wire.inner):
+        raise UserError(NO_PLAN)
+    if (name := name_of(compressor)) != DENSE:
+        raise UserError(
+            f"collective.wire: rounds the gradients of compressor {DENSE}; {name!r} codes its own messages, which "
+            "another rounding would spoil"
+        )
 
 
 @dataclass(frozen=True)

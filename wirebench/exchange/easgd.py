@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from wirebench.collectives.wire import wire_of
 from wirebench.exchange.advance import run
 from wirebench.exchange.driver import Parts, Workers
 from wirebench.exchange.finite import Finite
@@ -76,6 +77,8 @@ class Elastic(WeightsDriver):
         """No gradient travels that a compressor could compress."""
         if (name := name_of(parts.compressor)) != DENSE:
             return f"sends weights, not gradients: it goes with compressor {DENSE}, not {name}"
+        if wire_of(parts.collective) is not None:
+            return "sends weights, not gradients, and a wire format would round them; set collective.wire to nothing"
         return super().accepts(parts)
 
     @classmethod

@@ -38,7 +38,7 @@ COLLECTIVES = {
     "ring": (BLUE, "circle"), "native": (GREY, "square"), "flexreduce": (VERMILLION, "diamond"),
     "blueconnect": (GREEN, "triangle-up"), "halving_doubling": (PINK, "triangle-down"),
     "recursive_doubling": (SKY, "triangle-left"), "tree": (ORANGE, "triangle-right"), "star": (BROWN, "cross"),
-    "hierarchical": (PURPLE, "circle"),
+    "hierarchical": (PURPLE, "circle"), "one_hop": (WINE, "square"),
 }  # fmt: skip
 """Colours of collectives, with the shapes of their points."""
 STEP = {"computing": PALE, "compressing": ORANGE, "communication that is not hidden": BLUE}

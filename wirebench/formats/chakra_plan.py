@@ -4,7 +4,7 @@ A rank begins a round when it has sent and received everything of its round befo
 (collectives/execution/executor.py). ASTRA-sim takes such files as a collective algorithm of the user's own.
 """
 
-from wirebench.collectives.plan import Message, Plan, messages
+from wirebench.collectives.plan import Message, Plan, messages, sizes
 from wirebench.formats.chakra import NodeType, RankTrace
 from wirebench.topology.tree import Topology
 
@@ -13,13 +13,13 @@ def plan_traces(plan: Plan, topology: Topology, item_bytes: int) -> list[RankTra
     """A trace for each rank. Where the topology says how long adding takes, what a rank adds is a COMP_NODE."""
     traces = [RankTrace() for _ in topology.ranks]
     before: list[list[int]] = [[] for _ in traces]
-    tag = 0
+    tag, size = 0, sizes(plan, item_bytes)
     for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):
         for number, transfers in enumerate(rounds):
             now: list[list[int]] = [[] for _ in traces]
             for message in messages(transfers):
                 common = {
-                    "comm_size": (message.stop - message.start) * item_bytes,
+                    "comm_size": int(size(message, phase == "reduce")),
                     "comm_src": message.src, "comm_dst": message.dst, "comm_tag": tag,
                 }  # fmt: skip
                 tag += 1

@@ -23,6 +23,10 @@ REFUSED = (
     "compressor.name=iwp compressor.voters=8 engine.workers=4",
     "compressor.name=int8 compressor.sum_bits=8 engine.workers=128",
     "collective.name=blueconnect collective.factors=[2,3] engine.workers=4",
+    "collective.name=native collective.wire=int8",
+    "collective.name=ring collective.wire=int8 compressor.name=powersgd",
+    "collective.name=ring collective.wire=int7",
+    "scheduler.name=easgd collective.name=ring collective.wire=bf16",
     "network.topology=2+3 engine.workers=4",
     "network.dilation=10 model.name=toy",
 )

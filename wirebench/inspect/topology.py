@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from wirebench import collectives
 from wirebench.collectives.execution.segments import segments
 from wirebench.collectives.plan import Plan, messages
+from wirebench.collectives.wire import Items, items_of
 from wirebench.costmodel import plan_cost
 from wirebench.errors import UserError
 from wirebench.formats.chakra import RankTrace, check_folder
@@ -27,18 +28,19 @@ HEADS = ("collective", "plan", "rounds", "messages/rank", "sent/rank", "machine 
 
 def price_row(name: str, collective: collectives.Collective, topology: Topology, items: int) -> tuple[str, ...]:
     """A collective's cells under HEADS, for one sum of `items` fp32 items; seconds only where links have speeds."""
-    plan = collective.plan(topology, items)
+    counted = items_of(collective, items, ITEM_BYTES)
+    plan, item_bytes = collective.plan(topology, counted.number), counted.num_bytes
     if plan is None:
         return (name, "the engine's own", *"-" * (len(HEADS) - 2))
-    crossing = [max(each) for each in plan_cost.uplink_bytes(plan, topology, ITEM_BYTES)]
+    crossing = [max(each) for each in plan_cost.uplink_bytes(plan, topology, item_bytes)]
     return (
         name,
         plan.name,
         str(plan.rounds),
         str(_most_messages(plan)),
-        decimal(max(plan.sent_items(rank) for rank in topology.ranks) * ITEM_BYTES),
+        decimal(int(max(plan_cost.sent_bytes(plan, item_bytes).values(), default=0))),
         decimal(int(max(crossing))) if len(crossing) > 1 else "-",
-        *_prices(plan, collective, topology, items),
+        *_prices(plan, collective, topology, counted),
     )
 
 
@@ -50,10 +52,11 @@ def chakra_traces(
         raise UserError("--chakra: writes the plans of --collective; name some")
     traces = {}
     for name, collective in built.items():
-        plan = collective.plan(topology, items)
+        counted = items_of(collective, items, ITEM_BYTES)
+        plan = collective.plan(topology, counted.number)
         if plan is None:
             raise UserError(f"--chakra: {name!r} is the engine's own all-reduce, and has no plan to write")
-        traces[name] = plan_traces(plan, topology, ITEM_BYTES)
+        traces[name] = plan_traces(plan, topology, counted.num_bytes)
     for name in built:
         check_folder(folder, name, topology.size)
     return traces
@@ -65,13 +68,13 @@ def _most_messages(plan: Plan) -> int:
     return max(sent.values(), default=0)
 
 
-def _prices(plan: Plan, collective: collectives.Collective, topology: Topology, items: int) -> tuple[str, str]:
+def _prices(plan: Plan, collective: collectives.Collective, topology: Topology, items: Items) -> tuple[str, str]:
     """Milliseconds in one piece, and cut into the segments that a run cuts it into."""
     if not all(branch.links for branch in topology.branches.values()):
         return "-", "-"
-    cut = segments(functools.partial(collective.plan, topology), topology, items, ITEM_BYTES)
-    whole = plan_cost.plan_seconds(plan, topology, ITEM_BYTES)
-    piped = plan_cost.pipelined_seconds(cut.plans, topology, ITEM_BYTES, cut.apart)
+    cut = segments(functools.partial(collective.plan, topology), topology, items.number, items.sent_bytes)
+    whole = plan_cost.plan_seconds(plan, topology, items.num_bytes)
+    piped = plan_cost.pipelined_seconds(cut.plans, topology, items.num_bytes, cut.apart)
     return f"{whole * 1e3:,.2f} ms", f"{piped * 1e3:,.2f} ms"
 
 

@@ -101,7 +101,9 @@ class FromOutside:
             raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
         method = rates, name, self.sizes, self.model, rates.bytes_per_second
         self._compressing, self._decoding = functools.partial(compressing, *method), decoding(*method)
-        self.collective, collective_options = _plugin(config["collective"])
+        self.collective, collective_options = _plugin(config["collective"], "wire", "wire_within")
+        if wire := config["collective"].get("wire"):
+            raise UserError(f"how long {wire!r} is coded in a plan was not measured")
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
 
     def seconds(self, machine: Processor) -> float:

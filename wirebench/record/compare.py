@@ -244,7 +244,7 @@ def _telling(label: str, values: list[str]) -> bool:
 def _plugin(config: dict[str, Any], section: str) -> str:
     """The plugin's name and its options; the wrappers of a compressor only where they are on."""
     keys = config.get(section, {})
-    off = {"name", *(key for key in ("dense_below", "warmup", "profile") if not keys.get(key))}
+    off = {"name", *(key for key in ("dense_below", "warmup", "profile", "wire", "wire_within") if not keys.get(key))}
     options = [f"{key}={value}" for key, value in keys.items() if key not in off]
     return " ".join([str(keys.get("name", MISSING)), *options])
 

@@ -4,6 +4,7 @@ wirebench topology "(2+2)+(3+1)"
 wirebench topology configs/topologies/2+3_1gbit.toml --figure topology.png
 wirebench topology configs/topologies/8x_10gbe_gtx1080ti.toml --collective ring flexreduce --items 11000000
 wirebench topology 2+3 --collective ring flexreduce --items 1000000 --chakra plans
+wirebench topology 4+4 --collective ring one_hop hierarchical --wire int8 --wire-within bf16
 """
 
 import argparse
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wirebench import collectives
+from wirebench.compressors.bits.coded import code_of
+from wirebench.errors import UserError
 from wirebench.formats import chakra
 from wirebench.inspect.topology import chakra_traces, price_row, show
 from wirebench.topology.topology_file import describe
@@ -21,7 +24,13 @@ def main(arguments: Sequence[str]) -> int:
     """Draw and price what the command line names."""
     options = _parser().parse_args(arguments)
     described = describe(options.topology)
-    built = {name: collectives.build(name) for name in dict.fromkeys(options.collective)}
+    between, within = code_of(options.wire, "--wire"), code_of(options.wire_within, "--wire-within")
+    if between and not options.collective:
+        raise UserError("--wire: is the format of a collective's messages; name some with --collective")
+    built = {
+        name: collectives.formatted(collectives.build(name), between, within)
+        for name in dict.fromkeys(options.collective)
+    }
     traces = chakra_traces(options.chakra, built, described.topology, options.items) if options.chakra else {}
     rows = [price_row(name, collective, described.topology, options.items) for name, collective in built.items()]
     if options.figure:
@@ -50,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"price these on it: {', '.join(collectives.available())}",
     )
+    parser.add_argument("--wire", default="", metavar="FORMAT", help="of their messages, as in docs/sums.md (fp32)")
+    parser.add_argument("--wire-within", default="", metavar="FORMAT", help="within machines (as --wire)")
     parser.add_argument(
         "--chakra", type=Path, metavar="FOLDER", help="write their plans as Chakra traces, one for each rank"
     )

@@ -16,18 +16,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from wirebench.collectives.execution.coded import CodedProgram, coded_program_of, run_coded
 from wirebench.collectives.execution.merging import Counted, accounted, fold_all, run_merge
 from wirebench.collectives.execution.program import RankProgram, Scratch, program_of, run_program
 from wirebench.collectives.execution.routing import run_route
 from wirebench.collectives.execution.segments import in_flight, segments
 from wirebench.collectives.plan import Collective, Move, Plan, gather_moves, root
+from wirebench.collectives.wire import items_of, wire_of
 from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
 from wirebench.comm.metered import Count, Metered
+from wirebench.errors import UserError
 from wirebench.gradient.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.topology.tree import Topology
 
 Rounds = Generator[Handle, Any, Any]
 Part = Literal["whole", "reduce", "copy"]
+Course = RankProgram | CodedProgram
 NATIVE = "native"
 
 
@@ -79,6 +83,7 @@ class RequestExecutor:
         self.communicator, self.collective, self.topology = communicator, collective, topology
         self.log: list[RequestLog] = []
         self.halves = False
+        self._wire = wire_of(collective)
         # What others sent while the sum that ends now waited: the communicator's count has that too.
         self._meanwhile = Count()
         # Plans depend on sizes alone, and a run has few: plan once per size.
@@ -130,6 +135,12 @@ class RequestExecutor:
 
     def _sum(self, tensor: Tensor, half: bool = False) -> Generator[Handle, Any, tuple[str, Tensor]]:
         tensor = tensor.contiguous()
+        if self._wire is not None and tensor.dtype != torch.float32:
+            if not tensor.is_floating_point():
+                kind = str(tensor.dtype).removeprefix("torch.")
+                raise UserError(f"collective.wire: codes floating-point numbers, and this is a sum of {kind}")
+            name, total = yield from self._sum(tensor.float(), half)
+            return name, total.to(tensor.dtype)
         # An engine's own call cannot be left halfway.
         has_halves = self.halves and self._courses(tensor.numel(), tensor.element_size(), "reduce")[0]
         if half or not has_halves:
@@ -150,27 +161,38 @@ class RequestExecutor:
             yield self.communicator.all_reduce(tensor)
             return NATIVE
         flat = tensor.view(-1)
-        parts = (self._segment(course, flat[start:stop], len(courses) == 1) for start, stop, course in courses)
+        each = 1 if self._wire is None else self._wire.unit
+        pieces = ((course, flat[start * each : stop * each]) for start, stop, course in courses)
+        parts = (self._segment(course, piece, len(courses) == 1) for course, piece in pieces)
         yield from in_flight(parts, apart)
         return courses[0][2].name
 
-    def _segment(self, course: RankProgram, flat: Tensor, alone: bool) -> Rounds:
+    def _segment(self, course: Course, flat: Tensor, alone: bool) -> Rounds:
+        if isinstance(course, CodedProgram):
+            yield from run_coded(course, flat, self.communicator, alone)
+            return
         # Taken when the segment starts: a few buffers serve any number of segments, as only a few are under way.
         scratch = self._scratch.take(course.scratch_items, flat)
         yield from run_program(course, flat, scratch, self.communicator, alone)
         self._scratch.give_back(scratch)
 
-    def _cut(self, items: int, item_bytes: int, part: Part) -> tuple[list[tuple[int, int, RankProgram]], int]:
+    def _cut(self, items: int, item_bytes: int, part: Part) -> tuple[list[tuple[int, int, Course]], int]:
         """This rank's part of every segment of a sum: (start, stop, course), none where the engine has its own.
 
-        And how many rounds apart they start (segments.py).
+        And how many rounds apart they start (segments.py). With a wire format `start` and `stop` count the plan's
+        items, and segments are as long as their messages between machines make them.
         """
+        items, _, item_bytes = items_of(self.collective, items, item_bytes)
         # The parts of a sum that run apart are both cut by the reduce-scatter. Cut by its own rounds the all-gather
         # might have other segments, and so gather shares that their owners never got.
         plan_of = self._plan if part == "whole" else self._reducing
-        cut, rank = segments(plan_of, self.topology, items, item_bytes), self.communicator.rank
+        cut = segments(plan_of, self.topology, items, item_bytes)
         plans = [(s.start, s.stop, self._half(s.plan, s.stop - s.start, part)) for s in cut.parts if s.plan is not None]
-        return [(start, stop, program_of(plan, rank)) for start, stop, plan in plans], cut.apart
+        return [(start, stop, self._course(plan)) for start, stop, plan in plans], cut.apart
+
+    def _course(self, plan: Plan) -> Course:
+        of_rank = program_of if self._wire is None else coded_program_of
+        return of_rank(plan, self.communicator.rank)
 
     def _half(self, plan: Plan, items: int, part: Part) -> Plan:
         whole = self._plan(items)

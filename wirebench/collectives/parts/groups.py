@@ -4,8 +4,9 @@ A group lists its ranks in the order that the algorithm numbers them. Rounds may
 `plan.rounds_of` leaves those out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
+from math import prod
 
 from wirebench.collectives.plan import Transfer
 
@@ -30,6 +31,58 @@ def ring_reduce_scatter(members: Sequence[int], bounds: Sequence[int]) -> Rounds
         return Transfer(members[place], members[(place + 1) % count], bounds[part], bounds[part + 1])
 
     return [[hop(place, (place - step - 1) % count) for place in range(count)] for step in range(count - 1)]
+
+
+def direct_reduce_scatter(members: Sequence[int], bounds: Sequence[int]) -> Rounds:
+    """Member p ends with the sum of items [bounds[p], bounds[p + 1]), which all send to it in one round.
+
+    Each begins with its right neighbour: if all began with one member, its link would be the bottleneck.
+    """
+    count = len(members)
+    return [
+        [
+            Transfer(members[place], members[to], bounds[to], bounds[to + 1])
+            for turn in range(1, count)
+            for place in range(count)
+            for to in [(place + turn) % count]
+        ]
+    ]
+
+
+def level_rounds(
+    ranks: Sequence[int],
+    factors: Sequence[int],
+    items: int,
+    scatter: Callable[[Sequence[int], Sequence[int]], Rounds],
+) -> Rounds:
+    """The reduce-scatters of one level, whose factor is the last of `factors`; the others are of the levels below.
+
+    A rank's place in `ranks` is a number in mixed radix; those that differ in the last digit alone form a group.
+    scatter  the rounds of a group, of its members and the bounds of what they share out
+    """
+    *inner, degree = factors
+    stride = prod(inner)
+    groups = []
+    for place in range(len(ranks)):
+        if place // stride % degree:
+            continue
+        # Exact fractions, rounded down once: part p of this level begins at item floor(items * p / parts).
+        first, parts = _part(place, inner) * degree, stride * degree
+        bounds = [items * (first + coordinate) // parts for coordinate in range(degree + 1)]
+        groups.append(scatter(ranks[place : place + stride * degree : stride], bounds))
+    return side_by_side(groups)
+
+
+def _part(place: int, inner: Sequence[int]) -> int:
+    """The number of the part that the rank at this place holds after the levels of `inner`.
+
+    The vector then has as many equal parts as the product of `inner`.
+    """
+    part = 0
+    for factor in inner:
+        place, coordinate = divmod(place, factor)
+        part = part * factor + coordinate
+    return part
 
 
 def binomial_reduce(members: Sequence[int], items: int) -> Rounds:

@@ -1,0 +1,119 @@
+"""Losses by wire format: quantised sums of every format, with and without feedback, in both roundings, and rings.
+
+One hop is `quantised_sum`. A ring that codes every hop is dense training on the collective `ring` with a wire format;
+it has no feedback. All methods of a table have the same number of workers, and the same images or sequences in a step
+whatever that number is. A loss is as good as dense training's if a difference of 0.5 % is excluded (Schuirmann).
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from papers import trust
+from papers.accuracy.curve import steps_of
+from papers.accuracy.modern import DENSE
+from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, shared
+from papers.accuracy.task import Task, laid_over, listed, refuse_others
+from papers.page import Page
+from papers.significance import Comparison, corrected
+from wirebench.config import loader
+from wirebench.utils.markdown import table
+
+SUFFIX = "_formats_"
+"""A part's name is its task's, this, and the number of workers."""
+WORKERS = (4, 32)
+MARGIN = 0.005
+"""Share of a loss that counts as no difference."""
+FORMS = (
+    "int8", "nvfp4", "mxfp8", "mxfp4", "bf16", "int4", "fp8", "mxfp6", "fp16", "mxfp8_e5m2", "fp8_e5m2", "mxfp6_e3m2",
+)  # fmt: skip
+"""Those that most depends on first: of a part of the runs something can be said."""
+FIRST = ("int8", "nvfp4 feedback", "mxfp8", "bf16", "mxfp4 feedback", "int4 feedback", "ring bf16", "ring int8")
+"""What a first round of runs should have, beside dense training."""
+RINGS = ("bf16", "int8", "mxfp8", "fp8", "nvfp4")
+QUICK = (DENSE, "int8", "ring int8")
+"""Methods of a study of two minutes."""
+HEAD = ("format", "seeds", "test loss", "over dense", "at a margin of 0.5 %", "metric", "bytes of a run", "fewer bytes")
+
+
+def _settings() -> dict[str, tuple[str, ...]]:
+    """By label what is laid over the task's config, the most telling first."""
+    found: dict[str, tuple[str, ...]] = {}
+    for form in FORMS:
+        one_hop = ("compressor.name=quantised_sum", f"compressor.form={form}")
+        for feedback in ("", " feedback"):
+            for rounding in ("", " stochastic"):
+                found[f"{form}{feedback}{rounding}"] = (
+                    *one_hop,
+                    f"compressor.feedback={'true' if feedback else 'false'}",
+                    f"compressor.rounding={rounding.strip() or 'nearest'}",
+                )
+    for form in RINGS:
+        found[f"ring {form}"] = ("compressor.name=none", "collective.name=ring", f"collective.wire={form}")
+    first = {label: found[label] for label in FIRST}
+    return {DENSE: ("compressor.name=none",), **first, **found}
+
+
+SETTINGS = _settings()
+
+
+def parts_of(task: Task, config: loader.Config) -> list[Task]:
+    """The task's parts, one for each number of workers. config: the task's own, whose batch all workers share."""
+    whole = config.data.batch_size * config.engine.workers
+    return [
+        replace(
+            task, name=f"{task.name}{SUFFIX}{workers}", methods=listed, settings=SETTINGS, own=(),
+            shared=(*task.shared, f"engine.workers={workers}", f"data.batch_size={whole // workers}"),
+        )
+        for workers in WORKERS
+    ]  # fmt: skip
+
+
+def page(folder: Path, task: Task) -> Page | None:
+    """The table of one number of workers; None where nothing has run. UserError for runs of other settings."""
+    methods = load(folder)
+    if not methods:
+        return None
+    refuse_others(folder, runs_of(methods), task, task.known(None, 0.0))
+    order = list(SETTINGS)
+    return Page(folder, document(task, sorted(methods, key=lambda each: order.index(each.label))))
+
+
+def document(task: Task, methods: Sequence[MethodRuns]) -> str:
+    """The whole file."""
+    dense = next((method for method in methods if method.label == DENSE), None)
+    theirs = losses(dense) if dense else []
+    family = corrected([against(losses(each), theirs, MARGIN) if each is not dense else None for each in methods])
+    cells = [_cells(method, dense, compared) for method, compared in zip(methods, family, strict=True)]
+    lines = [f"# Losses by wire format: {task.name}", "", _setting(task, methods), "", *table(HEAD, cells)]
+    lines += [multiplicity(family), "", *trust.note({each.label: each.runs for each in methods}, "seeds")]
+    return "\n".join(lines)
+
+
+def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
+    usual, runs = shared(methods), runs_of(methods)
+    more = " ".join(laid_over(runs, task, task.known(None, 0.0)))
+    return (
+        f"{usual.get('model')} on {usual.get('data')}, {usual.get('workers')} virtual workers of "
+        f"{usual.get('batch size')} samples, {max(map(steps_of, runs))} steps. One hop is `quantised_sum`; `ring` "
+        "codes every hop. Rounding is to nearest where nothing is said. The loss is that of the test set at the end, "
+        f"in nats; after its sign, the standard deviation over seeds. {f'All runs have {more}. ' if more else ''}Made "
+        f"by `wirebench study accuracy run --task {task.name}` on {', '.join(dict.fromkeys(r.machine for r in runs))}."
+    )
+
+
+def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | None) -> list[str]:
+    mine, sent = losses(method), bytes_of(method)
+    theirs, base = (losses(dense), bytes_of(dense)) if dense else ([], None)
+    spread = f" +- {statistics.stdev(mine):.4f}" if len(mine) > 1 else ""
+    return [
+        method.title,
+        str(len(method.runs)),
+        f"{statistics.mean(mine):.4f}{spread}" if mine else "-",
+        f"{statistics.mean(mine) / statistics.mean(theirs):.4f}x" if mine and theirs else "-",
+        compared.words if compared else "-",
+        f"{100 * statistics.mean(method.top1):.1f} % top-1" if method.top1 else "-",
+        f"{sent / 1e6:.4g} MB" if sent else "-",
+        f"{base / sent:.3g}x" if sent and base else "-",
+    ]

@@ -1,0 +1,47 @@
+"""Losses by wire format: which runs there are, in which order, and what the table says of them."""
+
+from pathlib import Path
+
+import pytest
+
+from papers.accuracy import formats
+from papers.accuracy.run import planned
+from papers.accuracy.tasks import BY_FORMAT, MODERN, TASKS
+from papers.series import options_of
+from tests.papers import verb
+from tests.papers.accuracy.test_modern import put, record
+from wirebench.compose.resolve import collective_of, compressor_of, resolve
+from wirebench.compressors.bits.narrow import FORMATS, PLAIN
+
+report = verb.report("accuracy")
+PART = "gpt_formats_4"
+
+
+def test_every_format_is_trained_in_four_ways_on_few_and_on_many_workers() -> None:
+    """With the same samples in a step on any number of workers, and the most telling rows first."""
+    assert set(formats.FORMS) == {*FORMATS, *PLAIN} - {"fp32"}
+    assert {task.name for task in BY_FORMAT} == {f"{task.name}_formats_{n}" for task in MODERN for n in (4, 32)}
+    for task in BY_FORMAT:
+        configs = {each.label: resolve(task.composed(each)) for each in task.known(["int8 feedback", "ring int8"], 0)}
+        workers = int(task.name.rpartition("_")[2])
+        assert {config.engine.workers for config in configs.values()} == {workers}
+        assert {config.data.batch_size * workers for config in configs.values()} == {32 if "gpt" in task.name else 128}
+        method = compressor_of(configs["int8 feedback"])
+        assert method.keeps == "rounded" and method.bounded_by == "form"
+        assert getattr(collective_of(configs["ring int8"]), "unit", 0) == 256
+    options = options_of("accuracy", ["--task", PART])
+    (first, *_) = runs = planned(options, TASKS[PART])
+    assert first.folder == "dense-0" and runs[1].folder == "int8-0"
+    assert len(runs) == 3 * (1 + 4 * len(formats.FORMS) + len(formats.RINGS))
+    assert {"nvfp4-feedback-stochastic-2", "ring-bf16-1"} <= {each.folder for each in runs}
+
+
+@pytest.mark.parametrize(("loss", "said"), [(2.004, "as good"), (2.03, "worse"), (2.0105, "worse")])
+def test_a_loss_is_as_good_where_half_a_percent_is_excluded(loss: float, said: str, tmp_path: Path) -> None:
+    for seed, off in enumerate((-0.001, 0.0, 0.001)):
+        put(tmp_path, "dense", seed, record(2.0 + off, 100.0), PART)
+        put(tmp_path, "int8", seed, record(loss + off, 25.0), PART)
+    assert report(["--out", str(tmp_path)]) == 0
+    text = (tmp_path / "today" / PART / "table.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| int8 |")]
+    assert f"| {said}" in row and "| 25 MB | 4x |" in row
