@@ -63,8 +63,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         return _loaded()
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:  # ValueError: CC has an open quotation mark
+        said = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()[0]
         warnings.warn(f"quantised_sum runs without its loops in C, and slower: {said}", stacklevel=2)
         return None
 
