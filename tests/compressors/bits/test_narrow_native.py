@@ -158,22 +158,19 @@ def test_a_chunk_with_a_nan_of_either_sign_arrives_as_nan(form: Any) -> None:
             assert bool(arriving[2 * LOT : 2 * LOT + 16].isnan().all())
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [("/nowhere/cc -m64", "/nowhere/cc"), ("gcc '-m64", "No closing quotation"), ("sh -c 'exit 1'", "no reason|exit")],
-)
+@pytest.mark.parametrize(("compiler", "said"), [("/nowhere/cc -m64", "/nowhere/cc"), ("false", "exit"), ("'", "quot")])
 def test_without_a_compiler_the_bits_are_the_same_and_one_warning_says_so(
-    command: str, why: str, monkeypatch: pytest.MonkeyPatch
+    compiler: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = normal(2, 0, 1000)
     methods = [QuantisedSum("mxfp4") for _ in range(2)]
     wanted = exchange(methods, [each.clone() for each in given])
     native.library.cache_clear()
-    monkeypatch.setenv("CC", command)
-    with pytest.warns(UserWarning, match=f"without its loops in C, and slower: .*{why}") as said:
+    monkeypatch.setenv("CC", compiler)
+    with pytest.warns(UserWarning, match=f"without its loops in C, and slower: .*{said}") as warned:
         methods = [QuantisedSum("mxfp4") for _ in range(2)]
         found = exchange(methods, [each.clone() for each in given])
-    assert len(said) == 1
+    assert len(warned) == 1
     assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
 
 
