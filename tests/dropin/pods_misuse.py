@@ -191,7 +191,10 @@ def wrong_uses_are_one_line() -> None:
         if compressor.makes_update:
             says("returns updates", lambda: wrap(sharded(), compressor, between))  # noqa: B023
         elif compressor.whole_model:
-            says("call fully_shard for the whole model alone", lambda: wrap(sharded(), compressor, between))  # noqa: B023
+            says("pass scheduler=schedulers.build('single')", lambda: wrap(sharded(), compressor, between))  # noqa: B023
+    for name in ("outer", "dear", "builtin"):
+        rule = schedulers.build(name)
+        says(f"'{name}' does not only merge", lambda: wrap(sharded(), none, between, scheduler=rule))  # noqa: B023
     partly = Net()
     fully_shard(partly.blocks[0], mesh=job.MESH["shard"])
     says("is in no module of fully_shard", lambda: wrap(partly, none, between))
