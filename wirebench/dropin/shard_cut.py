@@ -110,7 +110,7 @@ class ShardCut:
     def _times(self) -> list[float]:
         """Seconds from the first unit's reduction to each one's; a unit that had none is there with the one before."""
         self._timer.synchronize()
-        first = min(self._marks)
+        first = next(iter(self._marks))
         since = [
             self._timer.seconds(self._marks[first], self._marks[place]) if place in self._marks else 0.0
             for place in range(len(self._units))
