@@ -34,7 +34,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "powersgd": ("compressor.name=powersgd",),
     "demo": ("compressor.name=demo", *PLAIN_SGD, "optimizer.lr=1e-3", "optimizer.weight_decay=0.2"),
 }
-"""What exchanges in every step."""
+"""Methods that exchange in every step."""
 LOCAL: dict[str, tuple[str, ...]] = {
     "diloco": _OUTER,
     "sparseloco": SPARSE,

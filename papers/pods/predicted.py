@@ -60,9 +60,9 @@ def predicted(row: Row, alone: Row, shards: int) -> Predicted | None:
 
 
 def _schedule(label: str, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The schedule that is simulated: FSDP's own sends a message for each unit; updates are made after the pass."""
+    """The schedule that is simulated. FSDP's own waits for each message on a CPU; updates are made after the pass."""
     if label == DENSE:
-        return "wfbp", {}
+        return "naive", {}
     if compressors.class_of(config["compressor"]["name"]).makes_update:
         return "single", {}
     return plugin_of(config["scheduler"], "profile")

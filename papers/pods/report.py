@@ -53,7 +53,7 @@ def load(folder: Path) -> Rows:
 
 
 def _setting(run: NotedRun) -> dict[str, object]:
-    """What the runs of a part share."""
+    """Return the settings that the runs of a part share."""
     config = run.record["config"]
     place = {key: run.note[key] for key in ("layout", "link")} | {"machine": run.machine, "shards": run.has("shards")}
     return {**place, "model": config["model"], "batch size": config["data"].get("batch_size")}

@@ -241,7 +241,7 @@ class PodsRun:
         return {"loss": loss / count, "top1": right / count}
 
     def _facts(self) -> dict[str, Any]:
-        """What was trained, on what."""
+        """The sizes of the model, of the data and of the job."""
         dataset, engine = self.data.dataset, self.engine
         samples = {"train": dataset.train_size, "test": dataset.test_size, "unit": unit_of(dataset)}
         if labels_of(dataset) > 1:

@@ -134,7 +134,7 @@ def ranking_of(
         step_of(None), topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
         options.density, options.schedulers or (), densities, local,
         lambda done, every: progress.tell(f"simulating: {done} of {every} compressors"),
-        None if pods is None else Sharded(step_of, options.workers),
+        None if pods is None else Sharded(step_of, options.workers, pods.plain),
     )  # fmt: skip
     used_by = functools.cache(adviser.density_of)
     found, left_out = adviser.all(names, named=bool(options.compressors))

@@ -24,6 +24,11 @@ class Pods(NamedTuple):
     shards: int
     overlaps: bool
 
+    @property
+    def plain(self) -> str:
+        """The schedule of FSDP's own hybrid sharding: a message for each unit, in the backward pass or waited for."""
+        return "wfbp" if self.overlaps else "naive"
+
     def replicas(self, topology: Topology) -> Topology:
         """What a shard's replicas have of the cluster; UserError where such pods do not fit it."""
         return pods.replicas(topology, self.shards)
@@ -40,7 +45,7 @@ class Pods(NamedTuple):
         return {"workers": self.shards, "within_bytes": mine.within_bytes, "dense_between_bytes": between}
 
     def words(self, trace: Trace, topology: Topology) -> str:
-        """The same in a line."""
+        """The numbers of `entry` in a line of text."""
         told = self.entry(trace, topology)
         return (
             f"{topology.size // self.shards} pods of {self.shards}: in a step a worker sends "

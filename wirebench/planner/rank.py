@@ -49,10 +49,15 @@ Composed = tuple[str, str]
 
 
 class Sharded(NamedTuple):
-    """Pods over whose workers FSDP shards the model: a worker's trace at a rate between machines, and all workers."""
+    """Pods over whose workers FSDP shards the model.
+
+    trace    a worker's, at a rate between machines; workers: all of them
+    plain    the schedule of FSDP's own hybrid sharding
+    """
 
     trace: Callable[[float | None], Trace]
     workers: int
+    plain: str
 
 
 class Adviser:
@@ -90,7 +95,8 @@ class Adviser:
         self._trace_at = functools.cache(lambda gbit: trace if sharded is None else sharded.trace(gbit))
         self.tried = tuple(dict.fromkeys(tried))
         self._densities, self._local, self._tell = densities, {} if tried else local, tell
-        self._schedulers = built((*SCHEDULERS, *tried, *(each for those in self._local.values() for each in those)))
+        plain = (sharded.plain,) if sharded else ()
+        self._schedulers = built((*SCHEDULERS, *plain, *tried, *(each for those in self._local.values() for each in those)))
         self._collective = functools.cache(collectives.build)
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
@@ -127,9 +133,9 @@ class Adviser:
         return sorted(advices, key=place), left_out
 
     def plain(self) -> Candidate:
-        """Dense training with DistributedDataParallel's schedule, or with FSDP's, which has a message for each unit."""
+        """Dense training with DistributedDataParallel's schedule, or with FSDP's."""
         name, scheduler, collective = PLAIN
-        scheduler = "wfbp" if self._sharded else scheduler
+        scheduler = self._sharded.plain if self._sharded else scheduler
         return self._advices(name, [scheduler], collective, None)[0]
 
     def on_noise(self, name: str) -> bool:
