@@ -96,7 +96,9 @@ class Adviser:
         self.tried = tuple(dict.fromkeys(tried))
         self._densities, self._local, self._tell = densities, {} if tried else local, tell
         plain = (sharded.plain,) if sharded else ()
-        self._schedulers = built((*SCHEDULERS, *plain, *tried, *(each for those in self._local.values() for each in those)))
+        self._schedulers = built(
+            (*SCHEDULERS, *plain, *tried, *(each for those in self._local.values() for each in those))
+        )
         self._collective = functools.cache(collectives.build)
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
