@@ -166,7 +166,7 @@ class ShardJob(ExchangeJob):
         assert self._fresh is not None
         buckets = self.cut.buckets(self._model, like, self.compressor.reads_weights)
         world = ExchangeContext(self.engine.ranks[0], self.engine.size, self.steps, epoch, self.seed)
-        scale = like.float().std().nan_to_num(1.0, 1.0)  # of an overflow there is none
+        scale = like.float().square().mean().sqrt().nan_to_num(1.0, 1.0)  # an overflow has none
         points = time_buckets(self.engine, buckets, scale, world, self.server.serve, lambda: copy.deepcopy(self._fresh))
         self.server.take_log()
         return points

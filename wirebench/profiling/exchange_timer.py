@@ -53,7 +53,7 @@ def time_buckets(
 ) -> Points:
     """(elements, seconds) of one exchange of each of these buckets, whose gradients are overwritten by noise.
 
-    scale  the noise's standard deviation
+    scale  the standard deviation of the noise
     See `measure_exchange`.
     """
     points, noise = [], torch.empty(0)
