@@ -48,7 +48,7 @@ _TIMED: Mapping[str, tuple[str, ...]] = {
     **{label: (*words, *_FEW) for label, words in METHODS.items()},
     **{label: (*words, *_ROUNDS) for label, words in LOCAL.items()},
     # Pods that train alone, for longer than the run: what a step takes without any exchange between them.
-    ALONE: ("scheduler.name=outer", "scheduler.every=1000", "train.warmup_steps=5", "train.max_steps=25"),
+    ALONE: ("scheduler.name=outer", "scheduler.every=1000", "train.warmup_steps=5", "train.max_steps=30"),
 }
 
 

@@ -16,7 +16,7 @@ from wirebench.config import loader
 SMALL = (
     "model.depth=1", "model.width=16", "model.context=16", "data.length=16", "data.train_bytes=20_000",
     "data.eval_batch_size=1024",
-    "train.warmup_steps=2", "train.max_steps=6", "output.tensorboard=false",
+    "train.warmup_steps=2", "train.max_steps=7", "output.tensorboard=false",
 )  # fmt: skip
 FEW, LOCAL = ("compressor.name=topk", "compressor.density=0.05"), ("scheduler.name=outer", "scheduler.every=2")
 RUNS: dict[str, tuple[str, ...]] = {

@@ -143,6 +143,9 @@ class PodsRun:
         mesh = init_device_mesh(engine.device.type, pods, mesh_dim_names=("replicate", "shard"))
         shard_by_modules(self.model, mesh if _is_native(settings) else mesh["shard"])
         self.optimizer = build_optimizer(self.model, settings.optimizer)
+        if settings.optimizer.name == "sgd":
+            for group in self.optimizer.param_groups:
+                group["fused"] = False  # PyTorch has no fused SGD for shards
         self.between = between(settings, self.model, self.optimizer, mesh)
         self.clock = Clock(engine.device, Timeline(engine.ranks[0]))
         self.steps = settings.train.max_steps or settings.train.epochs * self.data.steps_per_epoch
