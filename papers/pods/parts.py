@@ -13,7 +13,7 @@ WITHIN = "10gbit"
 SHARDS = 2
 TIMES = {"5x": 5, "20x": 20}
 """Parts by how many times as long as a step computes its dense exchange is to take."""
-LINKS = {"5x": "32mbit", "20x": "8mbit"}
+LINKS = {"5x": "30mbit", "20x": "7.5mbit"}
 """Rates between pods: both hosts of a pod share them. 7.4 MB of gradients leave a pod in a dense step."""
 EVERY = 30
 DENSE, ALONE = "dense", "no exchange"
