@@ -116,11 +116,11 @@ def merged_modules_share_an_exchange() -> None:
 def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
     for name in ("optimal", "mg_wfbp"):
         model, replicas = pods("topk", density=0.05, scheduler=schedulers.build(name))
-        assert not replicas.state_dict()["cut"] and replicas._job.cut.holding
+        assert not replicas.state_dict()["cut"] and replicas._job.cut.steps == 6
         resumable(model, 0, 7)
         state, weights = copy.deepcopy(replicas.state_dict()), copy.deepcopy(model.state_dict())
         bounds = [range(*each) for each in state["cut"]["bounds"]]
-        assert [place for run in bounds for place in run] == list(range(5)) and not replicas._job.cut.holding
+        assert [place for run in bounds for place in run] == list(range(5)) and replicas._job.cut.steps == 0
         resumable(model, 7, 9)
         assert same_on_replicas(model) and replicas.report()["messages"] == len(bounds)
         replicas.close()

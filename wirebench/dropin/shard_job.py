@@ -163,11 +163,12 @@ class ShardJob(ExchangeJob):
 
     def _costs(self, like: Tensor, epoch: int) -> Points:
         """Seconds of an exchange by its elements, with noise as large as this step's gradients `like`."""
-        assert self._fresh is not None
+        fresh = self._fresh
+        assert fresh is not None
         buckets = self.cut.buckets(self._model, like, self.compressor.reads_weights)
         world = ExchangeContext(self.engine.ranks[0], self.engine.size, self.steps, epoch, self.seed)
         scale = like.float().square().mean().sqrt().nan_to_num(1.0, 1.0)  # an overflow has none
-        points = time_buckets(self.engine, buckets, scale, world, self.server.serve, lambda: copy.deepcopy(self._fresh))
+        points = time_buckets(self.engine, buckets, scale, world, self.server.serve, lambda: copy.deepcopy(fresh))
         self.server.take_log()
         return points
 
