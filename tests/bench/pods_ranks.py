@@ -15,7 +15,7 @@ from wirebench.config import loader
 
 SMALL = (
     "model.depth=1", "model.width=16", "model.context=16", "data.length=16", "data.train_bytes=20_000",
-    "data.eval_batch_size=1024",
+    "data.name=text", "data.root=docs", "data.suffix=.md",
     "train.warmup_steps=2", "train.max_steps=7", "output.tensorboard=false",
 )  # fmt: skip
 FEW, LOCAL = ("compressor.name=topk", "compressor.density=0.05"), ("scheduler.name=outer", "scheduler.every=2")
