@@ -35,6 +35,8 @@ LOSS_HEAD = ("method", "seeds", "steps", "test loss [95 % interval]", "x dense",
 CLAIMS = list(published(Path(__file__).parent).claims.values())
 NEAR = 0.95, 1.3
 """Between which shares of the wanted ratio of exchange to computing a part's links have to be."""
+TITLE = "# Between pods of a sharded model"
+NO_RUNS = "Nothing is measured yet: `wirebench study pods run` makes the runs, as root."
 Rows = Mapping[str, Row]
 
 
@@ -100,11 +102,13 @@ def pages(options: argparse.Namespace) -> list[Page]:
     parts = {name: rows for name in TIMES if (rows := load(options.runs / name))}
     losses = load(options.runs / LOSS)
     if not parts and not losses:
-        raise UserError(f"{options.runs}: has no PART/METHOD-TURN; wirebench study pods run makes them")
+        if options.runs != RUNS:
+            raise UserError(f"{options.runs}: has no PART/METHOD-TURN; wirebench study pods run makes them")
+        return [Page(options.dir, "\n".join([TITLE, "", NO_RUNS, "", *claims_table(findings(options))]))]
     run = next(iter((losses or next(iter(parts.values()))).values())).runs[0]
     commits = sorted({each.commit for rows in (*parts.values(), losses) for row in rows.values() for each in row.runs})
     text = [
-        "# Between pods of a sharded model",
+        TITLE,
         "",
         f"A GPT of {run.record['parameters']:,} parameters in pods of {SHARDS} hosts of one worker each, all on one "
         f"{run.machine}. FSDP2 shards the model within a pod. `{DENSE}` is its own hybrid sharding, `{ALONE}` is pods "
