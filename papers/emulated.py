@@ -60,6 +60,9 @@ class Turns:
 def trainings(part: Trained, options: argparse.Namespace) -> list[Training]:
     """The runs of a part, by the flags of `Turns`."""
     assert part.here is not None
+    if part.here.layout and options.hosts is not None:
+        raise UserError(f"--hosts: {part.folder} has hosts in a layout, {part.here.layout}")
     changed = {key: value for key in ("link", "hosts") if (value := getattr(options, key)) is not None}
-    found = part.trainings(Path(), part.here._replace(**changed), options.turns, options.rows, options.set)
+    repeats = min(options.turns, part.repeats) if part.seeds else options.turns
+    found = part.trainings(Path(), part.here._replace(**changed), repeats, options.rows, options.set)
     return [each if options.config is None else replace(each, config=options.config) for each in found]

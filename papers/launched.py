@@ -60,6 +60,7 @@ class Trained:
     folder       of the runs on emulated hosts, below results/
     between      what stands for a space in the names of runs
     may_diverge  whether a run that diverged is a result
+    tool         the words of the command that trains
     """
 
     about: str
@@ -74,6 +75,7 @@ class Trained:
     folder: str = ""
     between: str = "_"
     may_diverge: bool = True
+    tool: tuple[str, ...] = (TRAIN,)
 
     def trainings(
         self, where: Path, place: TrainingPlace, repeats: int, labels: Sequence[str] | None, more: Sequence[str] = ()
@@ -89,7 +91,8 @@ class Trained:
             name = label.replace(", ", "-").replace(" ", self.between).replace("%", "percent")
             yield Training(
                 str(where / f"{name}-{repeat}"), label, place, Path(config), tuple(words.values()),
-                self.keeps if self.here is None or not repeat else (), self.may_diverge, self.seeds,
+                self.keeps if self.here is None or not repeat else (), self.may_diverge,
+                self.seeds and self.tool == (TRAIN,), tool=self.tool,
             )  # fmt: skip
 
 

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, shown, within
+from wirebench.cluster.plan import make_plan
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.config.plugins import current
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded, schema
 from wirebench.record.folder_lock import FolderLock
-from wirebench.topology.rates import parse_rate
 from wirebench.utils.files import write_atomically
 
 Composition = tuple[str, Sequence[str]]
 """A config, and what is laid over it."""
 TRAIN = "train.py"
+TOOLS = (TRAIN, "bench pods")
+"""What trains: each takes a config, and words laid over it."""
 RESUMING = ("train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1")
 
 
@@ -78,9 +80,9 @@ class OwnCluster(NamedTuple):
 
     def check(self) -> None:
         """UserError for one that cannot be."""
-        parse_rate(self.link)
         if self.hosts < 1:
             raise UserError(f"--hosts: must be positive, got {self.hosts}")
+        make_plan(self.layout or "+".join(["1"] * self.hosts), self.link)
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Training:
     may_diverge  whether a run that diverged is a result
     resumes      whether an interrupted one continues from its last epoch
     about        what else its note says; reads: what its note has of the files in its folder
+    tool         the words of the command that trains
     """
 
     folder: str
@@ -105,6 +108,7 @@ class Training:
     resumes: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     reads: Callable[[Path], Mapping[str, Any]] | None = None
+    tool: tuple[str, ...] = (TRAIN,)
 
     def check(self) -> None:
         """UserError for what would fail."""
@@ -163,7 +167,7 @@ class Training:
 
     def _in(self, folder: Path) -> Command:
         resuming = RESUMING if self.resumes else ()
-        tool = [TRAIN, str(self.config), *self.overrides, f"output.dir={within(folder)}", *resuming]
+        tool = [*self.tool, str(self.config), *self.overrides, f"output.dir={within(folder)}", *resuming]
         return [sys.executable, *tool] if self.place is None else self.place.on(tool)
 
 
@@ -202,5 +206,6 @@ def refuse_another(path: Path, note: Mapping[str, Any], wanted: Mapping[str, Any
 
 def settings(launch: str) -> list[str]:
     """The config and the words laid over it; where the run and its data lie, and how the cluster was made, are none."""
-    told = (word.partition("=") for word in shlex.split(launch.partition(f"{TRAIN} ")[2]) if word not in RESUMING)
+    words = next((launch.partition(f"{tool} ")[2] for tool in TOOLS if f"{tool} " in launch), "")
+    told = (word.partition("=") for word in shlex.split(words) if word not in RESUMING)
     return [f"{key}{sign}{current(value)}" for key, sign, value in told if key not in ("output.dir", "data.root")]

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from wirebench.cluster.plan import make_plan
-from wirebench.cluster.traffic import difference, read_counters, read_counts, traffic_table
+from wirebench.cluster.traffic import difference, read_counters, read_counts, read_levels, traffic_table
 from wirebench.errors import UserError
 
 PLAN = make_plan("1+2", "200mbit")
@@ -57,3 +57,14 @@ def test_difference():
 def test_a_host_that_is_gone():
     with pytest.raises(UserError, match="taken down"):
         read_counters({"h0": 2**22 + 1})
+
+
+def test_levels_are_read_off_the_switches_ports(tmp_path: Path) -> None:
+    """A host's bytes come in at its port; what a lower switch sends up leaves its pod."""
+    names = {"lo": (1, 1), "to-h0": (100, 7), "to-h1": (50, 7), "up-s1": (9, 120), "to-s1": (120, 9)}
+    lines = [f"{name}: {got} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0" for name, (got, sent) in names.items()]
+    file = tmp_path / "dev"
+    file.write_text("\n".join(["head", "head", *lines]) + "\n")
+    assert read_levels(file) == (150, 120)
+    file.write_text("head\nhead\neth0: 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n")
+    assert read_levels(file) is None and read_levels(tmp_path / "none") is None

@@ -23,6 +23,7 @@ from wirebench.dropin.fsdp import Replicas
 from wirebench.dropin.fsdp_units import local
 
 STEPS, RATE, BATCH = 50, 0.05, 8
+OURS = ("scaler", "timeout_seconds", "collective", "seed", "scheduler")
 RANK = 0
 MESH: Any = None
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -78,7 +79,11 @@ def sharded(model: nn.Module | None = None, mesh: DeviceMesh | None = None, **op
 def pods(name: str = "none", **options: Any) -> tuple[Any, Replicas]:
     """options: the compressor's, and those of the wrapper, `compress_replicas` and `sharded`"""
     model = options.pop("model", None)
-    kept = {key: options.pop(key) for key in ("scaler", "timeout_seconds", "collective", "seed") if key in options}
+    kept = {
+        key: options.pop(key)
+        for key in ("scaler", "timeout_seconds", "collective", "seed", "scheduler")
+        if key in options
+    }
     policy = {key: options.pop(key) for key in ("mp_policy",) if key in options}
     wrapped = sharded(model, **policy)
     return wrapped, wirebench.compress_replicas(wrapped, compressors.build(name, **options), MESH["replicate"], **kept)

@@ -3,6 +3,7 @@
 Each function below is a case; rank 0 prints its name when it holds on all ranks.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
-from tests.dropin.pods import Layer, Net, batch, full, gradients, loss_of, pods
+from tests.dropin.pods import Layer, Net, apart, batch, full, gradients, loss_of, pods, resumable, whole
 from tests.dropin.pods_sums import few_bits
-from wirebench import compressors
+from tests.dropin.pods_view import same_on_replicas
+from wirebench import compressors, schedulers
 
 
 class Gated(nn.Module):
@@ -92,7 +94,47 @@ def gradients_of_inputs_alone_exchange_nothing() -> None:
     replicas.close()
 
 
+def merged_modules_share_an_exchange() -> None:
+    """Dense gradients have the same bits in however many messages; what a compressor chooses differs."""
+    small = {"bucket_cap_mb": 0.0022, "first_bucket_mb": 0.0022}
+    cuts = [(5, None), (2, schedulers.build("fused", **small)), (1, schedulers.build("single"))]
+    for name, options in (("none", {}), ("topk", {"density": 0.05})):
+        ends = []
+        for messages, scheduler in cuts:
+            model, replicas = pods(name, scheduler=scheduler, **options)
+            resumable(model, 0, 3)
+            assert replicas.report()["messages"] == messages and same_on_replicas(model)
+            ends.append(whole(model))
+            replicas.close()
+        assert [apart(ends[0], each) > 0 for each in ends[1:]] == [name == "topk"] * 2, name
+    model, replicas = pods("fetch_sgd", scheduler=schedulers.build("single"))
+    resumable(model, 0, 2)
+    assert same_on_replicas(model) and replicas.steps == 2
+    replicas.close()
+
+
+def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
+    for name in ("optimal", "mg_wfbp"):
+        model, replicas = pods("topk", density=0.05, scheduler=schedulers.build(name))
+        assert not replicas.state_dict()["cut"] and replicas._job.cut.steps == 6
+        resumable(model, 0, 7)
+        state, weights = copy.deepcopy(replicas.state_dict()), copy.deepcopy(model.state_dict())
+        bounds = [range(*each) for each in state["cut"]["bounds"]]
+        assert [place for run in bounds for place in run] == list(range(5)) and replicas._job.cut.steps == 0
+        resumable(model, 7, 9)
+        assert same_on_replicas(model) and replicas.report()["messages"] == len(bounds)
+        replicas.close()
+        again, replicas = pods("topk", density=0.05, scheduler=schedulers.build(name))
+        again.load_state_dict(weights)
+        replicas.load_state_dict(state)
+        resumable(again, 7, 9)
+        assert apart(whole(model), whole(again)) == 0 and replicas._job.cut.groups == bounds
+        replicas.close()
+
+
 CASES: list[Callable[[], None]] = [
+    merged_modules_share_an_exchange,
+    a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart,
     padding_before_the_first_elements_moves_no_gradient,
     modules_of_one_group_are_one_unit,
     gradients_of_inputs_alone_exchange_nothing,

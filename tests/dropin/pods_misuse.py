@@ -69,6 +69,10 @@ def frozen_parameters_have_no_gradient_and_no_residual() -> None:
     assert apart(*ends) < 1e-6
 
 
+SENDS_ZEROS = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
+"""Whether FSDP reduces zeros for a parameter without a gradient: torch 2.15 does, and 2.11 leaves it out."""
+
+
 class Branching(nn.Module):
     """A layer that one replica alone uses, in steps that both of its ranks know; and a parameter that no rank uses."""
 
@@ -76,7 +80,7 @@ class Branching(nn.Module):
         super().__init__()
         torch.manual_seed(5)
         self.first, self.other, self.last = Layer(12, 20), Layer(20, 20), Layer(20, 5)
-        self.idle = nn.Parameter(torch.ones(4, 2))
+        self.idle = nn.Parameter(torch.ones(4, 2), requires_grad=SENDS_ZEROS)
         self.used = nn.Parameter(torch.ones(4, 2))
         self.step = 0
 
@@ -106,6 +110,12 @@ def a_module_that_one_replica_leaves_out_is_averaged_all_the_same() -> None:
             replicas.close()
     assert apart(ends[0], ends[1]) < 1e-6, apart(ends[0], ends[1])
     assert alike(torch.cat([each.flatten() for each in ends[2].values()]))
+    if not SENDS_ZEROS:
+        model = Branching()
+        model.idle.requires_grad_()
+        trained, replicas = pods(model=model)
+        says("a parameter had none, or was frozen or unfrozen", lambda: loss_of(trained, 0).backward())
+        replicas.close()
 
 
 def alike(values: Tensor) -> bool:
@@ -191,7 +201,10 @@ def wrong_uses_are_one_line() -> None:
         if compressor.makes_update:
             says("returns updates", lambda: wrap(sharded(), compressor, between))  # noqa: B023
         elif compressor.whole_model:
-            says("call fully_shard for the whole model alone", lambda: wrap(sharded(), compressor, between))  # noqa: B023
+            says("pass scheduler=schedulers.build('single')", lambda: wrap(sharded(), compressor, between))  # noqa: B023
+    for name in ("outer", "dear", "builtin"):
+        rule = schedulers.build(name)
+        says(f"'{name}' does not only merge", lambda: wrap(sharded(), none, between, scheduler=rule))  # noqa: B023
     partly = Net()
     fully_shard(partly.blocks[0], mesh=job.MESH["shard"])
     says("is in no module of fully_shard", lambda: wrap(partly, none, between))

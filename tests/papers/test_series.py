@@ -26,6 +26,7 @@ from wirebench import collectives, data, models
 from wirebench.bench import checkpoint, overhead
 from wirebench.bench import collectives as bench_collectives
 from wirebench.bench import compressors as bench_compressors
+from wirebench.bench import pods as bench_pods
 from wirebench.cli.jobs import chaos, cluster
 from wirebench.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
 from wirebench.config import loader
@@ -132,6 +133,15 @@ def check_checkpoint(words: Words, place: Place) -> None:
     place.written.add(Path(options.json))
 
 
+def check_pods(words: Words, place: Place) -> None:
+    """The composition goes with shards, its workers are pods, and some steps count."""
+    options = bench_pods._parser().parse_args(words)
+    settings = resolve(loader.load(ROOT / options.config, options.overrides))
+    bench_pods.refuse(settings)
+    assert not Topology.parse(place.layout).size % options.shard
+    check_composition(settings, place)
+
+
 def check_cluster(words: Words, place: Place) -> None:
     """What is run on its ranks."""
     cut = words.index("--")
@@ -200,6 +210,7 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "wirebench bench collectives": check_collectives,
     "wirebench bench compressors": check_compressors,
     "wirebench bench overhead": check_overhead,
+    "wirebench bench pods": check_pods,
 }
 """What checks the words that follow, by what a command begins with."""
 

@@ -20,6 +20,7 @@ STUDIES = [
     "iwp",
     "mg_wfbp",
     "planner",
+    "pods",
     "speed",
 ]
 

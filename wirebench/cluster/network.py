@@ -85,7 +85,7 @@ def build(plan: ClusterPlan, holders: Mapping[str, int]) -> None:
     _ip([f"address add {SWITCH_ADDRESS}/{PREFIX_BITS} dev {ROOT_SWITCH}"])
     for cable in plan.cables:
         pid = holders.get(cable.child)
-        lower = INTERFACE if pid else f"up-{cable.child}"
+        lower = INTERFACE if pid else uplink_of(cable.child)
         away = f" netns {pid}" if pid else ""
         _ip([f"link add {port(cable)} type veth peer name {lower}{away}", *_start(port(cable), mtu, cable.parent)])
         _tc([shape(port(cable), cable.bits_per_second, packet_bytes)])
@@ -116,7 +116,17 @@ def throttle(plan: ClusterPlan, host: str, share: float, switch: Sequence[str], 
 
 def port(cable: Cable) -> str:
     """The interface at the upper end of a cable."""
-    return f"to-{cable.child}"
+    return port_of(cable.child)
+
+
+def port_of(child: str) -> str:
+    """The interface of a switch to which the cable of a host or of a lower switch leads."""
+    return f"to-{child}"
+
+
+def uplink_of(switch: str) -> str:
+    """The interface of a switch below the root that leads up."""
+    return f"up-{switch}"
 
 
 def _switch(name: str, mtu: int) -> list[str]:

@@ -11,6 +11,7 @@ from wirebench.topology.tree import Branch, Topology
 SWITCH_ADDRESS = "10.77.0.1"
 PREFIX_BITS = 16
 ROOT_SWITCH = "s0"
+HOST_PREFIX = "h"
 MAX_HOSTS = 250
 
 
@@ -98,7 +99,7 @@ def make_plan(layout: str, links: str, dilation: float = 1.0) -> ClusterPlan:
     hosts: list[Host] = []
     levels: list[tuple[str, str, int]] = []
     _lay(tree, ROOT_SWITCH, 0, hosts, levels)
-    rates = _rates(links, [child for child, _, _ in levels if child.startswith("h")], levels)
+    rates = _rates(links, [child for child, _, _ in levels if child.startswith(HOST_PREFIX)], levels)
     cables = tuple(Cable(child, parent, rates[child] / dilation) for child, parent, _ in levels)
     if min(cable.bits_per_second for cable in cables) < LOWEST:
         raise UserError(f"--dilation: {dilation:g} leaves a link with less than {show_rate(LOWEST)}")
@@ -111,7 +112,7 @@ def _lay(branch: Branch, switch: str, depth: int, hosts: list[Host], levels: lis
         assert isinstance(child, Branch), "a parsed layout has ranks in machines only"
         ranks = tuple(rank for rank in child.children if isinstance(rank, int))
         if ranks:
-            name = f"h{len(hosts)}"
+            name = f"{HOST_PREFIX}{len(hosts)}"
             hosts.append(Host(name, f"10.77.1.{len(hosts) + 1}", ranks))
             levels.append((name, switch, depth))
         else:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.table import Table
 
-from wirebench.cluster.network import INTERFACE
-from wirebench.cluster.plan import ClusterPlan
+from wirebench.cluster.network import INTERFACE, port_of, uplink_of
+from wirebench.cluster.plan import HOST_PREFIX, ClusterPlan
 from wirebench.errors import UserError
 from wirebench.topology.rates import show_rate
 from wirebench.utils.console import columns
@@ -15,6 +16,15 @@ from wirebench.utils.console import columns
 Counters = Mapping[str, tuple[int, int]]
 """Bytes (sent, received) on each host's eth0."""
 MISSING = "-"
+SWITCHES = Path("/proc/1/net/dev")
+"""For a rank: the first process of its job is in the network namespace of the cluster's switches."""
+
+
+class LevelBytes(NamedTuple):
+    """Bytes that all hosts have sent so far, and how many of them have left a switch below the root."""
+
+    sent: int
+    up: int
 
 
 def read_counters(holders: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -23,6 +33,20 @@ def read_counters(holders: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         return {host: _interface(Path(f"/proc/{pid}/net/dev").read_text()) for host, pid in holders.items()}
     except OSError as error:
         raise UserError("the cluster has been taken down") from error
+
+
+def read_levels(counters: Path = SWITCHES) -> LevelBytes | None:
+    """What the levels of an emulated cluster have carried so far, asked by a rank; None where there is no cluster."""
+    try:
+        lines = (line.partition(":") for line in counters.read_text().splitlines()[2:])
+    except OSError:
+        return None
+    numbers = {name.strip(): words.split() for name, _, words in lines}
+    ports = [words for name, words in numbers.items() if name.startswith(port_of(HOST_PREFIX))]
+    if not ports:
+        return None
+    up = [words for name, words in numbers.items() if name.startswith(uplink_of(""))]
+    return LevelBytes(sum(int(words[0]) for words in ports), sum(int(words[8]) for words in up))
 
 
 def difference(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:

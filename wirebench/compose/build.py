@@ -200,7 +200,7 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
     # Of an update the gradient was clipped before (compressors/common/clipped.py).
     clip = 0.0 if compressor.makes_update else updates.clip
     for rank in engine.ranks:
-        model = _model(settings, dataset, engine.device)
+        model = model_of(settings, dataset, engine.device)
         order = order or _backward_order(settings, model, dataset, engine.device)
         flat = FlatGradient(model, order.names)
         shard = data.Shard(
@@ -220,7 +220,10 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
     return workers
 
 
-def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.Module:
+def model_of(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.Module:
+    """The model of a config with its first weights, the same on all ranks; UserError where it does not go with the
+    data.
+    """
     torch.manual_seed(seed_of("init", settings.train.seed))
     if not dataset.image_shape and "image_shape" in models.PLUGINS.parameters(settings.model.name):
         raise UserError(f"model.name: {settings.model.name!r} takes images, and {settings.data.name!r} has none")

@@ -41,8 +41,11 @@ from wirebench.dropin.usage import (
 )
 from wirebench.errors import UserError
 from wirebench.exchange.driver import refuse_wire
+from wirebench.exchange.overlapped import Overlapped
+from wirebench.exchange.scheduler import Scheduler, first_cut, refuse_without_driver
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
+from wirebench.gradient.schedule import Cost, LayerCost
 
 NAME = "compress_replicas"
 
@@ -53,6 +56,7 @@ def compress_replicas(
     mesh: DeviceMesh,
     collective: str | Collective = "",
     *,
+    scheduler: Scheduler | None = None,
     scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
     warmup_steps: int = 10,
@@ -65,6 +69,7 @@ def compress_replicas(
     compressor  compressors.build(...), or any object with a Compressor's members; one that returns averages
     mesh        the dimension of the replicas: mesh["replicate"]
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
+    scheduler   schedulers.build(...): which modules share an exchange; None: each has its own
     scaler      the GradScaler that the loop scales its loss with
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
@@ -73,8 +78,10 @@ def compress_replicas(
     parts that do not go together. PeerLost, at the end of a backward pass, names a rank of another replica.
     """
     refuse_no_module(model)
-    refuse_names(compressor=compressor)
+    scheduler = OneByOne() if scheduler is None else scheduler
+    refuse_names(compressor=compressor, scheduler=scheduler)
     refuse_kinds(scaler, collective)
+    _refuse_scheduler(scheduler)
     method = conformance.method_of(compressor)
     refuse_used(method)
     if isinstance(collective, str):
@@ -84,14 +91,23 @@ def compress_replicas(
     _refuse_replicated(units)
     for unit in units:
         unit.refuse_hooks()
-    _refuse_method(method, len(units))
+    _refuse_method(method, scheduler, units)
     group = _refuse_mesh(mesh).get_group()
     engine = attach(units[0].device, timeout_seconds, group)
     if method.divides and engine.size > 1 and engine.size % method.divides:
         raise UserError(f"compressor: groups of {method.divides} do not divide the {engine.size} replicas")
-    parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, collective=collective)
+    parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
     _make_alike(engine, model, units, parts)
-    return Replicas(model, ShardJob(engine, units, method, collective, scaler, seed, warmup_steps), scaler)
+    job = ShardJob(engine, units, method, collective, scheduler, scaler, seed, warmup_steps)
+    return Replicas(model, job, scaler)
+
+
+class OneByOne(Scheduler):
+    """An exchange for each module."""
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """One group per module."""
+        return [range(place, place + 1) for place in range(len(layers))]
 
 
 class Replicas:
@@ -134,6 +150,7 @@ class Replicas:
             "steps": self.steps,
             "replicas": self._job.engine.size,
             "layers": self._job.layout(),
+            "cut": self._job.cut.state_dict(),
             "compressor": self.compressor.state_dict(),
         }
 
@@ -210,13 +227,26 @@ def _refuse_replicated(units: Sequence[Unit]) -> None:
         )
 
 
-def _refuse_method(compressor: Method, units: int) -> None:
+def _refuse_scheduler(scheduler: Scheduler) -> None:
+    """UserError for a schedule that does more than to merge gradients."""
+    name = type(scheduler).__module__.rpartition(".")[2]
+    refuse_without_driver(scheduler, name)
+    driver = scheduler.driver
+    if not issubclass(driver, Overlapped) or driver.halves:
+        raise UserError(
+            f"{NAME}: {name!r} does not only merge gradients, and FSDP updates the model otherwise; take wfbp, fused, "
+            "mg_wfbp, optimal or single, or wirebench.synchronise for local steps"
+        )
+
+
+def _refuse_method(compressor: Method, scheduler: Scheduler, units: Sequence[Unit]) -> None:
     if compressor.makes_update:
         raise UserError(
             f"{NAME}: {conformance.name_of(compressor)!r} returns updates, and FSDP's hook is for averages; take "
             'wirebench.synchronise(..., process_group=mesh["replicate"].get_group())'
         )
-    refuse_whole_model(NAME, compressor, units, "call fully_shard for the whole model alone")
+    groups, _ = first_cut(scheduler, [LayerCost(unit.label, unit.numel) for unit in units])
+    refuse_whole_model(NAME, compressor, len(groups), "pass scheduler=schedulers.build('single')")
 
 
 def _refuse_mesh(mesh: DeviceMesh) -> DeviceMesh:

@@ -1,5 +1,6 @@
 """The exchanges behind FSDP2's all-reduce hooks: each rank's shards, averaged over the replicas of its model."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,15 +10,19 @@ from torch import Tensor
 
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
+from wirebench.costmodel.piecewise import Points
 from wirebench.dropin.exchange_job import ExchangeJob
 from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.overflow import Overflow, remembers
+from wirebench.dropin.shard_cut import ShardCut
 from wirebench.errors import UserError
 from wirebench.exchange.holders import restore
+from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient import conformance
+from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
-from wirebench.gradient.flat import Bucket
+from wirebench.profiling.exchange_timer import time_buckets
 from wirebench.utils.tensor_tree import on_device
 
 PHASES_OF_FSDP = ("data", "forward", "backward", "update")
@@ -26,8 +31,9 @@ PHASES_OF_FSDP = ("data", "forward", "backward", "update")
 class ShardJob(ExchangeJob):
     """One process's part of the exchanges between replicas.
 
-    Units are exchanged in their order, which all ranks share: one that comes early waits for those before it. A unit
-    that no sample of this rank's has passed is exchanged as zeros when the backward pass is over.
+    Units are exchanged in their order, which all ranks share: one that comes early waits for those before it, and units
+    that the schedule merges for the last of them. A unit that no sample of this rank's has passed is exchanged as zeros
+    when the backward pass is over.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class ShardJob(ExchangeJob):
         units: Sequence[Unit],
         compressor: Method,
         collective: Collective,
+        scheduler: Scheduler,
         scaler: torch.amp.GradScaler | None,
         seed: int,
         warmup_steps: int,
@@ -45,8 +52,14 @@ class ShardJob(ExchangeJob):
         super().__init__(engine, compressor, collective, seed, units[0].device, guard)
         self.units = units
         self._model = tuple(layer for unit in units for layer in unit.layers)
-        self._meter = Meter(engine, sum(layer.numel for layer in self._model), warmup_steps)
-        self._arrived: dict[int, Tensor] = {}
+        self.cut = ShardCut(engine, units, scheduler)
+        # Steps in which a cut is learned do not count.
+        self._meter = Meter(engine, sum(layer.numel for layer in self._model), max(warmup_steps, self.cut.steps))
+        self._fresh = copy.deepcopy(compressor) if self.cut.steps else None
+        """A compressor without memory, of which trials take copies."""
+        self._arrived: set[int] = set()
+        self._gradients: dict[int, Tensor] = {}
+        """By group, the gradients of its units that have come in."""
         self._queued = 0
         self._timed = False
         self._hooks: torch.cuda.Stream | None = None
@@ -76,19 +89,21 @@ class ShardJob(ExchangeJob):
         if not self._arrived:
             self._begin_step()
         self._hooks = torch.cuda.current_stream(self._device) if self._stream is not None else None
-        mine = shard[unit.span].div(unit.divisor)
+        torch.div(shard[unit.span], unit.divisor, out=self._place_of(place, shard))
         shard.zero_()
-        self._arrived[place] = mine
-        self._queue_next(epoch)
+        self._arrived.add(place)
+        self.cut.arrived(place)
+        if not self.cut.holding:
+            self._queue_next(epoch)
 
     def finish(self, epoch: int) -> None:
         """The backward pass is over: wait for the averages, and add them to the gradients of the parameters."""
         if self._hooks is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._hooks)
-        like = next(iter(self._arrived.values()))
-        for place, unit in enumerate(self.units):
-            if place not in self._arrived:
-                self._arrived[place] = like.new_zeros(unit.span.stop)
+        like = next(iter(self._gradients.values()))
+        for place in range(len(self.units)):
+            self._place_of(place, like)
+            self._arrived.add(place)
         self._queue_next(epoch)
         if self._overflow is not None:
             self._launch(self._overflow)
@@ -96,8 +111,13 @@ class ShardJob(ExchangeJob):
         try:
             with self._meter.clock.phase("exchange_exposed"):
                 self.check()
-            for unit, future in zip(self.units, self._futures, strict=True):
-                unit.add(future.value())
+            for run, future in zip(self.cut.groups, self._futures, strict=True):
+                average = future.value()
+                for place in run:
+                    self.units[place].add(average[self.cut.slice(run, place)])
+            if self.cut.steps == 1:
+                self._meter.pause()  # what is measured now belongs to no step
+            self.cut.end_step(lambda: self._costs(like, epoch))
         finally:
             self._forget()
         self.steps += 1
@@ -106,7 +126,7 @@ class ShardJob(ExchangeJob):
         """See Replicas."""
         if not self.steps:
             raise UserError("compress_replicas: no step is done yet")
-        about = {"shards": self.units[0].shards, "parameters": self.numel, "messages": len(self.units)}
+        about = {"shards": self.units[0].shards, "parameters": self.numel, "messages": len(self.cut.groups)}
         return self.numbers(about, PHASES_OF_FSDP)
 
     def _begin_step(self) -> None:
@@ -120,18 +140,37 @@ class ShardJob(ExchangeJob):
 
     def _forget(self) -> None:
         super()._forget()
-        self._arrived, self._queued = {}, 0
+        self.cut.forget()
+        self._arrived, self._gradients, self._queued = set(), {}, 0
+
+    def _place_of(self, place: int, like: Tensor) -> Tensor:
+        """Where a unit's gradient goes: a part of its group's, which is made of zeros like `like`."""
+        number, run = next((number, run) for number, run in enumerate(self.cut.groups) if place in run)
+        if number not in self._gradients:
+            self._gradients[number] = like.new_zeros(self.cut.numel(run))
+        return self._gradients[number][self.cut.slice(run, place)]
 
     def _queue_next(self, epoch: int) -> None:
-        """Queue the modules that are next in order and have arrived."""
-        while self._queued in self._arrived:
-            place, self._queued = self._queued, self._queued + 1
-            unit, gradient = self.units[place], self._arrived[place]
-            param = unit.weights() if self.compressor.reads_weights else gradient.new_empty(0)
-            bucket = Bucket(place, gradient, param, unit.layers, self._model)
+        """Queue the groups that are next in order and have arrived."""
+        while self._queued < len(self.cut.groups) and self._arrived.issuperset(self.cut.groups[self._queued]):
+            number, self._queued = self._queued, self._queued + 1
+            gradient = self._gradients[number]
+            run, reads = self.cut.groups[number], self.compressor.reads_weights
+            bucket = self.cut.bucket(number, run, gradient, self._model, reads)
             self._queue(gradient, self._exchange(bucket, self.steps, epoch))
             if self._overflow is None:
                 self._launch(None)
+
+    def _costs(self, like: Tensor, epoch: int) -> Points:
+        """Seconds of an exchange by its elements, with noise as large as this step's gradients `like`."""
+        fresh = self._fresh
+        assert fresh is not None
+        buckets = self.cut.buckets(self._model, like, self.compressor.reads_weights)
+        world = ExchangeContext(self.engine.ranks[0], self.engine.size, self.steps, epoch, self.seed)
+        scale = like.float().square().mean().sqrt().nan_to_num(1.0, 1.0)  # an overflow has none
+        points = time_buckets(self.engine, buckets, scale, world, self.server.serve, lambda: copy.deepcopy(fresh))
+        self.server.take_log()
+        return points
 
     def layout(self) -> dict[str, int]:
         """Elements of each layer by name, in order: what a state belongs to."""
@@ -142,6 +181,7 @@ class ShardJob(ExchangeJob):
         kept = [on_device(state["compressor"], self._device) for state in states]
         restore(self.compressor, kept, joins, self.engine.size / states[0]["replicas"])
         self.steps = states[0]["steps"]
+        self.cut.load_state_dict(states[0].get("cut", {}))
 
 
 class ShardedOverflow(Overflow):

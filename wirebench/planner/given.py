@@ -22,18 +22,20 @@ from wirebench.planner.compositions import (
     check_time,
 )
 from wirebench.planner.networks import error_of, gbit_of, source_of, topology_of
+from wirebench.planner.pods import pods_of
 from wirebench.planner.probe import probe
 from wirebench.planner.progress import RankingProgress
-from wirebench.planner.rank import Adviser
+from wirebench.planner.rank import Adviser, Sharded
 from wirebench.planner.render import Ranking, ShownSetting, content, key_of, show
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.record.compare import busy_machines
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
+from wirebench.simulation.roofline import GPUS, Gpu, is_gpu, of_hardware
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry.machines import LoadMeter
 from wirebench.topology import presets
+from wirebench.topology.pods import replicas
 from wirebench.topology.tree import Link, Topology
 from wirebench.traces import inputs
 from wirebench.traces.estimate import estimate, gpu_of, model_options, name_of, shipped
@@ -45,8 +47,6 @@ SHORTEST = 0.1
 """Seconds for which the load of the machine is believed."""
 OF_A_MODEL = ("probe", "option", "data", "image_size", "classes", "precision", "probe_seconds")
 """Options that say nothing beside a trace."""
-GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon")
-"""What the names of GPUs begin with, as their drivers have them."""
 
 
 class Given(NamedTuple):
@@ -64,9 +64,12 @@ def given_by(options: argparse.Namespace) -> Given:
     alone = len(topology.machines) == 1 and not options.topology
     if alone and options.gbit is not None:
         raise UserError("--gbit: is the rate between machines, and there is one")
+    if options.shard is not None:
+        replicas(topology, options.shard)  # a misfit is told before anything is measured
     model, gpu = _computation(options)
     inside, link = _inside(options, gpu, model.hardware)
     topology = topology_of(options, options.workers, options.gbit, link)
+    pods = pods_of(options, gpu is not None)
     network = f"one machine: all workers in it, on {inside}" if alone else source_of(options)
     if options.gbit is not None:
         network = f"--gbit in place of the rate of {network}"
@@ -85,6 +88,8 @@ def given_by(options: argparse.Namespace) -> Given:
         busy,
         options.density,
         gpu is not None,
+        "" if pods is None else pods.words(model, topology),
+        {} if pods is None else pods.entry(model, topology),
     )
     return Given(setting, link)
 
@@ -111,16 +116,25 @@ def ranking_of(
     """All compositions, ranked. timed: what the rates have of this machine."""
     setting = given.setting
 
-    def topology(gbit: float | None) -> Topology:
+    pods = pods_of(options, setting.on_gpu)
+
+    def whole(gbit: float | None) -> Topology:
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
+
+    def topology(gbit: float | None) -> Topology:
+        return whole(gbit) if pods is None else pods.replicas(whole(gbit))
+
+    def step_of(gbit: float | None) -> Trace:
+        return setting.trace if pods is None else pods.trace(setting.trace, whole(gbit))
 
     # What a compressor was trained with is ranked, where nothing else is asked for.
     densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}
     local = {name: [each.schedule for each in those] for name, those in accuracies.local.items()}
     adviser = Adviser(
-        setting.trace, topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
+        step_of(None), topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
         options.density, options.schedulers or (), densities, local,
         lambda done, every: progress.tell(f"simulating: {done} of {every} compressors"),
+        None if pods is None else Sharded(step_of, options.workers, pods.plain),
     )  # fmt: skip
     used_by = functools.cache(adviser.density_of)
     found, left_out = adviser.all(names, named=bool(options.compressors))
@@ -129,7 +143,7 @@ def ranking_of(
     judge = Judge(accuracies, plain, dense_of(found, plain), used_by, on_noise, options.tolerance)
     found, best = sorted(found, key=judge.key), best_of(found, judge)
     lossy = [key_of(each) for each in best if not is_exact(each)]
-    between = lossy if len(topology(None).machines) > 1 else []
+    between = lossy if len(whole(None).machines) > 1 else []
     breaks, ends = {}, {}
     for done, key in enumerate(between):
         progress.tell(f"looking for break-evens: {done} of {len(between)} compositions")
@@ -192,7 +206,7 @@ def _named(name: str) -> Gpu:
 def _gpu_of(model: Trace) -> Gpu | None:
     """The trace's GPU, None for a CPU; UserError for a GPU whose memory is not known."""
     gpu = of_hardware(model.hardware)
-    if gpu is None and model.hardware.startswith(GPU_NAMES):
+    if gpu is None and is_gpu(model.hardware):
         raise UserError(f"--gpu: whose memory compresses? The trace's {model.hardware!r} is none of {', '.join(GPUS)}")
     return gpu
 

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from wirebench import collectives, compressors, schedulers
 from wirebench.costmodel.request_cost import Pricer
@@ -22,6 +22,7 @@ from wirebench.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
+from wirebench.planner.pods import misfit
 from wirebench.planner.ranges import Errors
 from wirebench.planner.schedules import built, words_of
 from wirebench.simulation.compress_rates import Rates
@@ -47,10 +48,22 @@ Composed = tuple[str, str]
 """A schedule and a collective."""
 
 
+class Sharded(NamedTuple):
+    """Pods over whose workers FSDP shards the model.
+
+    trace    a worker's, at a rate between machines; workers: all of them
+    plain    the schedule of FSDP's own hybrid sharding
+    """
+
+    trace: Callable[[float | None], Trace]
+    workers: int
+    plain: str
+
+
 class Adviser:
     """Compositions of one model.
 
-    topology(gbit)    the cluster; None: at its own rate
+    topology(gbit)    the cluster, of pods what a shard's replicas have of it; None: at its own rate
     bytes_per_second  of the memory that compresses
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
@@ -59,6 +72,7 @@ class Adviser:
     densities         by compressor, in place of its own where `density` is None
     local             by compressor, schedules with local steps
     tell              called with the number of finished compressors and of all
+    sharded           pods, of which `trace` is at the cluster's own rate; None: each worker has the whole model
     """
 
     def __init__(
@@ -73,13 +87,18 @@ class Adviser:
         densities: Mapping[str, float] = EMPTY,
         local: Mapping[str, Sequence[str]] = EMPTY,
         tell: Callable[[int, int], None] = lambda done, every: None,
+        sharded: Sharded | None = None,
     ) -> None:
         self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
         self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
-        self.workers = topology(None).size
+        self.workers, self._sharded = topology(None).size, sharded
+        self._trace_at = functools.cache(lambda gbit: trace if sharded is None else sharded.trace(gbit))
         self.tried = tuple(dict.fromkeys(tried))
         self._densities, self._local, self._tell = densities, {} if tried else local, tell
-        self._schedulers = built((*SCHEDULERS, *tried, *(each for those in self._local.values() for each in those)))
+        plain = (sharded.plain,) if sharded else ()
+        self._schedulers = built(
+            (*SCHEDULERS, *plain, *tried, *(each for those in self._local.values() for each in those))
+        )
         self._collective = functools.cache(collectives.build)
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
@@ -116,8 +135,9 @@ class Adviser:
         return sorted(advices, key=place), left_out
 
     def plain(self) -> Candidate:
-        """Dense training with DistributedDataParallel's schedule."""
+        """Dense training with DistributedDataParallel's schedule, or with FSDP's."""
         name, scheduler, collective = PLAIN
+        scheduler = self._sharded.plain if self._sharded else scheduler
         return self._advices(name, [scheduler], collective, None)[0]
 
     def on_noise(self, name: str) -> bool:
@@ -214,17 +234,24 @@ class Adviser:
             chosen = tuple(dict.fromkeys((*chosen, WHOLE)))
         advices = []
         for collective in _collectives(name, self.topology(gbit)):
-            fitting = [each for each in chosen if not clash(self._schedulers[each], name, collective)]
+            fitting = [each for each in chosen if not self._clash(each, name, collective)]
             advices += self._advices(name, fitting, collective, gbit)
         if not advices:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices
 
+    def _clash(self, scheduler: str, name: str, collective: str) -> str:
+        built = self._schedulers[scheduler]
+        return clash(built, name, collective) or (misfit(built, name) if self._sharded else "")
+
     def _advices(self, name: str, chosen: Sequence[str], collective: str, gbit: float | None) -> list[Candidate]:
         """A compressor's compositions with these schedules and this collective."""
         (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
-        simulator = Simulator(self.trace, self._sizes_of(name), seconds, self._pricer(collective, gbit), decoded)
-        samples, advices = self.workers * self.trace.batch_size, []
+        simulator = Simulator(
+            self._trace_at(gbit), self._sizes_of(name), seconds, self._pricer(collective, gbit), decoded
+        )
+        workers = self.workers if self._sharded is None else self._sharded.workers
+        samples, advices = workers * self.trace.batch_size, []
         for text in chosen:
             scheduler = self._schedulers[text]
             step = simulator.step(scheduler)

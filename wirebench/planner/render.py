@@ -1,7 +1,8 @@
 """What `wirebench advise` shows: what is assumed, three answers, the table; and the numbers as JSON."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -43,6 +44,7 @@ class ShownSetting(NamedTuple):
     busy              a warning if other programs disturbed the memory's measurement, or ""
     each              workers of a machine, at most; inside: what links them, in words
     on_gpu            whether a GPU compresses
+    pods              where FSDP shards the model: the pods and their bytes, in words and as JSON values
     """
 
     trace: Trace
@@ -57,6 +59,8 @@ class ShownSetting(NamedTuple):
     busy: str
     density: float | None
     on_gpu: bool
+    pods: str = ""
+    pods_entry: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def described(self) -> str:
@@ -158,6 +162,7 @@ def content(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate])
         "as_ddp": _entry(ranking.judge.plain, ranking),
         "rows": [_entry(row, ranking) for row in shown],
         "left_out": ranking.left_out,
+        **({"pods": dict(setting.pods_entry)} if setting.pods else {}),
     }  # fmt: skip
 
 
@@ -243,7 +248,7 @@ def show(
     notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + [BREAK_EVEN] * bool(ranking.ends)
     notes += [OF_LANGUAGE] * (ranking.accuracies.measure is LOSS) + ranking.timed.said + [REPLACED] * setting.on_gpu
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
-    notes += better_merge(ranking.found, ranking.judge.plain)
+    notes += [] if setting.pods else better_merge(ranking.found, ranking.judge.plain)
     files = [f"{path}: written" for path in written]
     width = max(len(line.name) for line in ranking.lines)
     answers = [f"{line.name:<{width}}  {words_of(line, ranking, setting)}" for line in ranking.lines]
@@ -251,7 +256,7 @@ def show(
         for line in part:
             shown_on.print(line, **PLAIN)
     shown_on.print(rows)
-    for line in (*notes, *_how_to_run(ranking), *left, *files):
+    for line in (*notes, *_how_to_run(ranking, setting), *left, *files):
         shown_on.print(line, **PLAIN)
 
 
@@ -285,8 +290,9 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
         f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}; "
         f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
         *[setting.busy] * bool(setting.busy),
-        f"speed-up: over dense training as DDP has it ({plain.scheduler} on {plain.collective}), "
-        f"{images(plain)} {plain.unit}/s",
+        *[setting.pods] * bool(setting.pods),
+        f"speed-up: over dense {'hybrid sharding' if setting.pods else 'training as DDP has it'} "
+        f"({plain.scheduler} on {plain.collective}), {images(plain)} {plain.unit}/s",
         f"{measure.head}: {told}",
     ]
 
@@ -410,9 +416,10 @@ def overrides(each: Candidate, density: float | None) -> list[str]:
     ]
 
 
-def _how_to_run(ranking: Ranking) -> list[str]:
+def _how_to_run(ranking: Ranking, setting: ShownSetting) -> list[str]:
+    how = "wirebench bench pods CONFIG" if setting.pods else "train with"
     return [
-        f"{line.name}: train with {' '.join(overrides(line.advice, ranking.densities[line.advice.compressor]))}"
+        f"{line.name}: {how} {' '.join(overrides(line.advice, ranking.densities[line.advice.compressor]))}"
         for line in ranking.lines
         if line.advice is not None
     ]

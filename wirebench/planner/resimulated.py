@@ -92,16 +92,16 @@ class FromOutside:
         replayed = trace.load(trace.find(config["model"]["trace"]))
         self.model = replayed.batched(config["data"]["batch_size"]).faster(1 / dilation)
         self.other, self.gradient_seconds_per_byte = other, rates.gradient_seconds_per_byte
-        name, options = _plugin(config["scheduler"], "profile")
+        name, options = plugin_of(config["scheduler"], "profile")
         self.scheduler = schedulers.build(name, **options)
-        name, options = _plugin(config["compressor"], "dense_below", "warmup")
+        name, options = plugin_of(config["compressor"], "dense_below", "warmup")
         below = config["compressor"]["dense_below"]
         self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         if name != "none" and not rates.knows(name):
             raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
         method = rates, name, self.sizes, self.model, rates.bytes_per_second
         self._compressing, self._decoding = functools.partial(compressing, *method), decoding(*method)
-        self.collective, collective_options = _plugin(config["collective"], "wire", "wire_within")
+        self.collective, collective_options = plugin_of(config["collective"], "wire", "wire_within")
         if wire := config["collective"].get("wire"):
             raise UserError(f"how long {wire!r} is coded in a plan was not measured")
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
@@ -221,6 +221,6 @@ def _sizes(name: str, options: str, size: int, dense_below: int) -> Sizes:
     return Sizes(make, size, dense_below)
 
 
-def _plugin(section: dict[str, Any], *others: str) -> tuple[str, dict[str, Any]]:
+def plugin_of(section: dict[str, Any], *others: str) -> tuple[str, dict[str, Any]]:
     """Its name and its own options, without the keys that any plugin of the kind has."""
     return section["name"], {key: value for key, value in section.items() if key not in ("name", *others)}

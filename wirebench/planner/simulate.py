@@ -41,16 +41,20 @@ from wirebench.planner.compositions import (
     sizes_of,
 )
 from wirebench.planner.networks import WIDTH, error_of, gbit_of, source_of, topology_of
+from wirebench.planner.pods import misfit, pods_of, refuse_schedules
 from wirebench.planner.ranges import Between
 from wirebench.planner.schedules import built
 from wirebench.planner.speedups import Point, figure
 from wirebench.planner.timing import NOTHING, TimedExchange, time_unknown
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
+from wirebench.simulation.roofline import is_gpu
+from wirebench.simulation.sharded import ShardedTrace
 from wirebench.simulation.simulator import Simulated, Simulator, draw, free
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry import environment
 from wirebench.telemetry.timeline import Timeline
+from wirebench.topology import pods
 from wirebench.topology.tree import Topology
 from wirebench.traces.estimate import gpu_of
 from wirebench.utils.cli import check_outputs, naming
@@ -69,6 +73,7 @@ class SimulatedRow:
 
     between    its step's range
     quantiles  the median and the 99th percentile of its steps, where something disturbs them
+    within_bytes  that FSDP has a worker send within its pod; None without pods
     """
 
     workers: int
@@ -80,6 +85,7 @@ class SimulatedRow:
     layers: Sequence[LayerCost]
     between: Between
     quantiles: tuple[float, float] | None = None
+    within_bytes: float | None = None
 
     def entry(self) -> dict[str, Any]:
         """The point as JSON values."""
@@ -95,7 +101,8 @@ class SimulatedRow:
             "step_seconds_p50": None if self.quantiles is None else self.quantiles[0],
             "step_seconds_p99": None if self.quantiles is None else self.quantiles[1],
             "messages": len(self.found.groups), "message_elements": self.found.elements,
-            "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
+            "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes}
+            | ({} if self.within_bytes is None else {"within": self.within_bytes}),
         }  # fmt: skip
 
 
@@ -103,6 +110,12 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     """Raise UserError for what does not exist, or cannot be swept."""
     check_positive("--speed", options.speed)
     check_positive("--gbit", options.gbit or ())
+    if options.shard is not None:
+        refuse_schedules(built(options.schedulers or ()), options.compressor)
+        if options.chakra or options.timeline:
+            raise UserError("--shard: no drawing of a step has FSDP's messages; leave --timeline and --chakra out")
+        for workers in options.workers:  # before any of them is simulated
+            pods.replicas(topology_of(options, workers), options.shard)
     if options.gbit and not options.topology and max(options.workers) <= (options.per_machine or 1):
         raise UserError("--gbit: is the rate between machines, and there is one")
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
@@ -165,25 +178,30 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Simul
     disturbance = disturbance_of(options)
     usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
     for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
-        topology = topology_of(options, workers, gbit)
+        whole = topology_of(options, workers, gbit)
+        inside = pods_of(options, options.gpu is not None or is_gpu(model.hardware))
+        topology = whole if inside is None else inside.replicas(whole)
         factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
         if workers not in sizes:
-            sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+            sizes[workers] = sizes_of(options.compressor, options.density, model, topology.size)
             if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
         computed = model.batched(batch).faster(speed)
+        if inside is not None:
+            computed = inside.trace(computed, whole)
         simulator = _simulator(options, computed, sizes[workers], topology, rates)
         # Between the workers of one machine there is no such rate.
-        between = len(topology.machines) > 1 or bool(options.topology)
+        between = len(whole.machines) > 1 or bool(options.topology)
         for name, scheduler in tried.items():
             simulated = simulator.step(scheduler)
             if len(simulated.groups) > 1 and needs_whole(options.compressor, options.density):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
-            carried = gbit_of(topology) if between else None
+            carried = gbit_of(whole) if between else None
             layers = simulator.costs()
             seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
             drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
-            rows.append(SimulatedRow(workers, carried, batch, speed, name, simulated, layers, seconds, drawn))
+            within = computed.within_bytes if isinstance(computed, ShardedTrace) else None
+            rows.append(SimulatedRow(workers, carried, batch, speed, name, simulated, layers, seconds, drawn, within))
     return rows
 
 
@@ -198,7 +216,10 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
         return named
     if needs_whole(options.compressor, options.density):
         return built(["single"])
-    return {name: each for name, each in built(USUAL).items() if not clash(each, options.compressor, collective)}
+    usual = built(USUAL)
+    if options.shard is not None:
+        usual = {name: each for name, each in usual.items() if not misfit(each, options.compressor)}
+    return {name: each for name, each in usual.items() if not clash(each, options.compressor, collective)}
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
@@ -214,7 +235,7 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
     """Write the files that were asked for, and print the table."""
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
-        given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
+        given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu", "shard")
         content = {key: getattr(options, key) for key in given} | {
             "collective": options.collective or collective_of(options.compressor),
             "network": source_of(options),
@@ -276,8 +297,9 @@ def table(rows: Sequence[SimulatedRow]) -> Table:
     """A line for every schedule at every point."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     drawn = ("p50", "p99") if any(row.quantiles for row in rows) else ()
+    within = ("within MB",) if any(row.within_bytes is not None for row in rows) else ()
     for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "range", *drawn, "exposed ms",
-                 "efficiency", "messages", "wire MB"):  # fmt: skip
+                 "efficiency", "messages", *within, "wire MB"):  # fmt: skip
         shown.add_column(head, justify="left" if head == "scheduler" else "right")
     for row in rows:
         step = row.found.step
@@ -293,6 +315,7 @@ def table(rows: Sequence[SimulatedRow]) -> Table:
             f"{1e3 * step.exposed:.2f}",
             f"{100 * row.found.efficiency:.1f} %",
             str(len(row.found.groups)),
+            *([] if row.within_bytes is None else [f"{row.within_bytes / 1e6:.4g}"]),
             f"{row.found.wire_bytes / 1e6:.4g}",
         )
     return shown

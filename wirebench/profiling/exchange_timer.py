@@ -5,16 +5,17 @@ many small messages dearer than the network's start-up time alone.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
 from wirebench.costmodel.piecewise import Points, spans
-from wirebench.exchange.advance import advance, run
+from wirebench.exchange.advance import Serve, advance, run
 from wirebench.exchange.lane import Lane
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
@@ -34,26 +35,46 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Compressor]
     shapes; the gradients are noise, of this rank alone, as large as the last step's.
     """
     flat, world = lane.flat, lane.world
-    noise = torch.randn(flat.grad.numel(), generator=generator("exchange profile", world.rank)).to(flat.grad)
-    noise *= flat.grad.std()
-    points = []
     alike = ExchangeContext(world.rank, world.size, world.step, world.epoch, world.seed)
-    for layers in spans(tuple(layer.numel for layer in flat.layers)):
-        model, compressor = flat.bucket(0, layers), fresh()
-        bucket = replace(flat.with_weights(model), grad=model.grad.clone())
+    models = (flat.bucket(0, layers) for layers in spans(tuple(layer.numel for layer in flat.layers)))
+    buckets = (replace(flat.with_weights(model), grad=model.grad.clone()) for model in models)
+    points = time_buckets(engine, buckets, flat.grad.std(), alike, lane.server.serve, fresh)
+    lane.server.take_log()
+    return points
 
-        def once(bucket: Bucket = bucket, compressor: Compressor = compressor) -> float:
+
+def time_buckets(
+    engine: Engine,
+    buckets: Iterable[Bucket],
+    scale: Tensor | float,
+    world: ExchangeContext,
+    serve: Serve,
+    fresh: Callable[[], Compressor],
+) -> Points:
+    """(elements, seconds) of one exchange of each of these buckets, whose gradients are overwritten by noise.
+
+    scale  the standard deviation of the noise
+    See `measure_exchange`.
+    """
+    points, noise = [], torch.empty(0)
+    for bucket in buckets:
+        if not noise.numel():
+            noise = torch.randn(bucket.model_numel, generator=generator("exchange profile", world.rank))
+            noise = noise.to(bucket.grad)
+            noise *= scale
+        compressor = fresh()
+
+        def once(bucket: Bucket = bucket, compressor: Compressor = compressor, noise: Tensor = noise) -> float:
             bucket.grad.copy_(noise[bucket.start : bucket.stop])
             # A barrier: all ranks begin at once, so that none is charged with waiting for another.
             engine.communicators[0].all_reduce(torch.zeros(1)).wait()
             begin = time.perf_counter()
-            run([advance(conformance.exchange(compressor, bucket, alike), lane.server.serve)])
+            run([advance(conformance.exchange(compressor, bucket, world), serve)])
             if bucket.grad.device.type == "cuda":
                 torch.cuda.synchronize(bucket.grad.device)
             return time.perf_counter() - begin
 
         points.append((bucket.grad.numel(), _median_of(engine, once)))
-    lane.server.take_log()
     return points
 
 

@@ -112,6 +112,15 @@ GPUS = {
 }  # fmt: skip
 
 
+GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon")
+"""What the names of GPUs begin with, as their drivers have them."""
+
+
+def is_gpu(name: str) -> bool:
+    """Whether a trace's name of hardware is a GPU's, known or not."""
+    return name.startswith(GPU_NAMES) or of_hardware(name) is not None
+
+
 def of_hardware(name: str) -> Gpu | None:
     """The GPU that a trace's or a driver's name of hardware means; None for any other."""
     return next((gpu for gpu in GPUS.values() if re.search(rf"\b{gpu.mark}\b", name)), None)

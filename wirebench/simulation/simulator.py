@@ -20,6 +20,7 @@ from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.schedule import LayerCost
+from wirebench.simulation.sharded import ShardedTrace
 from wirebench.simulation.shared_cores import beside_computing, handled, share
 from wirebench.simulation.stages import (
     AS_PREDICTED,
@@ -137,6 +138,7 @@ class Simulator:
     ) -> None:
         assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
         self.layers, self.passes, self._layer_costs = layers_of(trace), passes_of(trace), costs_of(trace)
+        self._units = trace.units if isinstance(trace, ShardedTrace) else ()
         self.pricer = pricer
         decoding = decoding or free
         # All ranks compress at the same time; where they share cores they are in one another's way.
@@ -155,10 +157,7 @@ class Simulator:
     def step(self, scheduler: Scheduler) -> Simulated:
         """One step under this schedule."""
         layers = self.costs()
-        groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else free)
-        if [place for group in groups for place in group] != list(range(len(layers))):
-            name = type(scheduler).__name__
-            raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
+        groups = self._groups(scheduler, layers)
         requests = [self._requests(group) for group in groups]
         compress = [self._work(group) for group in groups]
         driver = scheduler.driver
@@ -179,6 +178,17 @@ class Simulator:
             self.passes.seconds,
             passes,
         )
+
+    def _groups(self, scheduler: Scheduler, layers: Sequence[LayerCost]) -> list[range]:
+        """The scheduler's cut; a sharded model's is made of units, as wirebench.compress_replicas makes it."""
+        seen = [_together(layers[unit.start : unit.stop]) for unit in self._units] or layers
+        groups = scheduler.partition(seen, self._cost if scheduler.needs_profile else free)
+        if [place for group in groups for place in group] != list(range(len(seen))):
+            name = type(scheduler).__name__
+            raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
+        if not self._units:
+            return groups
+        return [range(self._units[group.start].start, self._units[group.stop - 1].stop) for group in groups]
 
     def stretched(self, found: Simulated, scheduler: Scheduler, factors: Factors) -> Step:
         """The step that `scheduler` makes of the same buckets, with the times of its parts multiplied by `factors`."""
@@ -253,8 +263,10 @@ def passes_of(trace: Trace) -> Passes:
     """The trace's computation, by layers with parameters.
 
     In the backward pass the time of layers without parameters delays the gradient that comes next. In the forward pass
-    it is added to the next layer with parameters; behind the last such layer, to that one.
+    it is added to the next layer with parameters; behind the last such layer, to that one. A sharded model has its own.
     """
+    if isinstance(trace, ShardedTrace):
+        return trace.passes
     forward, ready, now, waiting = [], [], 0.0, 0.0
     for layer in reversed(trace.layers):
         now += layer.backward_seconds
@@ -275,6 +287,12 @@ def costs_of(trace: Trace) -> tuple[LayerCost, ...]:
     ready = passes_of(trace).ready
     pairs = zip(layers_of(trace), (0.0, *ready), ready, strict=False)
     return tuple(LayerCost(layer.name, layer.numel, now - before) for layer, before, now in pairs)
+
+
+def _together(layers: Sequence[LayerCost]) -> LayerCost:
+    """Layers that a scheduler sees as one."""
+    numel, seconds = sum(each.numel for each in layers), sum(each.backward_seconds for each in layers)
+    return LayerCost(layers[0].name, numel, seconds)
 
 
 def draw(simulated: Simulated, timeline: Timeline) -> None:

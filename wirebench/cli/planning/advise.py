@@ -6,6 +6,7 @@
   wirebench advise --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
   wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
   wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
+  wirebench advise --trace resnet50_v100 --workers 32 --per-machine 8 --shard 8 --network 1gbe
 
 Three lines answer. The first is free: dense gradients, in 16 bits or better merged. The second is nearly free: its
 worst seed lost at most --tolerance. The third is the fastest at a cost; for a language model, the one of the lowest
@@ -19,6 +20,8 @@ A table follows, in three groups:
 Computing time comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from
 this machine (--probe). On a GPU, compressors take the seconds that were measured on an H200. Elsewhere they take as
 many copies of the gradient as measured on a CPU, at the memory's bandwidth, which is an estimate too.
+
+With --shard 8, FSDP shards the model over pods of 8 workers, and exchanges are between pods (docs/fsdp.md).
 
 Name your own plugins by their dotted paths, as in train.py. A named compressor whose speed was not measured is first
 timed here. A compressor pays below the rate between machines at which it beats the best dense composition by 1 % or
@@ -35,6 +38,7 @@ from wirebench.planner.accuracy import TOLERANCE
 from wirebench.planner.compositions import check_positive
 from wirebench.planner.given import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from wirebench.planner.networks import add_network
+from wirebench.planner.pods import add_shard, refuse_schedules
 from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import SCHEDULERS
 from wirebench.planner.schedules import built
@@ -50,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     # Mistakes first, and then a look at the machine that may take half a minute.
     names, given = chosen(options.compressors, options.density), Rates(options.rates) if options.rates else None
-    built(options.schedulers or ())
+    schedules = built(options.schedulers or ())
+    if options.shard is not None:
+        refuse_schedules(schedules)
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_tolerance(options.tolerance)
@@ -99,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--probe-seconds", type=float, metavar="S", help=f"how long --probe measures ({PROBE_SECONDS:g})")
     add("--speed", type=float, default=1.0, metavar="X", help="simulate hardware that is X times as fast (%(default)s)")
     add_network(parser)
+    add_shard(parser)
     add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")

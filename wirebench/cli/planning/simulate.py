@@ -7,6 +7,7 @@
   wirebench simulate --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
   wirebench simulate --trace vgg16_v100 --workers 1024 --compute-jitter 0.03 --stragglers 0.001 --slowdown 2
   wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
+  wirebench simulate --trace resnet50_v100 --workers 16 --per-machine 8 --shard 8 --compressor powersgd
 
 Efficiency is the throughput of P workers over P times the throughput of one. Computing time is proportional to the
 batch. docs/simulation.md describes the model. Name your own compressor or scheduler by its dotted path, as in
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.networks import add_network
+from wirebench.planner.pods import add_shard
 from wirebench.planner.simulate import USUAL, check_options, sweep, timed_for, write
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", required=True, metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--workers", type=int, nargs="+", default=[8], metavar="N", help="numbers of workers (8)")
     add_network(parser)
+    add_shard(parser)
     add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
     add("--batch", type=int, nargs="+", metavar="N", help="images, or what the trace counts, per worker and step")
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="simulate GPUs that are X times as fast (1)")

@@ -15,6 +15,7 @@ MENU = Menu(
     {
         "collectives": Entry("wirebench.bench.collectives", "time all-reduces side by side, with a prediction"),
         "compressors": Entry("wirebench.bench.compressors", "time and memory of compressors, in multiples of a copy"),
+        "pods": Entry("wirebench.bench.pods", "train a model that FSDP shards in pods, compressed between them"),
         "sums": Entry("wirebench.bench.sums", "the error of sums in few bits, by format, way and number of ranks"),
         "overhead": Entry("wirebench.bench.overhead", "compare our train step with DDP's or Horovod's"),
         "checkpoint": Entry("wirebench.bench.checkpoint", "what checkpoints cost a run that saves one every 50 steps"),

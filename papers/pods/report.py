@@ -1,0 +1,192 @@
+"""Hybrid sharding beside what compresses between pods: results/pods/table.md.
+
+wirebench study pods report                  from the runs in results/pods
+wirebench study pods report --runs FOLDER --dir FOLDER
+"""
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+from papers import trust
+from papers.claim import Claim, Verdict
+from papers.estimate import mean, ratio_of_means, ratio_of_turns
+from papers.findings import Finding, claims_table, of_rows, with_unrun
+from papers.page import Page
+from papers.pods.parts import ALONE, DENSE, SHARDS, TIMES
+from papers.pods.predicted import predicted
+from papers.published import load as published
+from papers.rows import Row, by_label
+from papers.runner import RESULTS
+from papers.speed.waiting import step_seconds
+from wirebench.errors import UserError
+from wirebench.record import notes, recorded
+from wirebench.record.notes import NotedRun
+from wirebench.utils.markdown import table
+
+RUNS, LOSS = RESULTS / "pods", "loss"
+NEEDS = {"label": str, "layout": str, "link": str, "launch": str}
+HEAD = (
+    "method", "turns", "steps/s [95 % interval]", "x dense", "ms of a step", "predicted ms", "error",
+    "MB within a pod (predicted)", "MB between pods (predicted)",
+)  # fmt: skip
+LOSS_HEAD = ("method", "seeds", "steps", "test loss [95 % interval]", "x dense", "MB between pods")
+CLAIMS = list(published(Path(__file__).parent).claims.values())
+NEAR = 0.95, 1.3
+"""Between which shares of the wanted ratio of exchange to computing a part's links have to be."""
+TITLE = "# Between pods of a sharded model"
+NO_RUNS = "Nothing is measured yet: `wirebench study pods run` makes the runs, as root."
+Rows = Mapping[str, Row]
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Where the runs are, and the report goes."""
+    add = parser.add_argument
+    add("--runs", type=Path, default=RUNS, metavar="FOLDER", help="PART/METHOD-TURN (results/pods)")
+    add("--dir", type=Path, default=RUNS, metavar="FOLDER", help="of the report (results/pods)")
+
+
+def load(folder: Path) -> Rows:
+    """The rows of a part by label, {} where there is no run; UserError for runs of several settings."""
+    runs = recorded.noted(folder, NEEDS)
+    notes.refuse_mixed(folder, {run.folder.name: _setting(run) for run in runs})
+    return {label: Row(label, those) for label, those in by_label(runs).items()}
+
+
+def _setting(run: NotedRun) -> dict[str, object]:
+    """Return the settings that the runs of a part share."""
+    config = run.record["config"]
+    place = {key: run.note[key] for key in ("layout", "link")} | {"machine": run.machine, "shards": run.has("shards")}
+    return {**place, "model": config["model"], "batch size": config["data"].get("batch_size")}
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """The claims about steps per second, by the turns that both rows have."""
+    found = []
+    for name, times in TIMES.items():
+        rows = load(options.runs / name)
+        found += [each for claim in CLAIMS if claim.about["times"] == times and (each := _finding(claim, rows))]
+    return with_unrun(found, CLAIMS)
+
+
+def _finding(claim: Claim, rows: Rows) -> Finding | None:
+    [label], [rival] = claim.about["methods"], claim.about["rivals"]
+    if label not in rows or rival not in rows:
+        return None
+    measured = ratio_of_turns(step_seconds(rows[rival]), step_seconds(rows[label]))
+    ratio = exchange_over_computing(rows)
+    if measured is None or ratio is None:
+        return None
+    here = f"{measured.words('{:.1f}x', '{:.1f}')}; dense takes {ratio:.1f} times the computing"
+    verdict = claim.judge(measured)
+    if not NEAR[0] <= ratio / claim.about["times"] <= NEAR[1]:
+        verdict = Verdict("other setting", measured.value, f"dense takes {ratio:.1f} times the computing")
+    return of_rows(claim, here, verdict, (rows[label], rows[rival], rows[ALONE]))
+
+
+def exchange_over_computing(rows: Rows) -> float | None:
+    """How many times as long as the rest of a step its dense exchange takes; None where a row of both lacks."""
+    dense, alone = (_seconds(rows.get(label)) for label in (DENSE, ALONE))
+    return None if dense is None or alone is None else dense / alone - 1
+
+
+def _seconds(row: Row | None) -> float | None:
+    """Mean seconds of a step, over turns; None without a counted one."""
+    steps = [] if row is None else list(step_seconds(row).values())
+    return statistics.fmean(steps) if steps else None
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One table for each rate between pods, and one of losses."""
+    parts = {name: rows for name in TIMES if (rows := load(options.runs / name))}
+    losses = load(options.runs / LOSS)
+    if not parts and not losses:
+        if options.runs != RUNS:
+            raise UserError(f"{options.runs}: has no PART/METHOD-TURN; wirebench study pods run makes them")
+        return [Page(options.dir, "\n".join([TITLE, "", NO_RUNS, "", *claims_table(findings(options))]))]
+    run = next(iter((losses or next(iter(parts.values()))).values())).runs[0]
+    commits = sorted({each.commit for rows in (*parts.values(), losses) for row in rows.values() for each in row.runs})
+    text = [
+        TITLE,
+        "",
+        f"A GPT of {run.record['parameters']:,} parameters in pods of {SHARDS} hosts of one worker each, all on one "
+        f"{run.machine}. FSDP2 shards the model within a pod. `{DENSE}` is its own hybrid sharding, `{ALONE}` is pods "
+        "that train alone. Steps and bytes are means over counted steps, of local steps over a whole round of 30. "
+        "Bytes are of a rank and step, by the counters of the links, with headers. Predictions take the step of "
+        f"`{ALONE}` and simulate the exchange between pods on links at their nominal rates. Commits: "
+        f"{', '.join(commits)}. Made by `wirebench study pods run`, which runs `{run.note['launch']}` and the like.",
+        "",
+        *claims_table(findings(options)),
+        *(line for name, rows in parts.items() for line in _section(name, rows)),
+        *(_losses(losses) if losses else []),
+    ]  # fmt: skip
+    return [Page(options.dir, "\n".join(text))]
+
+
+def committed() -> list[list[str]]:
+    """The only one."""
+    return [[]]
+
+
+def _section(name: str, rows: Rows) -> list[str]:
+    run, ratio = next(iter(rows.values())).runs[0], exchange_over_computing(rows)
+    within, between = run.note["link"].split(";")
+    told = f"Without runs of `{DENSE}` and `{ALONE}` it is not known how long the dense exchange takes."
+    if ratio is not None:
+        told = f"The dense exchange takes {ratio:.1f} times as long as the rest of a step."
+    by_speed = sorted(rows.values(), key=lambda row: _seconds(row) or float("inf"))
+    return [
+        f"## {name}: links of {within} within pods, {between} between them",
+        "",
+        told,
+        "",
+        *table(HEAD, [_cells(row, rows) for row in by_speed]),
+        *trust.note({row.label: row.runs for row in rows.values()}, "turns"),
+    ]
+
+
+def _cells(row: Row, rows: Rows) -> list[str]:
+    steps, seconds = step_seconds(row), _seconds(row)
+    rate = mean([1 / each for each in steps.values()]).words("{:.3g}", "{:.3g}") if steps else "-"
+    dense = ratio_of_turns(step_seconds(rows[DENSE]), steps) if DENSE in rows and row.label != DENSE else None
+    told = predicted(row, rows[ALONE], SHARDS) if ALONE in rows and row.label != ALONE else None
+    off = "-" if told is None or seconds is None else f"{100 * (told.seconds / seconds - 1):+.1f} %"
+    return [
+        row.title, str(len(row.runs)), rate, "-" if dense is None else dense.words("{:.2f}x", "{:.2f}"),
+        _ms(seconds), "-" if told is None else _ms(told.seconds), off,
+        _mb(row.median("levels", "within"), None if told is None else told.within),
+        _mb(row.median("levels", "between"), None if told is None else told.between),
+    ]  # fmt: skip
+
+
+def _losses(rows: Rows) -> list[str]:
+    by_loss = sorted(rows.values(), key=lambda row: statistics.fmean(_of_seeds(row)) if _of_seeds(row) else 1e9)
+    return [
+        "## Loss after equal steps",
+        "",
+        *table(LOSS_HEAD, [_loss_cells(row, rows.get(DENSE)) for row in by_loss]),
+        *trust.note({row.label: row.runs for row in rows.values()}, "seeds"),
+    ]
+
+
+def _loss_cells(row: Row, dense: Row | None) -> list[str]:
+    mine, theirs = _of_seeds(row), [] if dense is None else _of_seeds(dense)
+    ratio = ratio_of_means(mine, theirs).words("{:.3f}x", "{:.3f}") if mine and theirs and row is not dense else "-"
+    return [
+        row.title, str(len(row.runs)), str(row.runs[0].record["steps_done"]),
+        mean(mine).words("{:.4f}", "{:.4f}") if mine else "-", ratio, _mb(row.median("levels", "between"), None),
+    ]  # fmt: skip
+
+
+def _of_seeds(row: Row) -> list[float]:
+    return [loss for run in row.runs if (loss := run.has("final", "loss")) is not None]
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.0f}"
+
+
+def _mb(measured: float | None, told: float | None) -> str:
+    known = "-" if measured is None else f"{measured / 1e6:.3g}"
+    return known if told is None else f"{known} ({told / 1e6:.3g})"

@@ -1,0 +1,103 @@
+"""The study pods: what its table and its verdicts make of runs, and what is predicted of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from papers import judged
+from papers.pods.report import exchange_over_computing, findings, load
+from papers.study import Study
+from tests.flexreduce import run_record
+from tests.papers import verb
+from wirebench.errors import UserError
+
+pytestmark = pytest.mark.sampled(1)
+report = verb.report("pods")
+MODEL = {"name": "gpt", "depth": 2, "width": 32, "heads": 4, "context": 16}
+BETWEEN = {"dense": 3.7e6, "int4": 0.5e6, "sparseloco": 2e3, "no exchange": 0.0}
+
+
+def put(folder: Path, part: str, label: str, turn: int, step: float, loss: float | None = None) -> None:
+    """A run with steps of so many seconds in the mean."""
+    made: dict[str, Any] = run_record("1+1+1+1")
+    config = made["config"]
+    config |= {"model": MODEL, "train": {"seed": turn}, "collective": {"name": "native"}}
+    config["data"] = {"name": "python_sources", "batch_size": 4}
+    config["compressor"] = {"name": "none", "dense_below": 0, "warmup": []}
+    config["scheduler"] = {"name": "wfbp", "profile": ""}
+    if label == "int4":
+        config["compressor"] |= {"name": "quantised_sum", "form": "int4"}
+    if label == "sparseloco":
+        config["compressor"] |= {"name": "chunk_topk"}
+        config["scheduler"] = {"name": "outer", "profile": "", "every": 30}
+    made["images_per_second"] |= {"mean": 16 / step}
+    made["phases"] |= {"data": 0.0, "forward": 0.1, "backward": 0.2, "update": 0.0, "compress": None}
+    made["final"] = {"loss": loss, "top1": None}
+    made |= {"levels": {"within": 5.5e6, "between": BETWEEN[label]}, "shards": 2, "steps_done": 210}
+    made["environment"] |= {"cpu": {"model": "AMD EPYC", "cores": 2}}
+    place = folder / part / f"{label.replace(' ', '-')}-{turn}"
+    place.mkdir(parents=True)
+    (place / "record.json").write_text(json.dumps(made))
+    link = "10gbit" if part == "loss" else "8mbit"
+    note = {"label": label, "layout": "(1+1)+(1+1)", "link": f"10gbit;{link}", "launch": "wirebench bench pods"}
+    (place / "note.json").write_text(json.dumps(note))
+
+
+def made(folder: Path, dense: float = 6.3) -> None:
+    for turn, slower in enumerate((1.0, 1.02, 1.04, 1.01, 1.03)):
+        for label, step in {"dense": dense, "int4": 1.2, "sparseloco": 0.31, "no exchange": 0.3}.items():
+            put(folder, "20x", label, turn, step * slower)
+    for seed in range(3):
+        put(folder, "loss", "dense", seed, 0.3, 2.0 + 0.01 * seed)
+        put(folder, "loss", "int4", seed, 0.3, 2.1 + 0.01 * seed)
+
+
+def judge(folder: Path) -> dict[str, Any]:
+    options = type("Options", (), {"runs": folder, "dir": folder})()
+    return {each.claim.id: each for each in findings(options)}
+
+
+def test_speeds_are_judged_where_dense_takes_as_long_as_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged, "placed", lambda claim, verdict, records: verdict)
+    made(tmp_path)
+    assert exchange_over_computing(load(tmp_path / "20x")) == pytest.approx(20)
+    found = judge(tmp_path)
+    assert found["sparseloco_between_pods"].here == "20.3x [20.3 to 20.3]; dense takes 20.0 times the computing"
+    assert found["int4_between_pods"].here.startswith("5.2x [5.2 to 5.2]")
+    assert {each.verdict.state for each in found.values()} == {"reproduced"}
+    assert len(found["int4_between_pods"].records) == 15
+
+
+def test_faster_links_are_another_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judged, "placed", lambda claim, verdict, records: verdict)
+    made(tmp_path, dense=5.0)
+    assert {each.verdict.state for each in judge(tmp_path).values()} == {"other setting"}
+    assert {each.verdict.state for each in judge(tmp_path / "none").values()} == {"not run here"}
+
+
+def test_the_table_has_speeds_bytes_predictions_and_losses(tmp_path: Path) -> None:
+    made(tmp_path)
+    assert report(["--runs", str(tmp_path), "--dir", str(tmp_path)]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert "## 20x: links of 10gbit within pods, 8mbit between them" in text
+    lines = [line for line in text.splitlines() if line.startswith("| no exchange")]
+    assert len(lines) == 1 and "| 306 | - | - | 5.5 | 0 |" in lines[0]
+    predicted = next(line for line in text.splitlines() if line.startswith("| dense | 5 |")).split(" | ")
+    # 27,000 parameters, half of them on each of two ranks that share 1 MB/s: 54 ms, on top of 300 ms without them.
+    assert 340 < float(predicted[5]) < 400 and predicted[8].endswith("(0.0559) |")
+    assert "| dense | 3 | 210 | 2.0100 [1.9852 to 2.0348] | - |" in text and "| int4 | 3 | 210 | 2.1100" in text
+
+
+def test_without_runs_there_is_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no PART/METHOD-TURN"):
+        report(["--runs", str(tmp_path), "--dir", str(tmp_path)])
+
+
+def test_its_short_runs_and_its_whole_ones_have_the_same_parts() -> None:
+    series = [Study("pods").runs.series(quick) for quick in (False, True)]
+    parts = [[part.words[part.words.index("--parts") + 1] for part in each] for each in series]
+    assert parts == [["20x", "5x", "loss"], ["20x", "loss"]]
