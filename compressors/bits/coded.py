@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wirebench.compressors.bits.narrow import Form, chunk_of, message_bytes, quantised, restored
+from wirebench.compressors.kernels import native
 from wirebench.errors import UserError
 
 CHUNK = 256
@@ -37,6 +38,11 @@ class Coded:
     def unit(self) -> int:
         """Whole chunks, and whole bytes of numbers."""
         return lcm(4, self._chunk)
+
+    def prepare(self, device: torch.device) -> None:
+        """Build the loops for a CPU now, so that no step waits for a compiler."""
+        if device.type == "cpu":
+            native.library()
 
     def num_bytes(self, numel: int) -> int:
         """Bytes of a message of `numel` elements: its numbers and its scales."""

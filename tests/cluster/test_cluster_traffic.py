@@ -65,6 +65,6 @@ def test_levels_are_read_off_the_switches_ports(tmp_path: Path) -> None:
     lines = [f"{name}: {got} 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0 0" for name, (got, sent) in names.items()]
     file = tmp_path / "dev"
     file.write_text("\n".join(["head", "head", *lines]) + "\n")
-    assert read_levels(file) == (150, 120)
+    assert read_levels(file) == (150, 120, 1)
     file.write_text("head\nhead\neth0: 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n")
     assert read_levels(file) is None and read_levels(tmp_path / "none") is None

@@ -60,7 +60,7 @@ def test_hosts_know_each_other_and_nobody_else(cluster: Run):
 def test_a_rank_sees_what_its_switches_have_carried(cluster: Run):
     program = "from wirebench.cluster.traffic import read_levels; print(read_levels())"
     ended = cluster("run", "--layout", "(1+1)+1", "--link", "1gbit", "--", "python", "-c", program)
-    assert ended.out.count("LevelBytes(sent=0, up=0)") == 3, ended.said
+    assert ended.out.count("LevelBytes(sent=0, up=0, switches=1)") == 3, ended.said
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 import wirebench
-from wirebench import collectives, data
+from wirebench import data
 from wirebench.cluster.traffic import LevelBytes, read_levels
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
 from wirebench.compose.bookkeeping import folder_of, record_of
 from wirebench.compose.build import model_of
-from wirebench.compose.resolve import compressor_of, resolve, scheduler_of
+from wirebench.compose.resolve import collective_of, compressor_of, resolve, scheduler_of
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.data.base import labels_of, unit_of
@@ -113,8 +113,13 @@ def refuse(settings: Config) -> None:
         raise UserError("scheduler.profile: a run in pods reads none; leave it out")
     if settings.compressor.warmup:
         raise UserError("compressor.warmup: a run in pods has one density; leave it out")
-    if settings.optimizer.name == "muon":
-        raise UserError("optimizer.name: muon orthogonalises whole matrices, and a rank has blocks of rows of them")
+    if settings.optimizer.name in ("muon", "dion2"):
+        name = settings.optimizer.name
+        raise UserError(f"optimizer.name: {name} orthogonalises whole matrices, and a rank has blocks of rows of them")
+    if settings.engine.cuda_graphs:
+        raise UserError("engine.cuda_graphs: no exchange between pods is captured; leave it out")
+    if settings.collective.wire:
+        raise UserError("collective.wire: no prediction of pods has wire formats; take compressor.name=quantised_sum")
     if settings.optimizer.clip and compressor_of(settings).makes_update:
         raise UserError("optimizer.clip: no rank has a whole gradient before its update is made; set it to 0")
 
@@ -217,8 +222,8 @@ class PodsRun:
         return read_levels()
 
     def _by_level(self, before: LevelBytes | None, after: LevelBytes | None) -> dict[str, float] | None:
-        """Bytes that a rank sends in a step, on average; None where no links are counted."""
-        if before is None or after is None:
+        """Bytes that a rank sends in a step, on average; None unless each pod has its own switch below the root."""
+        if before is None or after is None or after.switches != self.engine.size // self.shard:
             return None
         parts = (self.steps - self.warmup) * self.engine.size
         up, sent = after.up - before.up, after.sent - before.sent
@@ -306,8 +311,7 @@ def between(settings: Config, model: nn.Module, optimizer: Optimizer, mesh: Devi
 
     if _is_native(settings):
         return Between(update)
-    section = settings.collective
-    collective = collectives.build(section.name, **section.options)
+    collective = collective_of(settings)
     words = {"seed": settings.train.seed, "warmup_steps": settings.train.warmup_steps,
              "timeout_seconds": settings.engine.timeout_seconds}  # fmt: skip
     if scheduler.driver is Overlapped and not method.makes_update:

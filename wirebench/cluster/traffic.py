@@ -21,10 +21,13 @@ SWITCHES = Path("/proc/1/net/dev")
 
 
 class LevelBytes(NamedTuple):
-    """Bytes that all hosts have sent so far, and how many of them have left a switch below the root."""
+    """Bytes that all hosts have sent so far, how many of them have left a switch below the root, and how many such
+    switches there are.
+    """
 
     sent: int
     up: int
+    switches: int
 
 
 def read_counters(holders: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -46,7 +49,7 @@ def read_levels(counters: Path = SWITCHES) -> LevelBytes | None:
     if not ports:
         return None
     up = [words for name, words in numbers.items() if name.startswith(uplink_of(""))]
-    return LevelBytes(sum(int(words[0]) for words in ports), sum(int(words[8]) for words in up))
+    return LevelBytes(sum(int(words[0]) for words in ports), sum(int(words[8]) for words in up), len(up))
 
 
 def difference(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:

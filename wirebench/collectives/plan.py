@@ -13,6 +13,7 @@ from math import lcm
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wirebench.topology.tree import Topology
@@ -62,6 +63,10 @@ class Code(Protocol):
     @property
     def unit(self) -> int:
         """The length of a message, in elements, is a multiple of it."""
+        ...
+
+    def prepare(self, device: torch.device) -> None:
+        """Make ready what a step should not wait for, such as what is compiled."""
         ...
 
     def num_bytes(self, numel: int) -> int:

@@ -73,6 +73,8 @@ class Other:
     def __init__(self, evidence: Evidence, link: FittedLink) -> None:
         self.evidence, self.link = evidence, link
         self.config = resolve(overridden(copy.deepcopy(evidence.record["config"]), []))
+        if self.config.collective.wire:
+            raise UserError("collective.wire: how long a plan codes its messages was not measured")
         self.workers = int(evidence.record["world_size"])
         self.trace = _trace(evidence)
         self.scheduler = scheduler_of(self.config)

@@ -44,7 +44,8 @@ class Lane:
         compressing: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.flat, self.compressor, self.server, self.compressing = flat, compressor, server, compressing
-        compressor.prepare(flat.grad.device)
+        for each in (compressor, server):
+            each.prepare(flat.grad.device)
         self.world = ExchangeContext(rank, server.communicator.size, seed=seed)
         self.decay: Decay | None = None
         self.graphs: Graphs | None = None

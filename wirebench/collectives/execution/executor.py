@@ -93,6 +93,11 @@ class RequestExecutor:
         self._counted: Counted | None = None
         self._scratch = Scratch()
 
+    def prepare(self, device: torch.device) -> None:
+        """Make ready what the first request should not wait for; its numbers are on `device`."""
+        if self._wire is not None:
+            self._wire.between.prepare(device)
+
     def take_log(self) -> list[RequestLog]:
         """The requests served since the last call."""
         log, self.log = self.log, []
