@@ -23,7 +23,7 @@ from papers import launched
 from papers.committed import breaches, runs_of
 from papers.launched import Parts
 from papers.page import Page
-from papers.repository import deleted_lines, history
+from papers.repository import history, lost_runs
 from papers.runner import RESULTS, ROOT, Launch
 from papers.runner import run as launch_command
 from papers.series import INPUTS, run_all
@@ -155,11 +155,11 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 def check_all(arguments: Sequence[str]) -> int:
     """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
     parser = _parser("check", check_all.__doc__)
-    parser.add_argument("--since", metavar="COMMIT", help="also that no line of a file of runs went since this commit")
+    parser.add_argument("--since", metavar="COMMIT", help="also that no run went or changed since this commit")
     options = parser.parse_args(arguments)
-    gone = [] if options.since is None else deleted_lines(ROOT, options.since, RESULTS)
+    gone = [] if options.since is None else lost_runs(ROOT, options.since, RESULTS)
     for path in gone:
-        print(f"{path}: lost or changed a line since {options.since}; runs are only added")
+        print(f"{path}: lost or changed a run since {options.since}; runs are only added")
     repository = history(ROOT)
     if repository.commits is None:
         print("commits are not checked: this checkout has no history, or a part of it (git fetch --unshallow)")

@@ -20,7 +20,6 @@ what arrives (1: no bias); `worst` is the largest error, over the sum's root mea
 """
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -47,10 +46,9 @@ from wirebench.gradient.requests import Gather, Sum
 from wirebench.telemetry.environment import capture
 from wirebench.training.loop import conduct
 from wirebench.training.progress import silent
-from wirebench.utils import extras
+from wirebench.utils import extras, json_lines
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import columns, console
-from wirebench.utils.files import write_atomically
 from wirebench.utils.rng import generator
 
 NAME = "wirebench bench sums"
@@ -235,8 +233,7 @@ def main(arguments: Sequence[str]) -> int:
               "rounding": options.rounding, "environment": capture(torch.device("cpu"))}  # fmt: skip
     show(cells)
     if options.json:
-        lines = [json.dumps(each) for each in (header, *map(asdict, cells))]
-        write_atomically(options.json, "\n".join(lines) + "\n")
+        json_lines.save(options.json, header, map(asdict, cells))
     if options.figures:
         print(save(figure(cells, options.config, provenance([header["environment"]])), options.figures / "sums.svg"))
     return 0
