@@ -1,17 +1,19 @@
 """A paper's or a question's runs and report.
 
-wirebench study                                      all studies, a line each
-wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
-wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
-wirebench study flexreduce report                    its table and figures from what was measured
-wirebench study flexreduce check                     whether the committed tables match their records
-wirebench study run flexreduce planner               all parts of these studies' runs that are not there yet
-wirebench study run --quick                          a short version of all studies' runs, in half an hour
-wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
-wirebench study check                                all tables against their records, which are checked against
-                                                     the rules of trust
-wirebench study publish                              write what the package ships of the records: the planner's rates,
-                                                     ranges and accuracies, and reference runs
+  wirebench study                                      all studies, a line each
+  wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
+  wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
+  wirebench study flexreduce report                    its table and figures from what was measured
+  wirebench study flexreduce check                     whether the committed tables match their records
+  wirebench study run flexreduce planner               all parts of these studies' runs that are not there yet
+  wirebench study run --quick                          a short version of all studies' runs, in half an hour
+  wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
+  wirebench study check                                all tables against their records, which are checked against
+                                                       the rules of trust
+  wirebench study publish                              write what the package ships of the records: the planner's rates,
+                                                       ranges and accuracies, and reference runs
+
+`wirebench study NAME run --help` lists the flags of a study.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """results/index.csv: what was measured, a line a run, for other programs: `pandas.read_csv("results/index.csv")`.
 
-run      path of the run below results/; `wirebench show results/RUN` prints all of it
-study    the folder of results/ that it is in
-machine  the processor, with its cores; of a run on GPUs the GPUs
-commit   the code's, ten digits
-seed     of the run
-flags    rules of trust that the run breaks by itself, divided by a space
-METRICS  a column each, empty where a record has no such number
+  run      path of the run below results/; `wirebench show results/RUN` prints all of it
+  study    the folder of results/ that it is in
+  machine  the processor, with its cores; of a run on GPUs the GPUs
+  commit   the code's, ten digits
+  seed     of the run
+  flags    rules of trust that the run breaks by itself, divided by a space
+
+METRICS are columns, too, empty where a record has no such number.
 """
 
 import csv

@@ -78,7 +78,7 @@ def drifts() -> list[str]:
 
 
 def _as_read(lines: Lines) -> Lines:
-    """The lines as they are read from a file: JSON knows no tuples."""
+    """The lines after JSON, which knows no tuples."""
     return [json_of(json_text(each)) for each in lines]
 
 

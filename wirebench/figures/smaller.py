@@ -107,7 +107,7 @@ def _place(text: Element) -> None:
 
 
 def _join(element: Element) -> None:
-    """Make one path of lines that follow each other and have one class, such as those of a grid."""
+    """Make one path of lines that follow each other and have one class, such as a grid's."""
     kept: list[Element] = []
     for child in element:
         _join(child)

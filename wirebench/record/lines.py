@@ -1,18 +1,18 @@
 """A run as a line of runs.jsonl: its own values, and references to what it shares with other runs.
 
 A line is {"run": name, PART: [id, value, ...], ...}. Each part of a run is the shape of that id with the line's values
-in the places of HOLE, in order, and the run's name in those of RUN. A shape stands once, as {"id": ..., "value": ...}
-in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with these keys changed. So keys,
-names and settings are written once, and a line has what was measured:
+in the places of HOLE, in order, and the run's name in the places of RUN. A shape stands once, as {"id": ...,
+"value": ...} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with these keys
+changed. So keys, names and settings are written once, and a line has what was measured:
 
 - Numbers are values, in a list together. Of a record's config and environment they belong to the shape.
-- Texts belong to the shape, but for those of a study's note. Of a text under a key of WORDED, such as a command, the
+- Texts belong to the shape; a study's note has its own. Of a text under a key of WORDED, such as a command, the
   run's name, numbers and what follows a "=" are values.
 - Tables of a list that have the same keys are columns: {COUNT: their number, key: [a value of each, or one for all]}.
   So are rows of equal length, whose keys are ROW and the place.
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value.
 
-Numbers have the digits of wirebench/utils/json_lines.py, but those of settings have all.
+Numbers have the digits of wirebench/utils/json_lines.py, but settings keep all their digits.
 """
 
 import copy
