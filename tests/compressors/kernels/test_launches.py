@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
 from tests.compressors.kernels.launches import launches
 from wirebench import compressors

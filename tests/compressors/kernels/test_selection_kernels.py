@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.sparse.selection import top_k
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import selection as selection_module
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 INPUTS = {
     "random": lambda x: x,
     "many alike": lambda x: (x * 2).round(),
@@ -22,7 +22,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize(("numel", "k"), [(1, 1), (64, 5), (213, 212), (300, 17)])
 def test_places_are_the_twins(make, numel, k, device, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.common.lion import Lion, blend, signs
@@ -12,15 +12,14 @@ from wirebench.compressors.lowrank.factors import FactorPlan, Pack, basis_by_cho
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import bases as bases_module
 from wirebench.compressors.kernels import thin as thin_module
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = [(9,), (18, 20), (3, 40), (18, 20), (4,), (17, 5), (6, 2, 3), (1, 8)]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=DEVICES)
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; a program holds few rows and columns."""
     few = 32 if request.param == "cuda" else 16
