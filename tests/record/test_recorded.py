@@ -2,6 +2,7 @@
 
 import copy
 import json
+import runpy
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.runner import RESULTS
+from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
 from wirebench.record import recorded, schema
 from wirebench.record.lines import decode, encode
@@ -61,6 +62,12 @@ def test_an_older_line_is_read_and_rewritten_once() -> None:
     assert [decode(json.loads(each), known)["record"] for each in now[0].splitlines()] == [read, read]
     assert recorded.rewritten(*now) == now and recorded.canonical(*now) == recorded.canonical(runs, beside)
     assert now != (runs, beside)
+
+
+@pytest.mark.slow
+def test_results_are_as_they_would_be_written() -> None:
+    contents = runpy.run_path(str(ROOT / "scripts" / "rewrite_results.py"))["contents"]
+    assert [path.name for path, content in contents(RESULTS) if path.read_text(encoding="utf-8") != content] == []
 
 
 def test_runs_are_lines_of_one_file_and_the_last_of_a_name_counts(tmp_path: Path) -> None:
