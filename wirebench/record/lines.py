@@ -28,6 +28,8 @@ Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW = "@", "#", "?", "{}", "row "
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
+MOST = 2**24
+"""Tables of a list: a damaged line asks for no more memory than that."""
 SETTINGS = ("config", "environment")
 """Parts of a record that many runs have alike."""
 OWN = ("seed", "dir", "utc")
@@ -173,6 +175,8 @@ class _Filling:
 def _tables(columns: Mapping[str, Any]) -> list[Any]:
     """The tables or rows of a list by their columns."""
     count = columns[COUNT]
+    if not 0 <= count < MOST:
+        raise ValueError(f"a list of {count} tables")
     whole = {key: each * count if len(each) == 1 else each for key, each in columns.items() if key != COUNT}
     tables = [{key: copy.copy(each[place]) for key, each in whole.items()} for place in range(count)]
     return [list(each.values()) for each in tables] if f"{ROW}0" in whole else tables
