@@ -22,8 +22,8 @@ NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
 TRANSLATED = re.compile(r"translate\(([^,()]+),([^,()]+)\)")
 LINES = re.compile(r"M[^A-Za-z]+(?:L[^A-Za-z]+)+Z?")
 """A path of straight lines between absolute places, each "x,y"."""
-LINE = re.compile(r"(?:M[^A-Za-z]+[hlv][^A-Za-z ]+)+")
-"""A path of lines that do not touch."""
+LINE = re.compile(r"(?:M[^A-Za-z]+[hv][^A-Za-z]+)+")
+"""A path of level or upright lines, which do not cross."""
 OFTEN = 4
 """A shape that is drawn at least as often is written once."""
 
