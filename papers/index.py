@@ -21,7 +21,6 @@ from papers.runner import RESULTS
 from wirebench.inspect.results_table import machine
 from wirebench.record.notes import NotedRun
 from wirebench.record.rules import broken
-from wirebench.utils.json_lines import DIGITS
 
 FILE = RESULTS / "index.csv"
 HEAD = ("run", "study", "machine", "commit", "seed", "flags")
@@ -56,4 +55,4 @@ def _line(run: NotedRun, results: Path) -> tuple[Any, ...]:
     flags = " ".join(dict.fromkeys(each.rule.replace(" ", "_") for each in broken(run.record)))
     about = path.as_posix(), path.parts[0], machine(run.record), run.commit, run.has("config", "train", "seed"), flags
     values = (of(run) for of in METRICS.values())
-    return (*about, *("" if value is None else f"{value:.{DIGITS}g}" for value in values))
+    return (*about, *("" if value is None else f"{value:.6g}" for value in values))

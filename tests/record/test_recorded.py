@@ -15,7 +15,7 @@ from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
 from wirebench.record import recorded, schema
 from wirebench.record.lines import decode, encode
-from wirebench.utils.json_lines import rounded
+from wirebench.utils import json_lines
 
 RUN = RESULTS / "gs-sgd/vgg16/gtopk-0"
 KEYS = st.sampled_from(("a", "b", "bc", "peers", "warnings"))
@@ -31,9 +31,18 @@ def made(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def rounded(value: Any) -> Any:
+    return json_lines.rounded(value, 10, 7)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 6))
+def test_rounding_again_is_rounding_once(number: float, digits: int) -> None:
+    assert f"{json_lines.rounded(number, 7):.{digits}g}" == f"{number:.{digits}g}"
+
+
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES, st.lists(LEAVES, max_size=3))
 def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row: list[Any]) -> None:
-    """But for digits beyond the seventh; a config and an environment keep all of theirs."""
+    """But for digits beyond the tenth, in lists the seventh; a config and an environment keep all of theirs."""
     config = {"name": "x", "output": {"dir": "here"}, "train": {"seed": 3, "lr": 0.1 + 0.2}, "more": other}
     environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
     record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}

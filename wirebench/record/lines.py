@@ -12,7 +12,7 @@ changed. So keys, names and settings are written once, and a line has what was m
   So are rows of equal length, whose keys are ROW and the place.
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value.
 
-Numbers have the digits of wirebench/utils/json_lines.py, but settings keep all their digits.
+A number has ten digits, one in a list LISTED; settings keep all their digits.
 """
 
 import copy
@@ -26,6 +26,7 @@ from wirebench.utils.parsing import json_of
 
 Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW = "@", "#", "?", "{}", "row "
+LISTED = 7
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -46,9 +47,13 @@ def encode(run: Mapping[str, Any], shared: Values) -> Values:
     if "launch" in note and "environment" in settings:
         # The launch names the run's own place; the command of the process named one for the time of the run.
         settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
-    parts = {NOTE: rounded(note), **settings, "record": rounded(record | dict.fromkeys(settings))}
-    parts |= {"files": rounded(run["files"])} if run.get("files") else {}
+    parts = {NOTE: _kept(note), **settings, "record": _kept(record | dict.fromkeys(settings))}
+    parts |= {"files": _kept(run["files"])} if run.get("files") else {}
     return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
+
+
+def _kept(value: Any) -> Any:
+    return rounded(value, listed=LISTED)
 
 
 def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:

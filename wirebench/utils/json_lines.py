@@ -1,6 +1,6 @@
 """Files of measurements: a header line of JSON that says where and how, then one line per result.
 
-A number that is not whole has DIGITS digits: no clock, sensor or loss here has more.
+A number that is not whole has DIGITS digits: a clock's nanoseconds, and all of a 32-bit float.
 """
 
 import json
@@ -13,7 +13,9 @@ from wirebench.errors import UserError
 from wirebench.utils import user_files
 from wirebench.utils.parsing import json_of
 
-DIGITS = 7
+DIGITS = 10
+MOST = 17
+"""Digits that tell every number from its neighbours."""
 SEPARATORS = (",", ":")
 
 
@@ -35,13 +37,23 @@ def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]
     return lines[0], lines[1:]
 
 
-def rounded(value: Any) -> Any:
-    """A JSON value whose numbers have the digits that results keep."""
+def rounded(value: Any, digits: int = DIGITS, listed: int = DIGITS) -> Any:
+    """A JSON value whose numbers have so many digits; `listed`: the numbers in lists.
+
+    A number has more where it would end in a 5, so that rounding it again gives what rounding it once gives.
+    """
     if isinstance(value, float):
-        return value if value.is_integer() or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
+        return _rounded(value, digits)
     if isinstance(value, Mapping):
-        return {key: rounded(each) for key, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: rounded(each, digits, listed) for key, each in value.items()}
+    return [rounded(each, listed, listed) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _rounded(number: float, digits: int) -> float:
+    if number.is_integer() or not math.isfinite(number):
+        return number
+    texts = (f"{number:.{count}g}" for count in range(digits, MOST))
+    return float(next((text for text in texts if not text.partition("e")[0].rstrip("0").endswith("5")), number))
 
 
 def json_text(value: Any) -> str:
