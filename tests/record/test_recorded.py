@@ -31,10 +31,6 @@ def made(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def rounded(value: Any) -> Any:
-    return json_lines.rounded(value, 10, 7)
-
-
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 6))
 def test_rounding_again_is_rounding_once(number: float, digits: int) -> None:
     assert f"{json_lines.rounded(number, 7):.{digits}g}" == f"{number:.{digits}g}"
@@ -42,7 +38,7 @@ def test_rounding_again_is_rounding_once(number: float, digits: int) -> None:
 
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES, st.lists(LEAVES, max_size=3))
 def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row: list[Any]) -> None:
-    """But for digits beyond the tenth, in lists the seventh; a config and an environment keep all of theirs."""
+    """But for digits: of ranks, and in files, seven are kept, of settings all, else ten."""
     config = {"name": "x", "output": {"dir": "here"}, "train": {"seed": 3, "lr": 0.1 + 0.2}, "more": other}
     environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
     record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}
@@ -52,7 +48,10 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row
     line = encode(run, shared)
     assert run == before
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
-    assert read == {**rounded(run), "record": {**rounded(record), "config": config, "environment": environment}}
+    brief = {"ranks": json_lines.rounded(tables, 7, 7)}
+    kept = json_lines.rounded(record) | brief | {"config": config, "environment": environment}
+    files = {"steps.jsonl": brief["ranks"]}
+    assert read == {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}
 
 
 def test_an_older_line_is_read_and_rewritten_once() -> None:

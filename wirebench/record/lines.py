@@ -12,7 +12,7 @@ changed. So keys, names and settings are written once, and a line has what was m
   So are rows of equal length, whose keys are ROW and the place.
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value.
 
-A number has ten digits, one in a list LISTED; settings keep all their digits.
+Numbers have ten digits, those in lists of BRIEF seven; settings keep all theirs.
 """
 
 import copy
@@ -26,7 +26,8 @@ from wirebench.utils.parsing import json_of
 
 Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW = "@", "#", "?", "{}", "row "
-LISTED = 7
+BRIEF, FEWER = ("ranks", "requests"), 7
+"""What ranks and requests took, each of them, has fewer digits, as have the files of a run."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -47,13 +48,13 @@ def encode(run: Mapping[str, Any], shared: Values) -> Values:
     if "launch" in note and "environment" in settings:
         # The launch names the run's own place; the command of the process named one for the time of the run.
         settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
-    parts = {NOTE: _kept(note), **settings, "record": _kept(record | dict.fromkeys(settings))}
-    parts |= {"files": _kept(run["files"])} if run.get("files") else {}
+    parts = {NOTE: rounded(note), **settings, "record": _kept(record | dict.fromkeys(settings))}
+    parts |= {"files": rounded(run["files"], listed=FEWER)} if run.get("files") else {}
     return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
 
 
-def _kept(value: Any) -> Any:
-    return rounded(value, listed=LISTED)
+def _kept(record: Mapping[str, Any]) -> Values:
+    return {key: rounded(each, listed=FEWER) if key in BRIEF else rounded(each) for key, each in record.items()}
 
 
 def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:
