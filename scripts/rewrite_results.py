@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from wirebench.record import recorded
+from wirebench.record import compressor_results, recorded
 from wirebench.record.recorded import RUNS, SHARED
 from wirebench.utils.files import write_atomically
 from wirebench.utils.json_lines import json_text, rounded
@@ -26,7 +26,10 @@ def contents(folder: Path) -> Iterator[tuple[Path, str]]:
             runs, shared = recorded.rewritten(text, (path.parent / SHARED).read_text(encoding="utf-8"))
             yield from ((path.parent / SHARED, shared), (path, runs))
         elif path.name != SHARED:
-            yield path, "".join(f"{json_text(rounded(json_of(line)))}\n" for line in text.splitlines())
+            header, *lines = map(json_of, text.splitlines())
+            of_compressors = header["kind"] == compressor_results.KIND
+            written = (rounded(compressor_results.brief(line) if of_compressors else line) for line in lines)
+            yield path, "".join(f"{json_text(each)}\n" for each in (rounded(header), *written))
 
 
 def main(words: list[str]) -> None:

@@ -47,7 +47,7 @@ def read(entries: Iterable[Any]) -> dict[Asked, list[RequestSize]]:
     """The requests of the file's entries."""
     return {
         (tuple(map(tuple, shapes)), shaped, scale): [
-            RequestSize(KINDS[kind], float(mean), float(most), item) for kind, mean, most, item in requests
+            RequestSize(KINDS[kind], float(mean), *(more or [float(mean)])) for kind, mean, *more in requests
         ]
         for shapes, shaped, scale, requests in entries
     }
@@ -83,14 +83,16 @@ def _entries(known: Known) -> list[Any]:
             shapes,
             shaped,
             scale,
-            [[each.kind.__name__, *map(_plain, each[1:])] for each in those],
+            [[each.kind.__name__, *_numbers(each)] for each in those],
         ]
         for (shapes, shaped, scale), those in sorted(known.items())
     ]
 
 
-def _plain(count: float) -> float:
-    return int(count) if float(count).is_integer() else count
+def _numbers(request: RequestSize) -> list[float]:
+    """Bytes by the mean, and where a rank hands over more, or an element has another size, these."""
+    mean, most, item = (int(each) if float(each).is_integer() else each for each in request[1:])
+    return [mean] if (most, item) == (mean, RequestSize._field_defaults["item_bytes"]) else [mean, most, item]
 
 
 def played(make: Callable[[], Method], layers: Sequence[Layer]) -> dict[int, Known]:

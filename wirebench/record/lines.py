@@ -12,7 +12,7 @@ changed. So keys, names and settings are written once, and a line has what was m
   So are rows of equal length, whose keys are ROW and the place.
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value.
 
-Numbers have ten digits, those in lists of BRIEF seven; settings keep all theirs.
+Numbers have ten digits, those in lists of BRIEF six; settings keep all theirs.
 """
 
 import copy
@@ -26,7 +26,7 @@ from wirebench.utils.parsing import json_of
 
 Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW = "@", "#", "?", "{}", "row "
-BRIEF, FEWER = ("ranks", "requests"), 7
+BRIEF, FEWER = ("ranks", "requests"), 6
 """What ranks and requests took, each of them, has fewer digits, as have the files of a run."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
