@@ -187,7 +187,9 @@ def test_a_run_that_went_or_changed_since_a_commit_is_named(
     git("add", ".")
     git("commit", "-qm", "a run more")
     assert repository.lost_runs(tmp_path, "HEAD~1", results) == []
-    plain = [{"run": run.folder.name, "note": {}, "record": run.record} for run in recorded.below(results)]
+    plain: list[dict[str, Any]] = [
+        {"run": run.folder.name, "note": {}, "record": run.record} for run in recorded.below(results)
+    ]
     lines.write_text("".join(f"{json.dumps(each)}\n" for each in plain))
     git("commit", "-qam", "another form")
     assert repository.lost_runs(tmp_path, "HEAD~1", results) == []

@@ -142,7 +142,11 @@ def rewritten(runs: str, shared: str) -> tuple[str, str]:
 
 def canonical(runs: str, shared: str) -> list[str]:
     """A text for each run of such a file: the same for runs that are equal in all digits that lines keep."""
-    return [json_text([encode(run, own := {}), own]) for run in _runs(runs, shared)]
+    found = []
+    for run in _runs(runs, shared):
+        own: Values = {}
+        found.append(json_text([encode(run, own), own]))
+    return found
 
 
 def _runs(runs: str, shared: str) -> Iterator[Values]:
