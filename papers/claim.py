@@ -15,15 +15,15 @@ State = Literal[
 ]  # fmt: skip
 """What a measurement says of a claim.
 
-reproduced            within the claim's tolerance, surely an effect where one is claimed
-direction reproduced  surely an effect, on the claim's side, but not by its figure; or by a figure that rests on
-                      settings which the source does not state
-not decidable         the interval holds the claim as well as its contrary; or the figure is missed, or met, where the
-                      source does not state its setting
-not reproduced        surely missed, in the setting that is stated
-contradicted          surely missed, and there is an argument why the figure cannot be
-other setting         measured where the source does not say that its claim holds: too small, too short, too few
-not run here          nothing was measured, or not all that the claim is about
+  reproduced            within the claim's tolerance, surely an effect where one is claimed
+  direction reproduced  surely an effect, on the claim's side, but not by its figure; or by a figure that rests on
+                        settings which the source does not state
+  not decidable         the interval holds the claim as well as its contrary; or the figure is missed, or met, where the
+                        source does not state its setting
+  not reproduced        surely missed, in the setting that is stated
+  contradicted          surely missed, and there is an argument why the figure cannot be
+  other setting         measured where the source does not say that its claim holds: too small, too short, too few
+  not run here          nothing was measured, or not all that the claim is about
 """
 STATES: tuple[State, ...] = get_args(State)
 MISSED: tuple[State, ...] = ("not reproduced", "contradicted")

@@ -1,17 +1,19 @@
 """A paper's or a question's runs and report.
 
-wirebench study                                      all studies, a line each
-wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
-wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
-wirebench study flexreduce report                    its table and figures from what was measured
-wirebench study flexreduce check                     whether the committed tables match their records
-wirebench study run flexreduce planner               all parts of these studies' runs that are not there yet
-wirebench study run --quick                          a short version of all studies' runs, in half an hour
-wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
-wirebench study check                                all tables against their records, which are checked against
-                                                     the rules of trust
-wirebench study publish                              write what the package ships of the records: the planner's rates,
-                                                     ranges and accuracies, and reference runs
+  wirebench study                                      all studies, a line each
+  wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
+  wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
+  wirebench study flexreduce report                    its table and figures from what was measured
+  wirebench study flexreduce check                     whether the committed tables match their records
+  wirebench study run flexreduce planner               all parts of these studies' runs that are not there yet
+  wirebench study run --quick                          a short version of all studies' runs, in half an hour
+  wirebench study report --docs .                      all studies' tables and figures, and what documents say of them
+  wirebench study check                                all tables against their records, which are checked against
+                                                       the rules of trust
+  wirebench study publish                              write what the package ships of the records: the planner's rates,
+                                                       ranges and accuracies, and reference runs
+
+`wirebench study NAME run --help` lists the flags of a study.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from papers import launched
 from papers.committed import breaches, runs_of
 from papers.launched import Parts
 from papers.page import Page
-from papers.repository import deleted_lines, history
+from papers.repository import history, lost_runs
 from papers.runner import RESULTS, ROOT, Launch
 from papers.runner import run as launch_command
 from papers.series import INPUTS, run_all
@@ -155,11 +157,11 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 def check_all(arguments: Sequence[str]) -> int:
     """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
     parser = _parser("check", check_all.__doc__)
-    parser.add_argument("--since", metavar="COMMIT", help="also that no line of a file of runs went since this commit")
+    parser.add_argument("--since", metavar="COMMIT", help="also that no run went or changed since this commit")
     options = parser.parse_args(arguments)
-    gone = [] if options.since is None else deleted_lines(ROOT, options.since, RESULTS)
+    gone = [] if options.since is None else lost_runs(ROOT, options.since, RESULTS)
     for path in gone:
-        print(f"{path}: lost or changed a line since {options.since}; runs are only added")
+        print(f"{path}: lost or changed a run since {options.since}; runs are only added")
     repository = history(ROOT)
     if repository.commits is None:
         print("commits are not checked: this checkout has no history, or a part of it (git fetch --unshallow)")

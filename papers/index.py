@@ -1,18 +1,18 @@
-"""results/index.csv: what was measured, a line a number, for other programs: `pandas.read_csv("results/index.csv")`.
+"""results/index.csv: what was measured, a line a run, for other programs: `pandas.read_csv("results/index.csv")`.
 
-run      path of the run below results/; `wirebench show results/RUN` prints all of it
-study    the folder of results/ that it is in
-machine  the processor, with its cores; of a run on GPUs the GPUs
-commit   the code's, ten digits
-seed     of the run
-metric   METRICS
-value    in the metric's unit
-flags    rules of trust that the run breaks by itself, divided by a space
+  run      path of the run below results/; `wirebench show results/RUN` prints all of it
+  study    the folder of results/ that it is in
+  machine  the processor, with its cores; of a run on GPUs the GPUs
+  commit   the code's, ten digits
+  seed     of the run
+  flags    rules of trust that the run breaks by itself, divided by a space
+
+METRICS are columns, too, empty where a record has no such number.
 """
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from wirebench.record.notes import NotedRun
 from wirebench.record.rules import broken
 
 FILE = RESULTS / "index.csv"
-HEAD = ("run", "study", "machine", "commit", "seed", "metric", "value", "flags")
+HEAD = ("run", "study", "machine", "commit", "seed", "flags")
 
 
 def _at(*path: str) -> Callable[[NotedRun], Any]:
@@ -45,17 +45,14 @@ def text(results: Path = RESULTS) -> str:
     """The whole file."""
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(HEAD)
-    for run in runs_of(results):
-        lines.writerows(_lines(run, results))
+    lines.writerow((*HEAD, *METRICS))
+    lines.writerows(_line(run, results) for run in runs_of(results))
     return written.getvalue()
 
 
-def _lines(run: NotedRun, results: Path) -> Iterator[tuple[Any, ...]]:
+def _line(run: NotedRun, results: Path) -> tuple[Any, ...]:
     path = run.folder.relative_to(results)
     flags = " ".join(dict.fromkeys(each.rule.replace(" ", "_") for each in broken(run.record)))
-    about = path.as_posix(), path.parts[0], machine(run.record), run.commit, run.has("config", "train", "seed")
-    for metric, of in METRICS.items():
-        value = of(run)
-        if value is not None:
-            yield (*about, metric, f"{value:.6g}", flags)
+    about = path.as_posix(), path.parts[0], machine(run.record), run.commit, run.has("config", "train", "seed"), flags
+    values = (of(run) for of in METRICS.values())
+    return (*about, *("" if value is None else f"{value:.6g}" for value in values))

@@ -1,10 +1,12 @@
-"""What git says of committed records: commits, versions of a file, and whether lines went."""
+"""What git says of committed records: commits, versions of a file, and whether runs went."""
 
 import subprocess
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from wirebench.errors import UserError
+from wirebench.record import recorded
 from wirebench.record.recorded import RUNS, SHARED
 
 APPENDED = (RUNS, SHARED)
@@ -32,16 +34,26 @@ def history(root: Path) -> Repository:
     return Repository(None if len(commits) < 2 else frozenset(commits))
 
 
-def deleted_lines(root: Path, base: str, below: Path) -> list[Path]:
-    """The files `below` a folder, of lines that are only ever added, of which HEAD lacks a line that `base` has.
+def lost_runs(root: Path, base: str, below: Path) -> list[Path]:
+    """The files `below` a folder that lack a run, or have changed one, that `base` has.
 
-    UserError where git does not know `base`.
+    A line may be written in another form, as scripts/rewrite_results.py does, where it says the same.
+    UserError where git does not know `base`, or for a line that cannot be read.
     """
     if _git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}") is None:
         raise UserError(f"{base}: is no commit of {root}")
     told = _git(root, "diff", "--numstat", "--no-renames", base, "HEAD", "--", below) or ""
-    changed = [line.split("\t") for line in told.splitlines()]
-    return [Path(name) for _, gone, name in changed if Path(name).name in APPENDED and gone != "0"]
+    changed = [(Path(name), gone) for _, gone, name in (line.split("\t") for line in told.splitlines())]
+    folders = dict.fromkeys(path.parent for path, gone in changed if path.name in APPENDED and gone != "0")
+    return [folder / RUNS for folder in folders if _runs(root, base, folder) - _runs(root, "HEAD", folder)]
+
+
+def _runs(root: Path, commit: str, folder: Path) -> Counter[str]:
+    runs, shared = (_git(root, "show", f"{commit}:{folder.as_posix()}/{name}") or "" for name in (RUNS, SHARED))
+    try:
+        return Counter(recorded.canonical(runs, shared))
+    except UserError as error:
+        raise UserError(f"{folder / RUNS} at {commit}: {error}") from error
 
 
 def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:

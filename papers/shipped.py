@@ -4,7 +4,6 @@
 names files that do not match the records.
 """
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from wirebench.record import compressor_results
 from wirebench.simulation import compress_rates
 from wirebench.telemetry.environment import git
 from wirebench.utils.files import write_atomically
+from wirebench.utils.json_lines import json_text
 from wirebench.utils.parsing import json_of
 
 PUBLISHED = "published"
@@ -65,7 +65,7 @@ def publish() -> list[Path]:
         if _now(path) == [first, *others]:
             continue
         path.parent.mkdir(exist_ok=True)
-        lines = [json.dumps(each, allow_nan=False) for each in ({PUBLISHED: at, **first}, *others)]
+        lines = [json_text(each) for each in ({PUBLISHED: at, **first}, *others)]
         write_atomically(path, "\n".join(lines) + "\n")
         written.append(path)
     return written
@@ -78,8 +78,8 @@ def drifts() -> list[str]:
 
 
 def _as_read(lines: Lines) -> Lines:
-    """The lines as they are read from a file: JSON knows no tuples."""
-    return [json_of(json.dumps(each, allow_nan=False)) for each in lines]
+    """The lines after JSON, which knows no tuples."""
+    return [json_of(json_text(each)) for each in lines]
 
 
 def _now(path: Path) -> Lines | None:

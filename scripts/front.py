@@ -25,6 +25,7 @@ from wirebench.cli.planning.demo import SpeedUps, draw
 from wirebench.figures.files import save
 from wirebench.planner.candidate import Speedup
 from wirebench.telemetry import environment
+from wirebench.utils.json_lines import json_text, rounded
 
 ROOT = Path(__file__).resolve().parents[1]
 FRONT = ROOT / "results" / "front"
@@ -187,8 +188,15 @@ def run(words: Sequence[str]) -> str:
 def _write(name: str, content: dict[str, Any]) -> None:
     about = environment.capture(torch.device("cpu"))
     told = {key: about[key] for key in ("utc", "git", "cpu", "versions")}
-    (FRONT / name).write_text(json.dumps({**content, "environment": told}, indent=1) + "\n", encoding="utf-8")
+    whole = rounded({**content, "environment": told})
+    lines = [f"{json_text(key)}:{_lines(each)}" for key, each in whole.items()]
+    (FRONT / name).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(FRONT / name)
+
+
+def _lines(value: Any) -> str:
+    """JSON with a line for each value of a list."""
+    return "[\n" + ",\n".join(map(json_text, value)) + "\n]" if isinstance(value, list) else json_text(value)
 
 
 PARTS: dict[str, Callable[[], None]] = {

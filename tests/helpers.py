@@ -1,12 +1,13 @@
 """What tests of several rooms share: small models as layers, and ways to answer exchanges."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from itertools import accumulate
 from math import prod
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor
@@ -15,12 +16,15 @@ from wirebench.collectives import build
 from wirebench.collectives.execution.executor import REDUCE_SCATTER_DONE, RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
+from wirebench.compressors import kernels
 from wirebench.exchange.advance import Steps, advance, run
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.requests import Combine, Gather, Merge, Reduce, Request, Route, Sum, payload
 from wirebench.topology.tree import Topology
 
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])]
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
 Log = list[list[Request]]
 
@@ -36,6 +40,15 @@ def pace() -> float:
 def examples(full: int) -> settings:
     """As many random examples as `make test-all` takes of a property; by day a fifth, other ones every day."""
     return settings(max_examples=full * settings().max_examples // 100, deadline=None)
+
+
+def both(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[Any, Any]:
+    """What the twin in PyTorch gives, and what the kernel gives."""
+    found = []
+    for usable in (False, True):
+        monkeypatch.setattr(kernels, "usable", lambda x, usable=usable: usable)
+        found.append(call())
+    return found[0], found[1]
 
 
 def lay_out(shapes: Sequence[tuple[int, ...]]) -> tuple[Layer, ...]:

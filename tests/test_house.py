@@ -20,9 +20,9 @@ from wirebench.config.plugins import Plugins
 TOP = Path(__file__).parent.parent
 
 
-def _tracked() -> list[str]:
-    """Every Python file that git knows or would add; an archive without git has no others."""
-    listing = ["git", "-C", str(TOP), "ls-files", "-z", "-co", "--exclude-standard", "*.py"]
+def _tracked(*patterns: str) -> list[str]:
+    """Every file of these patterns that git knows or would add."""
+    listing = ["git", "-C", str(TOP), "ls-files", "-z", "-co", "--exclude-standard", *patterns]
     names = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")
     return sorted(name for name in names if name and (TOP / name).is_file())
 
@@ -75,14 +75,15 @@ LINKED = ("models", "compressors", "schedulers")
 SIDEWAYS = {f"wirebench.{name}" for name in LINKED}
 """The plugin folders do not know each other."""
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_BYTES = 500, 60, 15_000_000
 PLUGIN_FOLDERS = {*map(Path, LINKED), Path("wirebench/collectives")}
 
 
 @functools.cache
 def every_tree() -> dict[Path, ast.Module]:
     """What Python makes of every file; only the process that runs this file's tests parses them."""
-    return {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in map(Path, _tracked())}
+    files = map(Path, _tracked("*.py"))
+    return {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in files}
 
 
 @functools.cache
@@ -200,6 +201,11 @@ def test_every_package_says_what_it_holds():
 def test_files_are_short():
     counts = {file: len((TOP / file).read_text().splitlines()) for file in product()}
     assert not {str(file): count for file, count in counts.items() if count > MAX_FILE_LINES}
+
+
+def test_a_checkout_without_history_is_small():
+    """Results that an older version wrote are shorter after scripts/rewrite_results.py."""
+    assert sum((TOP / name).lstat().st_size for name in _tracked()) <= MAX_BYTES
 
 
 def test_functions_are_short():

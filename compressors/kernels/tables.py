@@ -1,7 +1,7 @@
 """Tables of chosen entries: sketches of the largest, and invertible look-up tables, which are filled and peeled.
 
-Several entries add to one cell, in an order that is fixed: every cell has a list of its entries, which programs make in
-any order; then one lane adds them up, the smallest place first. A list is a head, the number of an entry plus 1, and
+Several entries add to one cell, in a fixed order. Programs list the entries of every cell, in any order. Then one lane
+adds up a list, the smallest place first. A list is a head, the number of an entry plus 1, and
 each entry's next; 0 ends it.
 """
 

@@ -1,15 +1,15 @@
 """Train over several seeds: every compressor on CIFAR-10, and the methods of 2022 to 2026 on a GPT and a ResNet.
 
-wirebench study accuracy run --data FOLDER                       all tasks: about 36 h on two quiet cores
-wirebench study accuracy run                                     without those that read CIFAR-10
-wirebench study accuracy run --data FOLDER --task quick --methods dense topk gs_sgd
-wirebench study accuracy run --task gpt --methods dense demo dion --seeds 0
-wirebench study accuracy run --task gpt_rates                    other learning rates, one seed
-wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
-wirebench study accuracy run --task gpt_0.1m_search              rates of every method, on the validation split
-wirebench study accuracy run --task gpt_0.1m_20 gpt_0.1m_2       the same GPT at 20 and at 2 tokens a parameter
-wirebench study accuracy run --task gpt_formats_4                losses by wire format, on 4 workers
-wirebench study accuracy report                                  the tables and the figures, without training
+  wirebench study accuracy run --data FOLDER                       all tasks: about 36 h on two quiet cores
+  wirebench study accuracy run                                     without those that read CIFAR-10
+  wirebench study accuracy run --data FOLDER --task quick --methods dense topk gs_sgd
+  wirebench study accuracy run --task gpt --methods dense demo dion --seeds 0
+  wirebench study accuracy run --task gpt_rates                    other learning rates, one seed
+  wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
+  wirebench study accuracy run --task gpt_0.1m_search              rates of every method, on the validation split
+  wirebench study accuracy run --task gpt_0.1m_20 gpt_0.1m_2       the same GPT at 20 and at 2 tokens a parameter
+  wirebench study accuracy run --task gpt_formats_4                losses by wire format, on 4 workers
+  wirebench study accuracy report                                  the tables and the figures, without training
 
 quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 on whole images, both with every
 compressor. gpt and resnet have the methods of today. A seed's methods lie together: whatever stops the study, the

@@ -137,13 +137,14 @@ def equal_time(methods: Sequence[MethodRuns], by: Yardstick) -> list[str]:
         needs = "three seeds, and a time, of both"
         return [f"Nothing is compared with dense training for the same time: that takes {needs}.", ""]
     return [
-        "Test loss over that of the best dense training that took no longer. That is the run on all tokens, where the "
-        "method takes as long; else a point on a line, by the logarithm of time, between the runs on all tokens, a "
-        "half, a quarter and an eighth, each with its own schedule, and with the spread of the wider of its ends; or a "
-        f"run in larger batches, if that is better. {100 * ALIKE:g} % of a time are no difference. "
-        "What takes less time than any dense run is held against the shortest. Exchanges of weights overlap with local "
-        "steps only where they have a delay, and a method that clips a worker's whole gradient before it sends cannot "
-        "overlap. A method's computing was measured once: times have no spread.",
+        "A method's test loss over the loss of the best dense training that took no longer. Dense training ran on all "
+        "tokens, a half, a quarter and an eighth, each with its own schedule. Where the method takes as long as the "
+        "run on all tokens, it is compared with that run. Else it is compared with a point on the line between two "
+        "runs, by the logarithm of time, with the spread of the wider end. A dense run in larger batches counts where "
+        f"it is better. {100 * ALIKE:g} % of a time are no difference. "
+        "A method that takes less time than any dense run is compared with the shortest. Exchanges of weights overlap "
+        "with local steps only where they have a delay, and a method that clips a worker's whole gradient before it "
+        "sends cannot overlap. A method's computing was measured once: times have no spread.",
         "",
         *lines,
     ]

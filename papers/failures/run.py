@@ -1,12 +1,12 @@
 """Inject faults into jobs, lose and gain hosts, and save checkpoints: what each costs.
 
-wirebench study failures run --data FOLDER           all parts, into results/failures
-wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
-wirebench study failures run --parts plain           60 trials of a job with checkpoints in its place: about 20 min
-wirebench study failures run --parts minutely        30 killed ranks, one a minute, of three methods: about 95 min
-wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
-wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 9 min
-wirebench study failures report                      afterwards: table.md and its figure
+  wirebench study failures run --data FOLDER           all parts, into results/failures
+  wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
+  wirebench study failures run --parts plain           60 trials of a job with checkpoints in its place: about 20 min
+  wirebench study failures run --parts minutely        30 killed ranks, one a minute, of three methods: about 95 min
+  wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
+  wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 9 min
+  wirebench study failures report                      afterwards: table.md and its figure
 
 Parts and trials that are there are not made again. The machine should have nothing else to do. `worlds` needs root, to
 give hosts names; FOLDER has CIFAR-10.

@@ -1,8 +1,8 @@
 """The FlexReduce paper's table and Fig. 4 from what was measured: table.md and fig4a-f.svg.
 
-wirebench study flexreduce report                            reads and writes results/flexreduce
-wirebench study flexreduce report --cluster FOLDER           of what `run --launch` made on a cluster, into FOLDER
-wirebench study flexreduce report --dir FOLDER --link 1gbit  for cells that do not say how fast their links were
+  wirebench study flexreduce report                            reads and writes results/flexreduce
+  wirebench study flexreduce report --cluster FOLDER           of what `run --launch` made on a cluster, into FOLDER
+  wirebench study flexreduce report --dir FOLDER --link 1gbit  for cells that do not say how fast their links were
 
 The same measurements give the same files. A figure whose measurements are missing is left out, and table.md names
 it.

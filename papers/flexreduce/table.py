@@ -29,8 +29,8 @@ learners on M machines. *saving / ideal* of at least {REACHED} counts as reprodu
 how the paper counts its {OF_IDEAL}. *link use*: bytes by the plan over what the busiest link could carry in the time;
 headers take 0.7 %, so 99 % is a full link.
 
-Small all-reduces say less about the links: an idle one passes its first bytes at once (a host's 0.5 ms worth or 18 KB,
-a port of the switch twice that), and every round waits for the one before.
+Small all-reduces say less about the links, and every round waits for the one before. An idle link passes its first
+bytes at once: a host's 0.5 ms worth or 18 KB, a port of the switch twice that.
 """
 
 

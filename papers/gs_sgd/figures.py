@@ -84,7 +84,7 @@ def _papers_epochs(groups: Sequence[Sequence[MethodRuns]]) -> str:
     said = f"The paper prints no accuracies. It states that methods converge: {words} of about 140."
     last = max((len(run.record["history"]) for methods in groups for each in methods for run in each.runs), default=0)
     short = last < min(claim.number[0] for claim in _stated())
-    return f"{said} These runs are shorter." if short else f"{said} Dotted: these epochs."
+    return f"{said} Our runs are shorter than that." if short else f"{said} Dotted: these epochs."
 
 
 def _stated() -> list[Claim]:

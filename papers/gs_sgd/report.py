@@ -79,8 +79,8 @@ def pages(options: argparse.Namespace) -> list[Page]:
         "",
         '{authors}, "{title}", {published}.'.format(**PUBLISHED.source)
         + f" The paper's setting: {setting}. A claim about time is judged by the algorithms as printed, with k = 1 % "
-        "of the parameters for all and 5 rows of 4 k columns for both sketches; other readings of what it leaves "
-        "out stand in the tables below. By bytes: the rival's bytes over gs-SGD's, of the worker that sends most. Made "
+        "of the parameters for all and 5 rows of 4 k columns for both sketches. The tables below have other readings "
+        "of what the paper leaves out. By bytes: the rival's bytes over gs-SGD's, of the worker that sends most. Made "
         "by `wirebench study gs_sgd run`.",
         "",
         *claims_table(found),

@@ -66,9 +66,9 @@ def _ms(seconds: float | None) -> str:
 
 NOTE = (
     "Times and rates are medians of turns. `its messages take` is what links of this rate and start-up time need for a "
-    "step's messages, by the cost model; `images/s at most` would be reached by a step that were nothing but computing "
-    "and those: what is missing from it is compressing, and processors that cannot keep up with the links. In brackets "
+    "step's messages, by the cost model. `images/s at most` is the rate of a step that only computes and sends. What a "
+    "row lacks of it goes into compressing, and into processors that cannot keep up with the links. In brackets "
     "the 95 % interval of the ratio, of turns that followed each other. `gs_sgd` has our defaults, `sketched_sgd` its "
-    "authors' settings; `literal` is the algorithm as printed, with 5 rows of 4 k columns for both; `gtopk 16 bytes` "
+    "authors' settings. `literal` is the algorithm as printed, with 5 rows of 4 k columns for both. `gtopk 16 bytes` "
     "sends indices and values as float64, as its authors' code does."
 )

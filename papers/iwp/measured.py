@@ -159,8 +159,9 @@ def document(part: str, rows: Sequence[CountedValues]) -> str:
 
 
 LEGEND = (
-    "Ratios are dense over sent in the steps that count: values only; with masks, as if each worker had sent the "
-    "values and the masks of all voters (of other methods: indices, scales and bits); on the wire, a dense ring over "
-    "what a worker sent. Biases and normalisation, which go dense, are included. The bound is that of raw bitmaps of R "
-    "voters. Densities are means of the readings of `output.health_every`, and the last of them."
+    "Ratios are dense bytes over sent bytes in the steps that count. The first counts values only. The one with masks "
+    "counts values and the masks of all voters, as if each worker had sent them; for other methods it counts indices, "
+    "scales and bits. The one on the wire is a dense ring over the bytes that a worker sent. Biases and normalisation, "
+    "which go dense, are included. The bound counts raw bitmaps of R voters. Densities are means of the readings of "
+    "`output.health_every`, and the last of them."
 )

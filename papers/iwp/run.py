@@ -1,8 +1,8 @@
 """Count what IWP sends of real models' gradients, how long a coordinate waits, and what a slow network carries.
 
-wirebench study iwp run --data FOLDER --images FOLDER    into results/iwp; FOLDERs of CIFAR-10 and of images in classes
-wirebench study iwp run --data FOLDER                    without AlexNet and ResNet-50
-wirebench study iwp report                               afterwards: the paper's numbers beside what was measured
+  wirebench study iwp run --data FOLDER --images FOLDER    into results/iwp; FOLDERs: CIFAR-10, images in classes
+  wirebench study iwp run --data FOLDER                    without AlexNet and ResNet-50
+  wirebench study iwp report                               afterwards: the paper's numbers beside what was measured
 
 The first parts are alexnet and resnet50 (images of 224 pixels, 4 virtual workers, a few dozen steps). Then come
 network (dense and IWP take turns on emulated hosts; needs root) and cifar (ResNet-8, 8 epochs). Runs that are there

@@ -146,7 +146,7 @@ def real_figure(model: PaperModel, steps: Sequence[PaperStep], starred: Mapping[
     lines.append(Curve(name, colour(STAR), [1, *starred], speedups, dash=(4, 3), shape="cross"))
     note = (
         "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s; they print no spread, and not how many "
-        "steps); dashed: simulated by us, with one number, what a message costs beside the network, fitted to two of "
+        "steps). Dashed: simulated by us, with one number, what a message costs beside the network, fitted to two of "
         "GoogLeNet's steps. The paper also measured TensorFlow with parameter servers, and prints no number of it. "
         f"{where}."
     )

@@ -1,9 +1,11 @@
 """The MG-WFBP paper's claims beside the simulator; or of a folder of runs, schedules beside its measured rates.
 
-wirebench study mg_wfbp report                                        simulated, in half a minute: results/mg-wfbp
-wirebench study mg_wfbp report --dir FOLDER                           the same, elsewhere
-wirebench study mg_wfbp report results/schedules/googlenet_8x10gbit   of what `wirebench study mg_wfbp run` measured
-wirebench study mg_wfbp report --cluster FOLDER                       also what the claims' commands made on a cluster
+  wirebench study mg_wfbp report                                        simulated, in half a minute: results/mg-wfbp
+  wirebench study mg_wfbp report --dir FOLDER                           the same, elsewhere
+  wirebench study mg_wfbp report results/schedules/googlenet_8x10gbit   of what `wirebench study mg_wfbp run` measured
+  wirebench study mg_wfbp report --cluster FOLDER                       also what the claims' commands made on a cluster
+
+A report of a folder of runs is written into that folder.
 """
 
 import argparse

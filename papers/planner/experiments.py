@@ -1,10 +1,12 @@
 """What is forecast, and then run: the experiments by the folder of their results.
 
-prediction           forty compositions on emulated clusters; each run forecasts its own step, so that nothing is before
-(--list FILE)        the compositions that a file names
-ranking/CLUSTER      the planner's ten best compositions on a cluster
-break_even/TRACE     compressors on both sides of the rate below which they pay, beside the best dense composition
-today/order_NETWORK  the methods of today
+  prediction           forty compositions on emulated clusters; each run forecasts its own step
+  (--list FILE)        the compositions that a file names
+  ranking/CLUSTER      the planner's ten best compositions on a cluster
+  break_even/TRACE     compressors on both sides of the rate below which they pay, beside the best dense composition
+  today/order_NETWORK  the methods of today
+
+Any other forecast is made before the first run of its experiment.
 """
 
 import argparse

@@ -1,12 +1,12 @@
 """Ask the planner before anything runs, keep its answer (forecast.json), and run what it forecast.
 
-wirebench study planner run                            all experiments that are not there yet, about five hours
-wirebench study planner run --only prediction          forty compositions, each beside the prediction in its record
-wirebench study planner run --only ranking             the planner's ten best compositions on six emulated clusters
-wirebench study planner run --only break_even          both sides of the rates below which compressors pay
-wirebench study planner run --only today/order_1gbit   the methods of today, in the planner's order
-wirebench study planner run --list FILE --out FOLDER   the compositions of a file (papers/planner/hundred.txt)
-wirebench study planner report                         afterwards: the tables and the figures
+  wirebench study planner run                            all experiments that are not there yet, about five hours
+  wirebench study planner run --only prediction          forty compositions, each beside the prediction in its record
+  wirebench study planner run --only ranking             the planner's ten best compositions on six emulated clusters
+  wirebench study planner run --only break_even          both sides of the rates below which compressors pay
+  wirebench study planner run --only today/order_1gbit   the methods of today, in the planner's order
+  wirebench study planner run --list FILE --out FOLDER   the compositions of a file (papers/planner/hundred.txt)
+  wirebench study planner report                         afterwards: the tables and the figures
 
 A forecast is made once for a folder; --again makes it and all runs anew. What the planner knows of this machine's
 cores is fitted to other runs on it. The machine should have nothing else to do. Emulated hosts need root.

@@ -1,10 +1,10 @@
 """Train on emulated hosts, taking turns: every compressor, and the local steps of today; time per step, and bytes.
 
-wirebench study speed run                                   all parts, 5 hours; the machine should do nothing else
-wirebench study speed run --parts vgg16 --rows dense gs_sgd --turns 3
-wirebench study speed run --parts vgg16-100mbit vgg16-1gbit
-wirebench study speed run --parts resnet20 --config FILE --link 10gbit --set network.dilation=10 --out FOLDER
-wirebench study speed report                                afterwards: tables and figures
+  wirebench study speed run                                   all parts, 5 hours; the machine should do nothing else
+  wirebench study speed run --parts vgg16 --rows dense gs_sgd --turns 3
+  wirebench study speed run --parts vgg16-100mbit vgg16-1gbit
+  wirebench study speed run --parts resnet20 --config FILE --link 10gbit --set network.dilation=10 --out FOLDER
+  wirebench study speed report                                afterwards: tables and figures
 
 A run that fails is reported and the others go on; exit code 1 then. Its earlier run, if there is one, stays. A method
 that diverges has not failed, and its row reports it.

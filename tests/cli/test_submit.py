@@ -108,8 +108,9 @@ def test_a_damaged_file_is_one_line(seeds, tmp_path, capfd):
     changes: list[dict[str, Any]] = [{"run": name} for name in (3, "", ".", "/x/a-0", "../a-0", "a/b", "-0", "a-x")]
     changes += [{"note": note} for note in (3, [1], None, {"claim": [1]})]
     damages: list[dict[str, Any]] = [{"git": {"commit": None, "dirty": False}}, {"cpu": 3}]
-    environments = [run["record"]["environment"] | damage for damage in damages]
-    changes += [{"files": 3}, *({"record": run["record"] | {"environment": each}} for each in environments)]
+    record = recorded.unpacked(file)[0].record
+    environments = [record["environment"] | damage for damage in damages]
+    changes += [{"files": 3}, *({"note": {}, "record": record | {"environment": each}} for each in environments)]
     for change in changes:
         file.write_text("\n".join([*shared, json.dumps(run | change), ""]))
         with pytest.raises(UserError) as refused:

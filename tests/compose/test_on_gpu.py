@@ -9,6 +9,7 @@ import torch
 from tests.distributed.ends import losses, record
 from tests.distributed.launch import ROOT, here, launch
 from tests.distributed.test_compressors import settings
+from tests.helpers import CUDA
 from wirebench import compressors, schedulers
 from wirebench.compose.resolve import optimizer_for
 from wirebench.gradient import flat
@@ -16,7 +17,7 @@ from wirebench.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    CUDA,
     pytest.mark.timeout(180),
 ]
 STEPS = 5

@@ -3,6 +3,7 @@ import torch
 from torch.nn import functional
 
 from tests.data.samples import CPU
+from tests.helpers import CUDA
 from wirebench.data import Key
 from wirebench.data.memory import InMemory, crop_and_flip, draw_moves
 
@@ -111,7 +112,7 @@ def test_batches_are_the_callers_to_change() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@CUDA
 def test_a_gpu_sees_the_same_images() -> None:
     data, index = dataset(), [torch.arange(30)]
     ((here, _),) = data.batches(index, train=True, key=KEY, device=CPU)

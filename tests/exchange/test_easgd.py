@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.exchange.lanes import LAYERS, Net, images, lane_of, lanes_of, loss_of, one_step
 from wirebench import schedulers
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
-from wirebench.compose import run as train
 from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic
 
@@ -87,29 +85,6 @@ def test_the_sum_is_of_the_weights_that_the_step_began_with_also_in_a_thread():
     [duration] = driver.take_durations()
     assert duration.seconds > 0
     driver.close()
-
-
-def run(folder, *changes):
-    overrides = [
-        "engine.workers=2", "engine.name=local", "scheduler.name=easgd", "train.warmup_steps=0", "data.batch_size=8",
-        "output.tensorboard=false", "train.checkpoint_every_steps=6", "train.eval_every=0", f"output.dir={folder}",
-    ]  # fmt: skip
-    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides, *changes]) == 0
-    newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
-    return [
-        load_file(newest / name) for name in ("model.safetensors", "rank-0000.safetensors", "rank-0001.safetensors")
-    ]
-
-
-def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path):
-    whole = run(tmp_path / "whole", "train.max_steps=12")
-    run(tmp_path / "parts", "train.max_steps=6")
-    parts = run(tmp_path / "parts", "train.max_steps=12", "train.resume=auto")
-    for one, other in zip(whole, parts, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    first, second = (next(v for k, v in state.items() if k.endswith("own.weights")) for state in whole[1:])
-    assert not torch.equal(first, second)
 
 
 def test_beta_has_its_range():

@@ -293,29 +293,6 @@ def test_options_that_make_no_sense(options: dict[str, float], words: str) -> No
         schedulers.build("outer", **options)
 
 
-def run(folder: Path, *changes: str) -> list[dict[str, Tensor]]:
-    overrides = [
-        "engine.workers=2", "engine.name=local", "scheduler.name=outer", "scheduler.every=4", "scheduler.fragments=2",
-        "scheduler.delay=3", "compressor.name=topk", "train.warmup_steps=0", "data.batch_size=8",
-        "output.tensorboard=false", "train.checkpoint_every_steps=6", "train.eval_every=0", f"output.dir={folder}",
-    ]  # fmt: skip
-    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides, *changes]) == 0
-    newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
-    return [
-        load_file(newest / name) for name in ("model.safetensors", "rank-0000.safetensors", "rank-0001.safetensors")
-    ]
-
-
-def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path: Path) -> None:
-    """The checkpoint lies between a fragment's exchange and its application."""
-    whole = run(tmp_path / "whole", "train.max_steps=12")
-    run(tmp_path / "parts", "train.max_steps=6")
-    parts = run(tmp_path / "parts", "train.max_steps=12", "train.resume=auto")
-    for one, other in zip(whole, parts, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_run_goes_on_under_another_schedule_from_the_model(tmp_path: Path) -> None:
     """What a residual of gradients says is no difference of weights."""
     words = ["engine.workers=2", "engine.name=local", "compressor.name=topk", "train.warmup_steps=0",

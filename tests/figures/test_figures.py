@@ -175,9 +175,9 @@ def test_a_file_s_svg_is_smaller_and_shows_the_same_picture(count: int) -> None:
     one, other = (
         np.asarray(Image.open(io.BytesIO(vl_convert.svg_to_png(each))).convert("L"), int) for each in (drawn, less)
     )
-    # An edge that moves by less than a hundredth of a pixel may change how a renderer smooths it.
+    # An edge that moves by a twentieth of a pixel may change how a renderer smooths it.
     difference = np.abs(one - other)
-    assert difference.max() < 100 and (difference > 8).mean() < 5e-3
+    assert (difference > 100).mean() < 1e-4 and (difference > 8).mean() < 5e-3
 
 
 def test_a_table_whose_figure_is_another_is_named(tmp_path: Path) -> None:

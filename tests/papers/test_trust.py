@@ -165,7 +165,7 @@ def test_an_accuracy_does_not_depend_on_what_else_the_machine_does(results: Path
     assert breaches(results, KNOWN) == []
 
 
-def test_a_line_that_went_or_changed_since_a_commit_is_named(
+def test_a_run_that_went_or_changed_since_a_commit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def git(*words: str) -> None:
@@ -186,20 +186,25 @@ def test_a_line_that_went_or_changed_since_a_commit_is_named(
     (results / "quick/table.md").write_text("b\n")
     git("add", ".")
     git("commit", "-qm", "a run more")
-    assert repository.deleted_lines(tmp_path, "HEAD~1", results) == []
-    lines.write_text(lines.read_text().replace('"seconds_total":', '"seconds_total":1'))
-    git("commit", "-qam", "an edit")
-    assert repository.deleted_lines(tmp_path, "HEAD~1", results) == [Path("results/quick/runs.jsonl")]
-    lines.unlink()
-    git("commit", "-qam", "all of it")
-    assert repository.deleted_lines(tmp_path, "HEAD~1", results) == [Path("results/quick/runs.jsonl")]
+    assert repository.lost_runs(tmp_path, "HEAD~1", results) == []
+    plain: list[dict[str, Any]] = [
+        {"run": run.folder.name, "note": {}, "record": run.record} for run in recorded.below(results)
+    ]
+    lines.write_text("".join(f"{json.dumps(each)}\n" for each in plain))
+    git("commit", "-qam", "another form")
+    assert repository.lost_runs(tmp_path, "HEAD~1", results) == []
+    plain[1]["record"]["seconds_total"] += 1
+    for changed in ("".join(f"{json.dumps(each)}\n" for each in plain), ""):
+        lines.write_text(changed)
+        git("commit", "-qam", "an edit, or all of it")
+        assert repository.lost_runs(tmp_path, "HEAD~1", results) == [Path("results/quick/runs.jsonl")]
     for name, value in (("ROOT", tmp_path), ("RESULTS", results), ("history", lambda *_: KNOWN)):
         monkeypatch.setattr(study, name, value)
     monkeypatch.setattr(drifting, "drifts", lambda *_: [])
     assert study.main(["check", "--since", "HEAD~1"]) == 1
-    assert "results/quick/runs.jsonl: lost or changed a line since HEAD~1" in capsys.readouterr().out
+    assert "results/quick/runs.jsonl: lost or changed a run since HEAD~1" in capsys.readouterr().out
     with pytest.raises(UserError, match="nothing: is no commit"):
-        repository.deleted_lines(tmp_path, "nothing", results)
+        repository.lost_runs(tmp_path, "nothing", results)
 
 
 def test_forecasts_are_older_than_their_runs(results: Path) -> None:
@@ -296,9 +301,11 @@ def test_a_fault_that_is_planted_into_what_is_committed_is_found(
     def planted(line: dict[str, Any]) -> dict[str, Any]:
         if line["run"] != name:
             return line
-        record = copy.deepcopy(recorded.read(RESULTS / run))
+        read = recorded.at(RESULTS / run)
+        assert read is not None
+        record = copy.deepcopy(read.record)
         change(record)
-        return {**line, "record": record}
+        return {"run": name, "note": dict(read.note), "record": record}
 
     rewrite(copied / series / recorded.RUNS, planted)
     found = set(breaches(copied, known)) - before

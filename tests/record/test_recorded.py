@@ -2,6 +2,7 @@
 
 import copy
 import json
+import runpy
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.runner import RESULTS
+from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
 from wirebench.record import recorded, schema
+from wirebench.record.lines import decode, encode
+from wirebench.utils import json_lines
 
 RUN = RESULTS / "gs-sgd/vgg16/gtopk-0"
-KEYS = st.text("abc", min_size=1, max_size=3)
-LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | KEYS
+KEYS = st.sampled_from(("a", "b", "bc", "peers", "warnings"))
+NUMBERS = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = NUMBERS | st.text("ab/-0 1.=?{}@", max_size=9) | st.just("run a/b-0, lr=0.10, at 007")
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4))
 
 
@@ -27,28 +31,52 @@ def made(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.10g}")
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list) else value
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 6))
+def test_rounding_again_is_rounding_once(number: float, digits: int) -> None:
+    assert f"{json_lines.rounded(number, 7):.{digits}g}" == f"{number:.{digits}g}"
 
 
-@given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES)
-def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any) -> None:
-    """But for digits beyond the tenth; a config and an environment keep all of theirs."""
+@given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES, st.lists(LEAVES, max_size=3))
+def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row: list[Any]) -> None:
+    """But for digits: of ranks, and in files, six are kept, of settings all, else ten."""
     config = {"name": "x", "output": {"dir": "here"}, "train": {"seed": 3, "lr": 0.1 + 0.2}, "more": other}
     environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
     record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}
-    run = {"run": "a-0", "note": {"label": "a"}, "record": record, "files": {"steps.jsonl": tables}}
+    note = {"label": "a", "curve": [row, row], "launch": "made a/b-0 seed=3 --out=/tmp/a/b-0 at 1.50"}
+    run = {"run": "a/b-0", "note": note, "record": record, "files": {"steps.jsonl": tables}}
     before = copy.deepcopy(run)
     shared: dict[str, Any] = {}
-    line = recorded.encode(run, shared)
+    line = encode(run, shared)
     assert run == before
-    read = recorded.decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
-    assert read == {**rounded(run), "record": {**rounded(record), "config": config, "environment": environment},
-                    "files": rounded(run["files"])}  # fmt: skip
+    read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
+    brief = {"ranks": json_lines.rounded(tables, 6, 6)}
+    kept = json_lines.rounded(record) | brief | {"config": config, "environment": environment}
+    files = {"steps.jsonl": brief["ranks"]}
+    assert read == {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}
+
+
+def test_an_older_line_is_read_and_rewritten_once() -> None:
+    """With keys in every line, and what several share merged with what is a run's own."""
+    config = {"train": {"lr": 0.1}, "model": {"@": "m"}}
+    shared = [{"id": "m", "value": {"name": "gpt"}}, {"id": "c", "value": config}]
+    record = {"config": {"@": "c", "train": {"seed": 3}}, "history": {"#": 2, "loss": [0.5, 0.25], "epoch": [1]}}
+    runs, beside = (
+        "".join(f"{json.dumps(each)}\n" for each in those)
+        for those in ([{"run": f"a-{turn}", "note": {"label": "a"}, "record": record} for turn in (0, 1)], shared)
+    )
+    read = {"config": {"train": {"lr": 0.1, "seed": 3}, "model": {"name": "gpt"}},
+            "history": [{"loss": 0.5, "epoch": 1}, {"loss": 0.25, "epoch": 1}]}  # fmt: skip
+    now = recorded.rewritten(runs, beside)
+    known = {each["id"]: each["value"] for each in map(json.loads, now[1].splitlines())}
+    assert [decode(json.loads(each), known)["record"] for each in now[0].splitlines()] == [read, read]
+    assert recorded.rewritten(*now) == now and recorded.canonical(*now) == recorded.canonical(runs, beside)
+    assert now != (runs, beside)
+
+
+@pytest.mark.slow
+def test_results_are_as_they_would_be_written() -> None:
+    contents = runpy.run_path(str(ROOT / "scripts" / "rewrite_results.py"))["contents"]
+    assert [path.name for path, content in contents(RESULTS) if path.read_text(encoding="utf-8") != content] == []
 
 
 def test_runs_are_lines_of_one_file_and_the_last_of_a_name_counts(tmp_path: Path) -> None:

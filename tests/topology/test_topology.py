@@ -110,17 +110,7 @@ def test_trees_are_possible_ones():
         Branch((0,), (Link(0, 1, 5),))
 
 
-def test_a_drawing_of_a_deep_tree_without_speeds():
-    assert draw(Topology.parse("(2+2)+(3+1)+4")).splitlines() == [
-        "switch            2 switches, 1 machine",
-        "+- switch 0       2 machines",
-        "|  +- machine 0   ranks 0-1",
-        "|  +- machine 1   ranks 2-3",
-        "+- switch 1       2 machines",
-        "|  +- machine 2   ranks 4-6",
-        "|  +- machine 3   rank 7",
-        "+- machine 4      ranks 8-11",
-    ]
+def test_a_drawing_of_one_machine():
     assert draw(Topology.flat(1)) == "machine 0   rank 0"
 
 

@@ -83,6 +83,22 @@ def test_a_resumed_run_ends_as_the_unbroken_one(overrides: list[str], stops: lis
     assert record(tmp_path / "resumed")["resumed_at"] == stops[-1]
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ["scheduler.name=easgd", "compressor.name=none"],
+        ["scheduler.name=outer", "scheduler.every=4", "scheduler.fragments=2", "scheduler.delay=3"],
+    ],
+    ids=["easgd", "outer"],
+)
+def test_weights_that_each_rank_has_for_itself_are_resumed(schedule: list[str], tmp_path: Path) -> None:
+    """The checkpoint of outer lies between a fragment's exchange and its application."""
+    assert run(tmp_path / "unbroken", *schedule) == 0
+    assert run(tmp_path / "resumed", *schedule, "train.max_steps=6") == 0
+    assert run(tmp_path / "resumed", *schedule, "train.resume=auto") == 0
+    assert_same_end(tmp_path / "resumed", tmp_path / "unbroken")
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "optimizer",

@@ -16,6 +16,7 @@ from wirebench.record.compressor_results import PARTS, CompressorResult, Part
 from wirebench.telemetry.machines import LoadMeter
 from wirebench.utils import this_machine
 from wirebench.utils.heap import keep_freed_memory
+from wirebench.utils.json_lines import rounded
 
 SHARE_OF_MEMORY = 0.7
 
@@ -51,7 +52,7 @@ class _Turns:
     earlier: Earlier = field(default_factory=dict)
 
     def cell(self, size: Size) -> CompressorResult:
-        """The result of all turns."""
+        """The result of all turns, with the digits that a file keeps, so that figures of both are one."""
         state_bytes, memory = self.memory
         return CompressorResult(
             method=self.contender.name,
@@ -59,8 +60,8 @@ class _Turns:
             model=size.model,
             items=size.numel,
             layers=len(size.layers),
-            seconds={part: tuple(seconds) for part, seconds in self.seconds.items()},
-            copy_seconds=tuple(self.copies),
+            seconds={part: tuple(rounded(seconds)) for part, seconds in self.seconds.items()},
+            copy_seconds=tuple(rounded(self.copies)),
             message_bytes=tuple(self.handed_over),
             state_bytes=state_bytes,
             held_bytes=memory.held,

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 SVG = "{http://www.w3.org/2000/svg}"
 PAINT = (
-    "fill", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity", "font-family", "font-size",
-    "font-style", "font-weight", "text-anchor",
+    "fill", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity", "font-size", "font-style",
+    "font-weight", "text-anchor",
 )  # fmt: skip
 """Attributes that become one class of the style sheet."""
+FONT = "font-family"
 UNSEEN = ("class", "aria-hidden", "aria-roledescription", "pointer-events", "version")
 """Attributes that no viewer of a file shows or reads aloud."""
 DEFAULTS = {"opacity": "1", "font-weight": "normal", "font-style": "normal", "transform": "translate(0,0)"}
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
 TRANSLATED = re.compile(r"translate\(([^,()]+),([^,()]+)\)")
+LINES = re.compile(r"M[^A-Za-z]+(?:L[^A-Za-z]+)+Z?")
+"""A path of straight lines between absolute places, each "x,y"."""
+LINE = re.compile(r"(?:M[^A-Za-z]+[hv][^A-Za-z]+)+")
+"""A path of level or upright lines, which do not cross."""
 OFTEN = 4
 """A shape that is drawn at least as often is written once."""
 
 
 def smaller(svg: str) -> str:
-    """The SVG without what cannot be seen; coordinates have 2 decimals, paints and repeated shapes stand once.
+    """The SVG without what cannot be seen; coordinates have a decimal, paints and repeated shapes stand once.
 
     It is for charts that Vega drew: no mark of theirs inherits a paint, but `fill="none"`.
     """
@@ -33,6 +39,7 @@ def smaller(svg: str) -> str:
     _clips(root)
     shapes = _shapes(root)
     root[:] = [_classes(root), *([shapes] if len(shapes) else []), *root]
+    _join(root)
     return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
 
 
@@ -49,8 +56,12 @@ def _tidy(element: Element) -> None:
     for name in ("d", "transform", "x", "y", "x2", "y2", "width", "height"):
         if name in element.attrib:
             element.set(name, NUMBER.sub(_rounded, element.attrib[name]))
+    if LINES.fullmatch(element.get("d", "")):
+        element.set("d", _relative(element.attrib["d"]))
     if element.tag == f"{SVG}line":
         _as_path(element)
+    elif element.tag == f"{SVG}text" and not len(element):
+        _place(element)
     kept: list[Element] = []
     for child in element:
         _tidy(child)
@@ -62,7 +73,20 @@ def _tidy(element: Element) -> None:
 
 
 def _rounded(found: re.Match[str]) -> str:
-    return f"{round(float(found[0]), 2) + 0.0:.2f}".rstrip("0").rstrip(".")
+    return _short(float(found[0]))
+
+
+def _short(number: float) -> str:
+    """A coordinate with a decimal, where it has one."""
+    return f"{round(number, 1) + 0.0:.1f}".removesuffix(".0")
+
+
+def _relative(path: str) -> str:
+    """A path of lines, each by how far it leads, which needs fewer digits than where."""
+    places = [tuple(float(each) for each in place.split(",")) for place in re.findall(r"[^MLZ]+", path)]
+    steps = [",".join(_short(end - start) for start, end in zip(*pair, strict=True)) for pair in pairwise(places)]
+    began, *_ = re.findall(r"[^MLZ]+", path)
+    return f"M{began}l{' '.join(steps)}".replace(" -", "-").replace(",-", "-") + "Z" * path.endswith("Z")
 
 
 def _as_path(line: Element) -> None:
@@ -70,7 +94,32 @@ def _as_path(line: Element) -> None:
     found = TRANSLATED.fullmatch(line.attrib.pop("transform", "translate(0,0)"))
     assert found is not None
     line.tag = f"{SVG}path"
-    line.set("d", f"M{found[1]},{found[2]}l{line.attrib.pop('x2', '0')},{line.attrib.pop('y2', '0')}")
+    across, down = line.attrib.pop("x2", "0"), line.attrib.pop("y2", "0")
+    leads = f"v{down}" if across == "0" else f"h{across}" if down == "0" else f"l{across},{down}"
+    line.set("d", f"M{found[1]},{found[2]}{leads}")
+
+
+def _place(text: Element) -> None:
+    """A text at `x`, `y`, which is shorter than a `transform`."""
+    if found := TRANSLATED.fullmatch(text.get("transform", "")):
+        del text.attrib["transform"]
+        text.attrib = {"x": found[1], "y": found[2], **text.attrib}
+
+
+def _join(element: Element) -> None:
+    """Make one path of lines that follow each other and have one class, such as a grid's."""
+    kept: list[Element] = []
+    for child in element:
+        _join(child)
+        if (
+            kept
+            and all(LINE.fullmatch(each.get("d", "")) and len(each.attrib) == 2 for each in (kept[-1], child))
+            and (child.get("class") == kept[-1].get("class"))
+        ):
+            kept[-1].set("d", kept[-1].attrib["d"] + child.attrib["d"])
+        else:
+            kept.append(child)
+    element[:] = kept
 
 
 def _unseen(element: Element) -> bool:
@@ -122,6 +171,9 @@ def _classes(root: Element) -> Element:
         paint = ";".join(f"{name}:{element.attrib.pop(name)}" for name in PAINT if name in element.attrib)
         if paint:
             element.set("class", rules.setdefault(paint, f"c{len(rules)}"))
+    fonts = {element.attrib.pop(FONT) for element in root.iter() if FONT in element.attrib}
+    assert len(fonts) <= 1, f"texts of one chart have {fonts}"
     style = Element(f"{SVG}style")
-    style.text = "".join(f".{name}{{{paint}}}" for paint, name in rules.items())
+    style.text = "".join(f"text{{{FONT}:{font}}}" for font in fonts)
+    style.text += "".join(f".{name}{{{paint}}}" for paint, name in rules.items())
     return style

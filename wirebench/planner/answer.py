@@ -1,8 +1,10 @@
 """The answer of `wirebench advise`: the order of its rows, and three lines.
 
-free               whole gradients, in 16 bits or better merged
-nearly free        compositions whose worst seed loses no more than the tolerance
-fastest at a cost  of the others that were trained to an end; for a language model, the lowest loss at equal time
+  free               whole gradients, in 16 bits or better merged
+  nearly free        compositions whose worst seed loses no more than the tolerance
+  fastest at a cost  of the others that were trained to an end; for a language model, the lowest loss at equal time
+
+A line without such a composition is NOTHING or NO_LOWER.
 """
 
 import math

@@ -16,6 +16,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
+from wirebench.utils.json_lines import json_text
 from wirebench.utils.package import CONFIGS
 
 PATH = CONFIGS / "request_sizes.json"
@@ -46,7 +47,7 @@ def read(entries: Iterable[Any]) -> dict[Asked, list[RequestSize]]:
     """The requests of the file's entries."""
     return {
         (tuple(map(tuple, shapes)), shaped, scale): [
-            RequestSize(KINDS[kind], float(mean), float(most), item) for kind, mean, most, item in requests
+            RequestSize(KINDS[kind], float(mean), *(more or [float(mean)])) for kind, mean, *more in requests
         ]
         for shapes, shaped, scale, requests in entries
     }
@@ -61,7 +62,7 @@ def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> st
         for size, known in by_world.items():
             if own := {asked: requests for asked, requests in known.items() if asked not in alike}:
                 worlds[str(size)] = own
-        inner = ",\n".join(f'  "{size}": {json.dumps(_entries(known))}' for size, known in worlds.items())
+        inner = ",\n".join(f'  "{size}": {json_text(_entries(known))}' for size, known in worlds.items())
         lines.append(f' "{label(name, density)}": {{\n{inner}\n }}')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -82,10 +83,16 @@ def _entries(known: Known) -> list[Any]:
             shapes,
             shaped,
             scale,
-            [[each.kind.__name__, each.num_bytes, each.most_bytes, each.item_bytes] for each in those],
+            [[each.kind.__name__, *_numbers(each)] for each in those],
         ]
         for (shapes, shaped, scale), those in sorted(known.items())
     ]
+
+
+def _numbers(request: RequestSize) -> list[float]:
+    """Bytes by the mean, and where a rank hands over more, or an element has another size, these."""
+    mean, most, item = (int(each) if float(each).is_integer() else each for each in request[1:])
+    return [mean] if (most, item) == (mean, RequestSize._field_defaults["item_bytes"]) else [mean, most, item]
 
 
 def played(make: Callable[[], Method], layers: Sequence[Layer]) -> dict[int, Known]:

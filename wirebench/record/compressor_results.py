@@ -119,7 +119,22 @@ class CompressorMeasurement:
 
 def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) -> None:
     """Write a header line and a line per cell, in one piece; UserError where the file cannot be written."""
-    json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
+    json_lines.save(path, {"kind": KIND, **header}, (brief(dataclasses.asdict(cell)) for cell in cells))
+
+
+def brief(line: dict[str, Any]) -> dict[str, Any]:
+    """A cell as a line has it: what is the same in all turns stands once."""
+    line.pop("budget", None)  # what a method was to take at most, in files of version 0.1
+    once = {key: list(value)[:1] for key, value in line["seconds"].items() if len(set(value)) == 1}
+    sent = line["message_bytes"]
+    return {**line, "seconds": line["seconds"] | once, "message_bytes": sent[:1] if len(set(sent)) == 1 else sent}
+
+
+def _whole(cell: CompressorResult) -> CompressorResult:
+    """The cell with what `brief` wrote once in each of its turns."""
+    seconds = {part: each * max(cell.turns, 1) if len(each) == 1 else each for part, each in cell.seconds.items()}
+    sent = cell.message_bytes
+    return dataclasses.replace(cell, seconds=seconds, message_bytes=sent * cell.turns if len(sent) == 1 else sent)
 
 
 def load(path: Path) -> CompressorMeasurement:
@@ -145,8 +160,8 @@ def _check(header: dict[str, Any]) -> None:
 def _cell(path: Path, number: int, line: Any) -> CompressorResult:
     try:
         if isinstance(line, dict):
-            line.pop("budget", None)  # what a method was to take at most, in files of version 0.1
-        cell = decoded(CompressorResult, line)
+            line.pop("budget", None)
+        cell = _whole(decoded(CompressorResult, line))
         check_times("copy_seconds", cell.copy_seconds)
         for part, seconds in cell.seconds.items():
             check_times(part, seconds, zero=True)

@@ -4,19 +4,13 @@ A line of runs.jsonl is a run: its name, a path below the file's folder such as 
 its record; and the files of its folder that were kept. A run that is made again adds a line, and the last line of a
 name counts: no line is ever changed. The path of a run is its file's folder with its name, where no folder has to be.
 
-A run's environment and config are shared but for what is the run's own: {"@": id, ...own} stands for the value of the
-line {"id": ..., "value": ...} of environments.jsonl with the own keys in it. A list of tables that have the same keys
-is {"#": its length, key: [a value of each] or [the one value of all]}, of which long ones without a measured number are
-shared too. Numbers have DIGITS digits: a clock's nanoseconds, and all of a 32-bit float.
+wirebench/record/lines.py says how a line is written.
 
 A file that travels alone has the lines of its environments.jsonl before its own.
 """
 
-import copy
 import fcntl
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -25,20 +19,17 @@ from typing import IO, Any
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import notes, schema
+from wirebench.record.lines import Values, decode, encode
 from wirebench.record.notes import NotedRun
 from wirebench.utils.files import readable
+from wirebench.utils.json_lines import json_text
 from wirebench.utils.parsing import json_of
 
 RUNS, SHARED = "runs.jsonl", "environments.jsonl"
 NOTE = "note.json"
 """In the folder of a run that is no line yet: what the study says of it."""
-DIGITS = 10
-LONG = 40
-"""Characters of JSON from which on a column, or a section of what is shared, is shared for itself."""
-OWN = {"config": (("output", "dir"), ("train", "seed")), "environment": (("utc",), ("command",), ("peers",))}
-"""Of the shared parts of a record the keys that each run has for itself."""
-ID, COUNT = "@", "#"
-Values = dict[str, Any]
+MALFORMED = (AttributeError, KeyError, TypeError, IndexError, ValueError, StopIteration, RuntimeError)
+"""What the decoding of a line raises that is none."""
 
 
 def below(folder: Path) -> list[NotedRun]:
@@ -130,19 +121,46 @@ def add(folder: Path, run: NotedRun) -> None:
         _cut(parent / RUNS)
         _cut(parent / SHARED)
         known = _shared(parent)
-        shared: Values = {}
+        shared = dict(known)
         line = encode(_whole(run, path.relative_to(parent)), shared)
         # What the line refers to is on disk before the line.
         others.writelines(_shared_lines({key: value for key, value in shared.items() if key not in known}))
         _sync(others)
-        lines.write(f"{_text(line)}\n")
+        lines.write(f"{json_text(line)}\n")
         _sync(lines)
+
+
+def rewritten(runs: str, shared: str) -> tuple[str, str]:
+    """The texts of a file of runs and of the one beside it as this version writes them; runs and their order stay.
+
+    UserError for a text that cannot be read.
+    """
+    needed: Values = {}
+    lines = [f"{json_text(encode(run, needed))}\n" for run in _runs(runs, shared)]
+    return "".join(lines), "".join(_shared_lines(needed))
+
+
+def canonical(runs: str, shared: str) -> list[str]:
+    """A text for each run of such a file: the same for runs that are equal in all digits that lines keep."""
+    found = []
+    for run in _runs(runs, shared):
+        own: Values = {}
+        found.append(json_text([encode(run, own), own]))
+    return found
+
+
+def _runs(runs: str, shared: str) -> Iterator[Values]:
+    try:
+        known = {line["id"]: line["value"] for line in map(json_of, filter(None, shared.split("\n")))}
+        yield from (decode(json_of(line), known) for line in filter(None, runs.split("\n")))
+    except MALFORMED as error:
+        raise UserError(f"a line of runs cannot be read: {error!r}") from error
 
 
 def packed(runs: Iterable[NotedRun]) -> str:
     """A file that has runs and, before them, what they share, for sending from one checkout to another."""
     shared: Values = {}
-    lines = [f"{_text(encode(_whole(run, run.folder), shared))}\n" for run in runs]
+    lines = [f"{json_text(encode(_whole(run, run.folder), shared))}\n" for run in runs]
     return "".join([*_shared_lines(shared), *lines])
 
 
@@ -186,97 +204,7 @@ def _whole(run: NotedRun, name: Path) -> Values:
 
 
 def _shared_lines(shared: Values) -> Iterator[str]:
-    return (f"{_text({'id': key, 'value': value})}\n" for key, value in shared.items())
-
-
-def encode(run: Mapping[str, Any], shared: Values) -> Values:
-    """A run as its line has it; `shared` gets what it shares, by id."""
-    record = dict(run["record"])
-    for name, own in OWN.items():
-        if isinstance(record.get(name), dict):
-            record[name] = _without_shared(record[name], own, shared)
-    if "launch" in run["note"]:
-        # The launch names the run's own place; the command of the process named one for the time of the run.
-        record.get("environment", {}).pop("command", None)
-    rest = {key: value if key in OWN else _packed(value, shared) for key, value in record.items()}
-    files = {"files": _packed(run["files"], shared)} if run.get("files") else {}
-    return {"run": run["run"], "note": run["note"], "record": rest, **files}
-
-
-def decode(value: Any, shared: Mapping[str, Any]) -> Any:
-    """What `encode` was given, but for digits that no clock measured."""
-    if isinstance(value, list):
-        return [decode(each, shared) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if COUNT in value:
-        columns = {key: decode(each, shared) for key, each in value.items() if key != COUNT}
-        count = value[COUNT]
-        whole = {key: each * count if len(each) == 1 else each for key, each in columns.items()}
-        return [{key: copy.copy(each[place]) for key, each in whole.items()} for place in range(count)]
-    own = {key: decode(each, shared) for key, each in value.items() if key != ID}
-    return own if ID not in value else _merged(decode(shared[value[ID]], shared), own)
-
-
-def _merged(base: Any, own: Mapping[str, Any]) -> Any:
-    if not own:
-        return base
-    merged = dict(base)
-    for key, value in own.items():
-        inner = merged.get(key)
-        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return merged
-
-
-def _without_shared(table: Mapping[str, Any], own: tuple[tuple[str, ...], ...], shared: Values) -> Values:
-    base: Values = copy.deepcopy(dict(table))
-    kept: Values = {}
-    for *above, last in own:
-        inner, place = base, kept
-        for key in above:
-            inner = inner.get(key, {})
-        if last in inner:
-            for key in above:
-                place = place.setdefault(key, {})
-            place[last] = inner.pop(last)
-    sections = {
-        key: {ID: _id(each, shared)} if isinstance(each, dict | list) and len(_text(each)) > LONG else each
-        for key, each in base.items()
-    }
-    return {ID: _id(sections, shared), **kept}
-
-
-def _packed(value: Any, shared: Values) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _packed(each, shared) for key, each in value.items()}
-    if not isinstance(value, list):
-        return value
-    tables = len(value) > 1 and all(isinstance(each, dict) and each for each in value)
-    if tables and all(each.keys() == value[0].keys() and not {ID, COUNT} & each.keys() for each in value):
-        columns = {key: _column([each[key] for each in value], shared) for key in value[0]}
-        return {COUNT: len(value), **columns}
-    return [_packed(each, shared) for each in value]
-
-
-def _column(values: list[Any], shared: Values) -> Any:
-    """The packed values of a column, one where all are equal; a reference where they are long and nothing measured."""
-    packed = [_packed(values[0], shared)] if all(_text(each) == _text(values[0]) for each in values) else None
-    if packed is None:
-        packed = _packed(values, shared)
-    measured = isinstance(packed, dict) or any(isinstance(each, float | dict) for each in packed)
-    return packed if measured or len(_text(packed)) < LONG else {ID: _id(packed, shared)}
-
-
-def _id(value: Any, shared: Values) -> str:
-    key = hashlib.sha256(_text(value).encode()).hexdigest()[:10]
-    shared[key] = value
-    return key
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return (f"{json_text({'id': key, 'value': value})}\n" for key, value in shared.items())
 
 
 def _above(path: Path) -> Iterator[Path]:
@@ -336,7 +264,7 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
                 continue
             run = decode(line, shared)
             name, note, record, files = run["run"], run["note"], run["record"], run.get("files", {})
-        except (AttributeError, KeyError, TypeError, IndexError) as error:
+        except MALFORMED as error:
             raise UserError(f"{file}:{number}: no line of a run: {error!r}") from error
         for key, value, expected in (("run", name, str), ("note", note, dict), ("files", files, dict)):
             check_type(f"{file}:{number}: {key}", value, expected)

@@ -3,6 +3,7 @@
   model.safetensors      parameters and the optimizer's state: the same on all ranks
   rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
   state.json             the position in the run, its history; of a checkpoint also the checksum of every file
+
 A checkpoint is a folder `step-00000020` that appears in one rename: it is complete or does not exist, and reading finds
 damaged files. One of the same step becomes `step-00000020.before` until its successor is complete, so that a kill at
 any time leaves a complete one. checkpoint.py decides when each is written, and by which rank. The files of a commit

@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import torch
+
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from triton.runtime import interpreter
 
 from wirebench.compressors.kernels import together
-
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])]
 
 
 @contextmanager

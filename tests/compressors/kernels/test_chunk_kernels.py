@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, both, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.demo import _message, _signs
@@ -13,10 +13,9 @@ from wirebench.compressors.sparse.frequencies import frequencies_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+devices = pytest.mark.parametrize("device", DEVICES)
 SHAPES = [(1,), (5,), (67,), (12, 10), (3, 70), (128, 4), (7, 9, 2)]
 
 
@@ -24,14 +23,6 @@ def bucket_of(shapes: list[tuple[int, ...]], device: str, seed: int = 0) -> Buck
     layers = lay_out(shapes)
     grad = torch.randn(layers[-1].stop, generator=torch.Generator().manual_seed(seed)).to(device)
     return Bucket(0, grad, torch.zeros_like(grad), layers)
-
-
-def both(monkeypatch, call):
-    """What the twin gives, and what the kernel gives."""
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
-    twin = call()
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    return twin, call()
 
 
 def ascending(within: Tensor, firsts: Tensor) -> Tensor:

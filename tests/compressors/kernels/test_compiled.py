@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 ROOT = Path(__file__).resolve().parents[3]
 
 

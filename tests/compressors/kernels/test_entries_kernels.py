@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, both, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
@@ -20,11 +20,10 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL, VELOCITY
 from wirebench.gradient.flat import Bucket
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import entries, region_messages, selection
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+devices = pytest.mark.parametrize("device", DEVICES)
 KINDS: tuple[Values, ...] = ("fp32", "fp16", "bf16")
 HARD = [0.0, -0.0, 1e-41, -3e-8, 65519.0, -1e30, math.inf, -math.inf, math.nan, 1.0009765, 6.1e-5, 1 / 3]
 
@@ -39,16 +38,19 @@ def small(monkeypatch):
     monkeypatch.setattr(entries, "LANES", 4)
 
 
-def both(monkeypatch, call):
-    """What the twin gives on the CPU, and what the kernel gives."""
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
-    twin = call("cpu")
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    return twin, call
-
-
 def alike(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(other.cpu(), one, rtol=0, atol=0, equal_nan=True)
+
+
+def pair(monkeypatch, device: str, call):
+    """What the twin gives on the CPU, and the kernel on the device."""
+    places = iter(("cpu", device))
+    return both(monkeypatch, lambda: call(next(places)))
+
+
+def assert_alike(monkeypatch, device: str, call) -> None:
+    for one, other in zip(*pair(monkeypatch, device, call), strict=True):
+        alike(one, other)
 
 
 def vector(numel: int, seed: int) -> Tensor:
@@ -75,9 +77,7 @@ def test_what_is_taken_and_what_stays_are_the_twins(kind, numel, count, device, 
         number = message[4 * count :].view(SparseCode(kind).dtype).float()
         return message[: 4 * count], number, values, *(feedback.slice(bucket, name) for name in (RESIDUAL, VELOCITY))
 
-    twin, mine = both(monkeypatch, call)
-    for one, other in zip(twin, mine(device), strict=True):
-        alike(one, other)
+    assert_alike(monkeypatch, device, call)
 
 
 @devices
@@ -94,9 +94,7 @@ def test_averages_of_messages_are_the_twins(kind, numel, counts, device, monkeyp
         held = torch.cat(made).to(device).split([each.numel() for each in made])
         return [average_of(torch.ones(numel, device=device), [*m], code, 3) for m in (held, [h.clone() for h in held])]
 
-    twin, mine = both(monkeypatch, call)
-    for one, other in zip(twin, mine(device), strict=True):
-        alike(one, other)
+    assert_alike(monkeypatch, device, call)
 
 
 @devices
@@ -114,9 +112,7 @@ def test_sums_at_known_places_are_the_twins(numel, count, sound, kind, device, m
         grad = torch.ones(numel, device=device)
         return [values.float(), residual, write_average(grad, at, values.clone(), 3)]
 
-    twin, mine = both(monkeypatch, call)
-    for one, other in zip(twin, mine(device), strict=True):
-        alike(one, other)
+    assert_alike(monkeypatch, device, call)
 
 
 @devices
@@ -129,8 +125,8 @@ def test_momentum_is_the_twins(nesterov, device, monkeypatch):
             feedback.accumulate(bucket, ExchangeContext(0, 1))
         return [feedback.slice(bucket, name) for name in (RESIDUAL, VELOCITY)]
 
-    twin, mine = both(monkeypatch, call)
-    for one, other in zip(twin, mine(device), strict=True):
+    twin, mine = pair(monkeypatch, device, call)
+    for one, other in zip(twin, mine, strict=True):
         torch.testing.assert_close(other.cpu(), one, rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
@@ -138,8 +134,8 @@ def test_momentum_is_the_twins(nesterov, device, monkeypatch):
 @pytest.mark.parametrize("threshold", [0.0, 1.0, 1e-42, math.inf, math.nan])
 @pytest.mark.parametrize("numel", [1, 12, 213])
 def test_places_above_a_threshold_are_the_twins(numel, threshold, device, monkeypatch):
-    twin, mine = both(monkeypatch, lambda device: thresholds.above(vector(numel, numel).to(device), threshold))
-    alike(twin, mine(device))
+    twin, mine = pair(monkeypatch, device, lambda device: thresholds.above(vector(numel, numel).to(device), threshold))
+    alike(twin, mine)
 
 
 @devices
@@ -209,8 +205,8 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
             results += [each.clone() for each in answer_all(exchanges)]
         return [*results, *(m.memory.state_dict()[RESIDUAL] for m in methods)]
 
-    twin, mine = both(monkeypatch, call)
-    for number, (one, other) in enumerate(zip(twin, mine(device), strict=True)):
+    twin, mine = pair(monkeypatch, device, call)
+    for number, (one, other) in enumerate(zip(twin, mine, strict=True)):
         if number // 3 == 2:  # With a NaN, what else is chosen is not said.
             assert not one.isfinite().all() and not other.isfinite().all()
             continue

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.bits import blocks
 from wirebench.compressors.bits.blocks import MAGNITUDES, SQUARES, Groups, Run
@@ -12,7 +13,7 @@ from wirebench.compressors.bits.signs import Signs
 from wirebench.compressors.onebit import means
 from wirebench.utils.rng import generator
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import fields as fields_module
 from wirebench.compressors.kernels import segments as segments_module
 
@@ -26,10 +27,7 @@ LAYOUTS = {
 }
 
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=DEVICES)
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; tiles and pieces are small, so that a few elements are several."""
     for module, name, value in (

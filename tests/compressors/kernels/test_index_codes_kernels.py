@@ -3,14 +3,13 @@
 import pytest
 import torch
 
+from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.sparse.encoding import SparseCode
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import index_codes
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])]
 NUMEL = 700
 
 

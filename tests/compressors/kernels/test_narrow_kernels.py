@@ -3,18 +3,18 @@
 import pytest
 import torch
 
+from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.narrow import FORMATS, added, chunk_of, message_bytes, quantised, restored
 from wirebench.compressors.kernels import native
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import narrow as narrow_module
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is not finite
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=DEVICES)
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; a program has few chunks."""
     monkeypatch.setattr(narrow_module, "TILE", 64)

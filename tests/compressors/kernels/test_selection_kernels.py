@@ -5,11 +5,12 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.sparse.selection import top_k
 
-pytest.importorskip("triton")
-from tests.compressors.kernels.at_once import DEVICES, at_once
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
+from tests.compressors.kernels.at_once import at_once
 from wirebench.compressors.kernels import together
 
 INPUTS = {

@@ -3,20 +3,19 @@
 import pytest
 import torch
 
+from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.sketch.count_sketch import CountSketch
 from wirebench.compressors.sketch.heavy_hitters import largest
 from wirebench.compressors.sparse.gaps import Places
 from wirebench.gradient.flat import Layer
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import selection as selection_module
 from wirebench.compressors.kernels import sketches as sketches_module
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("numel", "rows", "columns", "agree"),
     [(1, 1, 4, "majority"), (200, 3, 70, "majority"), (150, 5, 33, "all"), (90, 7, 90, "majority")],

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.compressors.kernels.at_once import DEVICES, at_once
-from tests.helpers import exchange, whole_numbers
+from tests.compressors.kernels.at_once import at_once
+from tests.helpers import DEVICES, exchange, whole_numbers
 from wirebench import compressors
 from wirebench.compressors import kernels
-from wirebench.gradient.flat import Layer
-
-pytest.importorskip("triton")
 from wirebench.compressors.kernels import selection, sketches, tables, together
+from wirebench.gradient.flat import Layer
 
 NUMEL = 260
 LAYERS = (Layer("a", 0, 5, 1), Layer("b", 8, 11, 1), Layer("c", 11, NUMEL, 2, 3))

@@ -4,23 +4,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, both, lay_out
 from wirebench import compressors
-from wirebench.compressors import kernels
 from wirebench.compressors.bits import blocks
 from wirebench.compressors.common.lion import blend
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import fields as fields_module
 from wirebench.compressors.kernels import steps as steps_module
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is not finite
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=DEVICES)
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; a program has few elements."""
     monkeypatch.setattr(steps_module, "TILE", 64)
@@ -33,14 +31,6 @@ def hard(numel: int, seed: int, device: torch.device) -> Tensor:
     for place, value in enumerate((float("nan"), float("inf"), -float("inf"), 1e-42, 0.0, -0.0, 3e38)):
         x[7 + (seed + 2) * place : 8 + (seed + 2) * place] = value
     return x.to(device)
-
-
-def both(monkeypatch, call) -> tuple[list[Tensor], list[Tensor]]:
-    """What the twin gives, and the kernel."""
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
-    twin = call()
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    return twin, call()
 
 
 def assert_alike(found: list[Tensor], twin: list[Tensor]) -> None:

@@ -3,19 +3,17 @@
 import pytest
 import torch
 
-from tests.compressors.kernels.at_once import DEVICES, at_once
+from tests.compressors.kernels.at_once import at_once
 from tests.compressors.kernels.test_selection_kernels import INPUTS
-from tests.helpers import whole
+from tests.helpers import DEVICES, whole
 from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.kernels import tables, together
 from wirebench.compressors.sketch import peeling
 from wirebench.compressors.sketch.count_sketch import CountSketch
 from wirebench.compressors.sketch.peeling import LOAD, ROWS, LookupTable
 from wirebench.compressors.sparse.places import write_average
 from wirebench.compressors.sparse.selection import top_k
-
-pytest.importorskip("triton")
-from wirebench.compressors.kernels import tables, together
 
 
 @pytest.fixture(params=DEVICES)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.common.lion import Lion, blend, signs
@@ -15,16 +15,15 @@ from wirebench.compressors.lowrank.factors import FactorPlan, Pack, basis_by_cho
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from tests.compressors.kernels.at_once import at_once
 from wirebench.compressors.kernels import bases as bases_module
 from wirebench.compressors.kernels import thin as thin_module
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = [(9,), (18, 20), (3, 40), (18, 20), (4,), (17, 5), (6, 2, 3), (1, 8)]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=DEVICES)
 def device(request, monkeypatch) -> Iterator[torch.device]:
     """Where kernels run, on the CPU as three programs at once; a program holds few rows and columns."""
     few = 32 if request.param == "cuda" else 16

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
 from tests.compressors.kernels.launches import moved
 from wirebench.compressors import kernels

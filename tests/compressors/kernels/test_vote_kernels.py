@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Run
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 import triton
 import triton.language as tl
 
@@ -21,7 +21,6 @@ from wirebench.compressors.kernels import segments as segments_module
 from wirebench.compressors.kernels import votes as votes_module
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is not finite
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 RANKS = 3
 LAYOUTS = {
     "one element": [(1,)],
@@ -37,7 +36,7 @@ def test_masks_as_gaps_of_all_layouts(shapes, device, monkeypatch):
     assert_same(monkeypatch, device, lay_out(shapes), masks="smaller", threshold=1.0, voters=3)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=DEVICES)
 def device(request, monkeypatch) -> torch.device:
     """Where kernels run; a tile has few places, and a program several tiles."""
     for name, value in (("BYTES", 16), ("PROGRAMS", 4), ("PARTS", 2)):

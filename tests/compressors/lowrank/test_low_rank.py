@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import answer_all, cut, lay_out
+from tests.helpers import DEVICES, answer_all, cut, lay_out
 from wirebench import compressors
 from wirebench.compressors.lowrank.factors import RUN_NUMEL, FactorPlan, basis_by_cholesky, basis_by_householder
 from wirebench.errors import UserError
@@ -54,11 +54,8 @@ def test_a_channels_last_weight_is_a_matrix_of_its_output_channels():
     assert torch.equal(matrices[0], weight.permute(0, 2, 3, 1).reshape(8, 27))
 
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(3, 6, 40), (2, 192, 640)])
 @pytest.mark.parametrize("kind", ["random", "tiny", "huge", "graded", "dependent", "combined", "few", "zero"])
 def test_a_gpus_bases_are_a_cpus_but_for_rows_that_depend_on_others(kind, shape, device):

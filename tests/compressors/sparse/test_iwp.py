@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tests.helpers import Log, answer_all, cut, lay_out
+from tests.helpers import CUDA, Log, answer_all, cut, lay_out
 from wirebench.compressors.iwp import Iwp, drawn
 from wirebench.compressors.sparse import importance as importance_module
 from wirebench.compressors.sparse.importance import Chooser, Luck, Piece
@@ -380,7 +380,7 @@ def test_the_largest_and_smallest_options_still_work():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@CUDA
 @pytest.mark.parametrize("masks", ["bits", "delta"])
 def test_cuda_sends_what_the_cpu_sends(masks):
     results = []

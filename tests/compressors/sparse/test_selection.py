@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.compressors.twins import hard_vectors, ranking
+from tests.helpers import CUDA
 from wirebench.compressors.sparse import selection
 from wirebench.compressors.sparse.selection import top_k
 
@@ -90,7 +91,7 @@ def test_takes_contiguous_fp32_vectors_only(wrong):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@CUDA
 def test_cuda_chooses_what_the_cpu_chooses():
     for name, x in hard_vectors(HUGE, selection.SAMPLE_STRIDE).items():
         for k in (1, 600, HUGE // 40, HUGE // 4, HUGE):

@@ -42,7 +42,7 @@ def test_trainings_are_drawn_by_epochs_and_others_are_left_out(tmp_path: Path) -
         *((epoch, pytest.approx(87.5 + epoch)) for epoch in (1, 2, 3)), (1, 2), (2, 1), (3, pytest.approx(2 / 3)),
     ]  # fmt: skip
     assert set(charts.lines(figure)) == {"dense", "gs_sgd", "gs_sgd literal", "gtopk"}
-    assert "gs_sgd after 70 epochs, gtopk after 85 epochs of about 140. These runs are shorter" in charts.note(figure)
+    assert "gs_sgd after 70 epochs, gtopk after 85 epochs of about 140. Our runs are shorter" in charts.note(figure)
 
 
 def test_the_papers_epochs_stand_in_trainings_that_are_as_long(tmp_path: Path) -> None:

@@ -1,0 +1,251 @@
+"""A run as a line of runs.jsonl: its own values, and references to what it shares with other runs.
+
+A line is {"run": name, PART: [id, value, ...], ...}. Each part of a run is the shape of that id with the line's values
+in the places of HOLE, in order, and the run's name in the places of RUN. A shape stands once, as {"id": ...,
+"value": ...} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with these keys
+changed. So keys, names and settings are written once, and a line has what was measured:
+
+- Numbers are values, in a list together. Of a record's config and environment they belong to the shape.
+- Texts belong to the shape; a study's note has its own. Of a text under a key of WORDED, such as a command, the
+  run's name, numbers and what follows a "=" are values.
+- Tables of a list that have the same keys are columns: {COUNT: their number, key: [a value of each, or one for all]}.
+  So are rows of equal length, whose keys are ROW and the place.
+- A long column without a measured number, such as bytes by request, is {ID: id} in place of the value.
+
+Numbers have ten digits, those in lists of BRIEF six; settings keep all theirs.
+"""
+
+import copy
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wirebench.utils.json_lines import json_text, rounded
+from wirebench.utils.parsing import json_of
+
+Values = dict[str, Any]
+ID, COUNT, HOLE, RUN, ROW = "@", "#", "?", "{}", "row "
+BRIEF, FEWER = ("ranks", "requests"), 6
+"""What ranks and requests took, each of them, has fewer digits, as have the files of a run."""
+LONG = 40
+"""Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
+MOST = 2**24
+"""Tables of a list: a damaged line asks for no more memory than that."""
+SETTINGS = ("config", "environment")
+"""Parts of a record that many runs have alike."""
+OWN = ("seed", "dir", "utc")
+"""Keys of these parts whose values are a run's own."""
+WORDED = ("command", "launch", "peers", "settings", "warnings")
+NOTE = "note"
+VALUE = re.compile(r"((?<==)(?!\S*\{\})[^\s=]+|\d+(?:\.\d+)?)")
+
+
+def encode(run: Mapping[str, Any], shared: Values) -> Values:
+    """A run ("run", its name; "note", "record", "files") as its line has it; `shared` gets its shapes by their ids."""
+    record, note = run["record"], run[NOTE]
+    settings = {name: record[name] for name in SETTINGS if isinstance(record.get(name), dict)}
+    if "launch" in note and "environment" in settings:
+        # The launch names the run's own place; the command of the process named one for the time of the run.
+        settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
+    parts = {NOTE: rounded(note), **settings, "record": _kept(record | dict.fromkeys(settings))}
+    parts |= {"files": rounded(run["files"], listed=FEWER)} if run.get("files") else {}
+    return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
+
+
+def _kept(record: Mapping[str, Any]) -> Values:
+    return {key: rounded(each, listed=FEWER) if key in BRIEF else rounded(each) for key, each in record.items()}
+
+
+def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:
+    """What `encode` was given, but for further digits. KeyError, TypeError, ... for what is no line."""
+    if isinstance(line["record"], dict):
+        return _plain(line, shared)
+    run: Values = {"run": line["run"]}
+    for name in (NOTE, *SETTINGS, "record", "files"):
+        if name in line:
+            key, *values = line[name]
+            filling = _Filling(line["run"], iter(values), shared)
+            run[name] = filling.fill(shared[key])
+            if list(filling.values):
+                raise ValueError(f"{name} has more values than its shape {key}")
+    run["record"] |= {name: run.pop(name) for name in SETTINGS if name in run}
+    return run
+
+
+class _Shaping:
+    """Takes the values of a part of a run out of it, which leaves its shape."""
+
+    def __init__(self, run: str, name: str, shared: Values) -> None:
+        self._run = run
+        self._name = name
+        self._shared = shared
+        self._values: list[Any] = []
+
+    def part(self, value: Mapping[str, Any]) -> list[Any]:
+        """The part as a line has it."""
+        return [_id(self._changed(self._dict(value)), self._shared), *self._values]
+
+    def _changed(self, shape: Values) -> Values:
+        """The shape by what it changes of the first one that has its keys."""
+        alike = (item for item in self._shared.items() if isinstance(item[1], dict) and list(item[1]) == list(shape))
+        key, first = next(alike, ("", shape))
+        changed = {ID: key, **{name: each for name, each in shape.items() if each != first[name]}}
+        return changed if len(json_text(changed)) < len(json_text(shape)) and first != shape else shape
+
+    def _shape(self, value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return self._dict(value)
+        if isinstance(value, list):
+            return self._list(value, key)
+        if isinstance(value, str):
+            return self._text(value, key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return self._hole(value) if is_number and self._is_own(key) else value
+
+    def _is_own(self, key: str) -> bool:
+        """Whether numbers under this key are a run's own."""
+        return self._name not in SETTINGS or key in OWN
+
+    def _dict(self, table: Mapping[str, Any]) -> Values:
+        return {key: self._referred(self._shape(each, key)) for key, each in table.items()}
+
+    def _list(self, values: list[Any], key: str) -> Any:
+        if _is_table(values):
+            return self._table(values)
+        if _is_matrix(values) and self._is_own(key):
+            return self._table([{f"{ROW}{place}": each for place, each in enumerate(row)} for row in values])
+        if values and not _has_text(values) and self._is_own(key):
+            is_shared = len(json_text(values)) > LONG and not _is_measured(values)
+            return self._hole({ID: _id(values, self._shared)} if is_shared else values)
+        return [self._referred(self._shape(each, key)) for each in values]
+
+    def _table(self, tables: list[Values]) -> Values:
+        shape: Values = {COUNT: self._shape(len(tables), COUNT)}
+        for key in tables[0]:
+            column = [table[key] for table in tables]
+            is_one = len(set(map(json_text, column))) == 1
+            shape[key] = self._referred(self._list(column[:1] if is_one else column, key))
+        return shape
+
+    def _text(self, value: str, key: str) -> str:
+        is_noted = self._name == NOTE and key not in WORDED
+        if HOLE in value or RUN in value or is_noted or (self._name in SETTINGS and key in OWN):
+            return self._hole(value)
+        words = VALUE.split(value.replace(self._run, RUN)) if key in WORDED else [value]
+        if words == ["", value, ""]:
+            return self._hole(value)
+        for word in words[1::2]:
+            self._hole(_number(word))
+        return HOLE.join(words[::2])
+
+    def _hole(self, value: Any) -> str:
+        self._values.append(value)
+        return HOLE
+
+    def _referred(self, shape: Any) -> Any:
+        is_long = isinstance(shape, dict | list) and len(json_text(shape)) > LONG
+        return {ID: _id(shape, self._shared)} if is_long else shape
+
+
+class _Filling:
+    """Puts a line's values into the places of a shape."""
+
+    def __init__(self, run: str, values: Iterator[Any], shared: Mapping[str, Any]) -> None:
+        self.values = values
+        self._run = run
+        self._shared = shared
+
+    def fill(self, shape: Any) -> Any:
+        """The part of a run that has this shape."""
+        if isinstance(shape, str):
+            return self._text(shape)
+        if isinstance(shape, list):
+            return [self.fill(each) for each in shape]
+        if not isinstance(shape, dict):
+            return shape
+        if ID in shape:
+            first, changed = self._shared[shape[ID]], {key: each for key, each in shape.items() if key != ID}
+            return self.fill({**first, **changed} if changed else first)
+        filled = {key: self.fill(each) for key, each in shape.items()}
+        return _tables(filled) if COUNT in filled else filled
+
+    def _text(self, shape: str) -> Any:
+        if shape == HOLE:
+            value = next(self.values)
+            return copy.deepcopy(self._shared[value[ID]]) if isinstance(value, dict) else value
+        first, *others = (each.replace(RUN, self._run) for each in shape.split(HOLE))
+        return first + "".join([_word(next(self.values)) + each for each in others])
+
+
+def _tables(columns: Mapping[str, Any]) -> list[Any]:
+    """The tables or rows of a list by their columns."""
+    count = columns[COUNT]
+    if not 0 <= count < MOST:
+        raise ValueError(f"a list of {count} tables")
+    whole = {key: each * count if len(each) == 1 else each for key, each in columns.items() if key != COUNT}
+    tables = [{key: copy.copy(each[place]) for key, each in whole.items()} for place in range(count)]
+    return [list(each.values()) for each in tables] if f"{ROW}0" in whole else tables
+
+
+def _plain(value: Any, shared: Mapping[str, Any]) -> Any:
+    """A value of an older line: {ID: id, ...own} is the shared one of that id with the own keys in it."""
+    if isinstance(value, list):
+        return [_plain(each, shared) for each in value]
+    if not isinstance(value, dict):
+        return value
+    own = {key: _plain(each, shared) for key, each in value.items() if key != ID}
+    if COUNT in own:
+        return _tables(own)
+    return _merged(_plain(shared[value[ID]], shared), own) if ID in value else own
+
+
+def _merged(base: Any, own: Mapping[str, Any]) -> Any:
+    if not own:
+        return base
+    merged = dict(base)
+    for key, value in own.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _id(value: Any, shared: Values) -> str:
+    key = hashlib.sha256(json_text(value).encode()).hexdigest()[:10]
+    shared[key] = value
+    return key
+
+
+def _number(word: str) -> int | float | str:
+    """The number that is written like this, else the word."""
+    try:
+        number = json_of(word)
+    except ValueError:
+        return word
+    return number if isinstance(number, int | float) and json_text(number) == word else word
+
+
+def _word(value: int | float | str) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _is_table(values: list[Any]) -> bool:
+    is_tables = len(values) > 1 and all(isinstance(each, dict) and each for each in values)
+    return is_tables and all(each.keys() == values[0].keys() for each in values)
+
+
+def _is_matrix(values: list[Any]) -> bool:
+    is_rows = len(values) > 1 and all(isinstance(each, list) and each for each in values)
+    return is_rows and all(len(each) == len(values[0]) for each in values) and not _has_text(values)
+
+
+def _has_text(value: Any) -> bool:
+    """Whether a text or a table stands anywhere in it."""
+    return any(map(_has_text, value)) if isinstance(value, list) else isinstance(value, str | dict)
+
+
+def _is_measured(value: Any) -> bool:
+    """Whether a number in it is not whole."""
+    if isinstance(value, list):
+        return any(map(_is_measured, value))
+    return isinstance(value, float) and not value.is_integer()
