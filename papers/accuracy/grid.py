@@ -294,7 +294,7 @@ def _figure(by_link: Sequence[tuple[Task, Mapping[str, Cell]]], labels: Sequence
             if cell and dense and max((*cell.to_target, *dense.to_target)) < math.inf:
                 points.append((_gbit(task), statistics.mean(dense.to_target) / statistics.mean(cell.to_target)))
         if len(points) > 1:
-            lines.append(Curve(label, colours.method(label), *map(list, zip(*points, strict=True))))
+            lines.append(Curve(label, colours.method(label), [at for at, _ in points], [gain for _, gain in points]))
     if not lines:
         return None
     across = around("links, Gbit/s", [float(at) for line in lines for at in line.across], log=True)

@@ -190,7 +190,7 @@ def search_page(folder: Path, task: Task) -> Page | None:
     for method in methods:
         label, _, rate = method.label.rpartition(" lr=")
         by_label.setdefault(label, {})[float(rate)] = next(iter(losses(method)), math.inf)
-    best = {label: min(tried, key=lambda rate, of=tried: of[rate]) for label, tried in by_label.items()}
+    best = {label: min(tried, key=tried.__getitem__) for label, tried in by_label.items()}
     rows = [
         [label, f"{best[label]:g}", str(len(tried)), "yes" if best[label] in (min(tried), max(tried)) else "no", *[
             ", ".join(f"{rate:g}: {tried[rate]:.4f}" if tried[rate] < math.inf else f"{rate:g}: diverged"

@@ -108,7 +108,7 @@ def document(measured: Measured) -> str:
             "that rate. A killed rank costs the pause and the steps since the last commit, which are made again once.",
             "",
             *table(("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs", "goodput"),
-                   map(_minutely, measured.minutely)),
+                   [_minutely(each) for each in measured.minutely]),
         ]  # fmt: skip
     if rows := worlds.lines(measured.worlds):
         lines += [

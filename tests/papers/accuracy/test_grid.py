@@ -51,7 +51,7 @@ def _put(folder: Path, task: Any, label: str, seed: int, step: float, losses: li
 
 
 def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
-    assert {task.place.link for task in CELLS} == set(LINKS) and len(LINKS) == 4
+    assert {task.place.link for task in CELLS if task.place} == set(LINKS) and len(LINKS) == 4
     for task in CELLS:
         cells = task.methods(task, None, 0.0)
         labels = [each.label for each in cells]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.papers.accuracy.test_modern import put, record
 from wirebench import data, models
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
+from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
 
 report = verb.report("accuracy")
@@ -106,8 +108,9 @@ def test_validation_text_is_in_no_other_split(monkeypatch: pytest.MonkeyPatch, t
     paths = {"stdlib": str(tmp_path / "lib"), "purelib": str(tmp_path / "lib/site-packages")}
     monkeypatch.setattr("sysconfig.get_paths", lambda: paths)
 
-    def names(train: bool, **options: object) -> set[bytes]:
+    def names(train: bool, **options: Any) -> set[bytes]:
         sources = data.build("python_sources", length=5, **options)
+        assert isinstance(sources, ByteSequences)
         return set(bytes(sources._texts[train].tolist()).split(b"]")) - {b""}
 
     splits = [names(True, packages=True), names(False, packages=True), names(False, packages=True, tested="validation")]
