@@ -41,6 +41,10 @@ class Wrapper(Method):
         """The inner method's bytes, after a warm-up: that is in most of the run."""
         return self.inner.wire_bytes(numel, size)
 
+    def prepare(self, device: torch.device) -> None:
+        """See Method.prepare."""
+        self.inner.prepare(device)
+
     def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """See Method.scatter."""
         return self.inner.scatter(whole, world)

@@ -32,7 +32,8 @@ def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the trials; UserError for a file that holds something else."""
     header, lines = json_lines.load(path, KIND, VERB)
     for number, (line, shape) in enumerate([(header, HEADER), *((line, TRIAL) for line in lines)], 1):
-        wrong = _wrong(line, {**shape, "more": (tuple, list)} if "more" in line and shape is HEADER else shape)
+        has_more = shape is HEADER and isinstance(line, dict) and "more" in line
+        wrong = _wrong(line, {**shape, "more": (tuple, list)} if has_more else shape)
         if wrong:
             raise UserError(f"{path}: is no file of this {VERB}: line {number}: {wrong}; name another --out")
     return header, lines
