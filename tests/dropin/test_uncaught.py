@@ -8,6 +8,7 @@ import pytest
 MISTAKE = "from wirebench import schedulers\nschedulers.build('fusedd')"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("code", "flags", "ends", "last"),
     [

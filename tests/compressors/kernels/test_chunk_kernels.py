@@ -50,6 +50,7 @@ def test_equal_magnitudes_are_taken_from_the_front(device, monkeypatch):
 
 
 @devices
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("chunk", "k"), [(7, 3), (64, 5)])
 def test_frequencies_that_are_sent_and_what_stays_are_the_twins(chunk, k, dtype, device, monkeypatch):
@@ -79,7 +80,8 @@ def test_frequencies_that_are_sent_and_what_stays_are_the_twins(chunk, k, dtype,
 
 
 @devices
-@pytest.mark.parametrize("name", [pytest.param("demo", marks=pytest.mark.slow), "chunk_topk"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["demo", "chunk_topk"])
 def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, two steps; chunks are in another order, so sums are rounded otherwise."""
 

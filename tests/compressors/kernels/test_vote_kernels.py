@@ -28,9 +28,12 @@ LAYOUTS = {
     "larger than a tile": [(20, 30), (7,), (64, 9)],
     "161 layers": [(number % 6 + 1,) for number in range(161)],
 }
+OF_LAYOUTS = [
+    pytest.param(shapes, id=name, marks=[pytest.mark.slow] * (name == "161 layers")) for name, shapes in LAYOUTS.items()
+]
 
 
-@pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("shapes", OF_LAYOUTS)
 def test_masks_as_gaps_of_all_layouts(shapes, device, monkeypatch):
     """As many ranks have masks as gaps as have fewer so."""
     assert_same(monkeypatch, device, lay_out(shapes), masks="smaller", threshold=1.0, voters=3)
@@ -79,7 +82,7 @@ def assert_same(monkeypatch, *args, **options) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("shapes", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("shapes", OF_LAYOUTS)
 def test_exchanges_of_all_layouts(shapes, device, monkeypatch):
     """Ranks choose for some layers, or for all, or for none."""
     assert_same(monkeypatch, device, lay_out(shapes))
