@@ -190,7 +190,7 @@ class QuantisedSum(Method):
         return message
 
     def _turned(self, values: Tensor, seed: int, back: bool = False) -> Tensor:
-        """A copy, rotated, or rotated back; the elements behind the last whole block stay as they are."""
+        """A copy, rotated, or rotated back; the elements behind the last whole block do not change."""
         turned = values.clone()
         whole = values.numel() // self.rotate * self.rotate
         rows = values[:whole].view(-1, self.rotate)

@@ -125,9 +125,9 @@ def page(folder: Path, task: Task) -> Page | None:
         "",
         f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {PER_STEP:,} bytes, {HOSTS} emulated "
         f"hosts of one {run.machine}. The target is a test loss of {target:.4f} nats a byte, {100 * MARGIN:g} % above "
-        "dense training's mean final loss. Times are those of training, without evaluations; in brackets the interval "
-        "of 95 % over seeds. `predicted` is the same computing with a simulated exchange. Bytes are those of the "
-        f"interface. {_same_ratio(cells, link)} Made by `wirebench study accuracy run`, which runs "
+        "dense training's mean final loss. Times are of training, without evaluations; in brackets the interval "
+        "of 95 % over seeds. `predicted` is the same computing with a simulated exchange. Bytes are the "
+        f"interface's. {_same_ratio(cells, link)} Made by `wirebench study accuracy run`, which runs "
         f"`{run.note['launch']}` and the like.",
         "",
         *table(
@@ -189,7 +189,7 @@ def _first_time(run: NotedRun, target: float) -> float:
 
 
 def _loss_at(run: NotedRun, seconds: float) -> float:
-    """The loss after so many seconds, on a straight line between evaluations; the last one's after the run's end."""
+    """The loss after `seconds`, on a straight line between evaluations; the last one's after the run's end."""
     points = _points(run)
     for (before, high), (after, low) in pairwise(points):
         if before <= seconds <= after:

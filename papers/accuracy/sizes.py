@@ -80,7 +80,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 
 def steps(size: Size, ratio: float) -> int:
-    """Steps of a run at so many tokens a parameter, in whole rounds."""
+    """Steps of a run with `ratio` tokens a parameter, in whole rounds."""
     return max(round(ratio * size.parameters / PER_STEP / ROUND), 1) * ROUND
 
 

@@ -21,7 +21,7 @@ class Lossless:
 
     of             "gradient", of one rank, or "sum" of `ranks` ranks
     exponent_bits  entropy of an exponent; other_bits: of the sign and the mantissa's first seven bits, at most 8
-    bound, ratio   bytes of the numbers over those of the best code of exponents, and of this one's message
+    bound, ratio   bytes of the numbers over the bytes of the best code of exponents, and of this one's message
     encode_bytes_per_second, decode_bytes_per_second  bytes of the numbers, not of messages; medians
     """
 

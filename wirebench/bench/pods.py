@@ -3,7 +3,8 @@
   torchrun --nproc-per-node 4 -m wirebench bench pods tables/pods_gpt compressor.name=topk train.max_steps=20
   wirebench cluster run --layout "(1+1)+(1+1)" --link "10gbit;20mbit" -- wirebench bench pods tables/pods_gpt
 
-Config and overrides are those of `wirebench train`, and so is the record. A pod is --shard ranks, one after the other.
+`wirebench train` takes the same config and overrides, and leaves the same record. A pod is --shard ranks, one after
+the other.
 The modules of the model's lists are sharded each for itself, the rest together. What is between pods:
 
   scheduler.name=builtin            FSDP's own hybrid sharding, dense

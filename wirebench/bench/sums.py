@@ -297,7 +297,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.config in DRAWN and options.overrides:
         raise UserError(f"{options.overrides[0]}: of a config, and {options.config} is a distribution")
     if options.gradients and (options.config in DRAWN or options.read):
-        raise UserError("--gradients: keeps those of a training")
+        raise UserError("--gradients: keeps gradients of a training")
     if options.read and options.lossless:
         raise UserError("--lossless: is measured, and --read measures nothing; it shows what the file has")
     if options.read and options.json:
@@ -324,7 +324,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--chunk", type=int, default=256, help="elements that share a scale, where a format lets choose (%(default)s)")
     add("--rounding", choices=["nearest", "stochastic"], default="nearest")
     add("--sample", type=int, default=1 << 17, metavar="N", help="elements of a gradient to look at (%(default)s)")
-    add("--gradients", type=Path, metavar="FILE", help="keep the gradients of a training, or read those of an earlier")
+    add("--gradients", type=Path, metavar="FILE", help="keep the gradients of a training, or read an earlier one's")
     add("--lossless", action="store_true", help="also what coding exponents without loss saves, and where it pays")
     add("--read", type=Path, metavar="FILE", help="show and draw a file of --json in place of measuring")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each error")

@@ -18,7 +18,7 @@ class OneHop:
     """The rank at place p of the leaf order sums share p, in the order of the ranks before it, the nearest first.
 
     levels  a hop for each level of the topology, the lowest first: between machines a rank sends 1 / (ranks of a
-            machine) as much. Where branches of a level have different degrees there is one hop all the same
+            machine) as much. Where branches of a level have different degrees there is one hop, too
     """
 
     def __init__(self, levels: bool = False) -> None:
@@ -34,7 +34,7 @@ class OneHop:
         return Plan("one_hop", reduce, mirror(reduce))
 
     def rounds(self, shape: ClusterShape) -> RoundCounts:
-        """P - 1 messages of P-th parts each way, those within machines first; by levels as many as in rings of them."""
+        """P - 1 messages of P-th parts each way, those within machines first; by levels the count of rings of them."""
         if self.levels and shape.even:
             return BlueConnect().rounds(shape)
         ranks, each = shape.ranks, shape.each

@@ -118,7 +118,7 @@ class Wire:
 class Plan:
     """An all-reduce: afterwards every rank holds the sum of all ranks' items.
 
-    wire  formats of its messages; None: items travel as they are
+    wire  formats of its messages; None: items travel uncoded
     """
 
     name: str

@@ -33,7 +33,7 @@ class EqualRounds(NamedTuple):
     crossing  messages that leave a group of ranks at once, over its one link: of a machine, of a rack of machines and
               so on, as ClusterShape.groups has them; (): they stay inside
     adds      whether what arrives is added to what is there
-    coded     bytes on the wire over those of the message, where it has a wire format
+    coded     bytes on the wire over the message's, where it has a wire format
     """
 
     times: float

@@ -2,7 +2,7 @@
 
 What a rank sends is coded, and decoded where it arrives; sums are made in fp32. In the reduce half every message is
 coded anew, so that a ring rounds a share at each hop and a direct exchange once. In the copy half each piece of the sum
-is coded once, by the rank that has it, and passed on as it is: all ranks decode the same message, that rank too, and
+is coded once, by the rank that has it, and passed on unchanged: all ranks decode the same message, that rank too, and
 end with the same bits.
 """
 
@@ -65,7 +65,7 @@ def formatted(collective: Collective, between: Code | None, within: Code | None 
 
 
 def wire_of(collective: Collective) -> Formatted | None:
-    """The collective as one with wire formats; None where items travel as they are."""
+    """The collective as one with wire formats; None where items travel uncoded."""
     return collective if isinstance(collective, Formatted) else None
 
 
@@ -78,7 +78,7 @@ class Items(NamedTuple):
 
 
 def items_of(collective: Collective, numel: int, element_bytes: int = 4) -> Items:
-    """The items of a sum of `numel` elements; those of a collective with wire formats hold several."""
+    """The items of a sum of `numel` elements; an item of a collective with wire formats holds several."""
     wire = wire_of(collective)
     if wire is None:
         return Items(numel, element_bytes, element_bytes)

@@ -18,7 +18,7 @@ links. Rounds run one after another. A round costs
 
 An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it.
 Transfers of one round between two ranks are one message. A message of a plan with wire formats has the bytes of its
-format, and adding those of fp32; coding and decoding are not priced. docs/topology.md has the model's limits.
+format, and adding fp32 bytes; coding and decoding are not priced. docs/topology.md has the model's limits.
 """
 
 from collections import defaultdict

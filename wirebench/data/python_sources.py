@@ -94,7 +94,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def _read(files: Sequence[Path], most: int) -> Tensor:
-    """The files' bytes, one after the other; with `most` only as many as asked for, if there are so many."""
+    """The files' bytes, one after the other; `most`: read no more bytes than this; 0: all."""
     text = bytearray()
     try:
         for path in files:

@@ -21,7 +21,7 @@ class ByteSequences:
 
     Sample i begins at byte i * length. In training all samples are shifted by an offset below `length`, drawn from the
     seed and the epoch, so that the cuts differ between epochs. Samples and labels are int64 (N, length); labels are the
-    next bytes. With `parts` the training text is cut into so many parts, and each epoch has the next one: a run with
+    next bytes. The training text is cut into `parts` parts, and each epoch has the next one: a run with
     as many epochs reads all of it once, and is evaluated on the way. Texts of up to `MOST_ON_DEVICE` bytes move to the
     device once, so that no batch waits for a copy. Longer texts are copied batch by batch.
     """

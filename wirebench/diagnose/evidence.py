@@ -40,7 +40,7 @@ class Evidence:
     nominal_start  seconds that starting a message should take; None if no source gives it
     folder     the run's folder
     layers     the run's own trace of its model; None if it has none
-    job        what the profiler's files say of somebody's job; None for a run of train.py
+    job        what the profiler's files say of a job; None for a run of train.py
     """
 
     record: dict[str, Any]

@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
     kind     missing, operation, size, type, stuck: all have called it, and it is not over; or absent: those that have a
              dump have called it, and it is not over
-    ranks    those at fault, as far as they are known; of absent: those without a dump
+    ranks    the ranks at fault, where known; of absent: the ranks without a dump
     sentence what is wrong; evidence: lines on what each rank did
     """
 

@@ -25,7 +25,7 @@ MOSTLY = 0.5
 UNSURE_START = 0.001
 """Seconds of start-up that a round may have where none can be fitted: Gloo's among four hosts on two cores."""
 UNSURE_NCCL = 0.00003
-"""The same of NCCL's kernels, which are launched before: as of a network of 25 Gbit/s (topology/presets.py)."""
+"""The start-up time of NCCL's kernels, which start ahead: as of a network of 25 Gbit/s (topology/presets.py)."""
 MOST_CHANGES = 4
 SHARDS, SHARD_BYTES = "quantised_sum", 1.04
 """The compressor of `compress_shards`, and bytes of an element in its int8 form, with its share of the scales."""
@@ -154,7 +154,7 @@ def _changes(evidence: Evidence, link: FittedLink, known: Known) -> tuple[tuple[
 
 
 def _sharded(evidence: Evidence, known: Known) -> tuple[tuple[Change, ...], tuple[str, ...]] | None:
-    """Fewer bits in the reduce-scatters of a job under FSDP2; gathers of parameters stay as they are."""
+    """Fewer bits in the reduce-scatters of a job under FSDP2; gathers of parameters do not change."""
     sums = [each for each in evidence.messages if each.kind in ("reduce_scatter", "all_reduce")]
     ended = known(False, 0).known.get(SHARDS)
     now, summed = _size(evidence), sum(each.wire_bytes for each in sums)

@@ -1,4 +1,4 @@
-"""What the profiler's files of somebody's job say beside the evidence that every run has."""
+"""What a job's profiler files say beside the evidence that every run has."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""PyTorch profiler's files of somebody's job as evidence: what a record and its trace.json say of a run of ours.
+"""PyTorch profiler's files of any job as evidence: what a record and its trace.json say of a run of ours.
 
 Ranks' clocks differ. A collective ends on all ranks of its group at about the same time, so that the median difference
 of its ends is the difference of two clocks. Then it is known which rank came last to each collective. A message's time

@@ -30,7 +30,7 @@ class Unit:
     layers   this rank's shards of the parameters that learn, in the order in which they lie in the hook's tensor
     numel    elements of the hook's tensor: the shards and their padding
     start    place of its first element in the flat gradient of all units
-    shards   ranks that share the model, which are those of `group`
+    shards   ranks that share the model: the ranks of `group`
     replicated  FSDP itself sums over replicas
     divisor  what FSDP divides a sum over shards by
     The hook gets sums over shards that are not divided: PyTorch's Gloo summed in some versions where it should average

@@ -23,7 +23,7 @@ class ShardCut:
     groups   places of units, in their order
     steps    first steps of this process in which the cut is still to be learned; 0 where it is known
     A schedule that needs times gets them of the steps after SETTLING_STEPS: when FSDP has reduced each unit, without an
-    exchange beside it. Ranks that have the same shard cut alike; those of other shards may cut in another way.
+    exchange beside it. Ranks that have the same shard cut alike; ranks of other shards may cut in another way.
     """
 
     def __init__(self, engine: Engine, units: Sequence[Unit], scheduler: Scheduler) -> None:

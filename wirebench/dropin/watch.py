@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Watch(Generic[T]):
-    """Records the steps after WARM_UP of a loop; the loop goes on as before.
+    """Records the steps after WARM_UP of a loop; the loop continues as before.
 
     steps   that are recorded; one more is, for the profiler's start
     folder  where rank{N}.json.gz is written

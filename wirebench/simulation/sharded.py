@@ -43,7 +43,7 @@ class UnitLayers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its fp32 gradient."""
+        """Return the bytes of its fp32 gradient."""
         return FLOAT_BYTES * sum(layer.numel for layer in self.layers)
 
 

@@ -96,7 +96,7 @@ class ProfiledStep(NamedTuple):
     """One step of one rank.
 
     number      of the profiler's step, or its place
-    begin, end  microseconds on the file's clock; of a GPU: from the end of the last step's kernels to that of its own
+    begin, end  microseconds on the file's clock; of a GPU: from the end of the last step's kernels to its own end
     phases      seconds by name (step_stats.PHASES)
     exposed     when it waited for collectives
     launch_gap  seconds in which the GPU was idle while the host was in the passes or the update; None on a CPU
@@ -190,7 +190,7 @@ class _Host:
         return [each for each in self.notes if each.name.startswith(begin)]
 
     def _waits(self) -> list[Span]:
-        """From the begin of an optimizer's range to that of the range of the same thread in it."""
+        """From the begin of an optimizer's range to the begin of the same thread's range in it."""
         waits, inner = [], [each for each in self._named(UPDATE) if each not in self.updates]
         for outer in self.updates:
             within = [each.begin for each in inner if outer.begin <= each.begin and each.end <= outer.end]

@@ -26,7 +26,7 @@ class Cached(Protocol[P, R_co]):
 def device_table(maxsize: int = 1024) -> Callable[[Callable[P, R_co]], Cached[P, R_co]]:
     """`lru_cache` for functions whose results hold tensors on a device.
 
-    A CUDA graph reads addresses. It needs the table at the address for as long as it is replayed, which may be longer
+    A CUDA graph reads addresses. It needs the table at the address while it is replayed, which may be longer
     than the cache keeps it.
     """
 

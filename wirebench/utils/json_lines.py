@@ -38,7 +38,7 @@ def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]
 
 
 def rounded(value: Any, digits: int = DIGITS, listed: int = DIGITS) -> Any:
-    """A JSON value whose numbers have so many digits; `listed`: the numbers in lists.
+    """A JSON value whose numbers have `digits` digits; `listed`: digits of numbers in lists.
 
     A number has more where it would end in a 5, so that rounding it again gives what rounding it once gives.
     """

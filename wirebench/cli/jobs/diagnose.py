@@ -27,7 +27,7 @@ from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
 
 STEPS = 30
-"""Of a short run, counted."""
+"""Steps of a short run that count."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 The reduce half codes every message anew. In the copy half a rank codes the pieces of the sum that it has, once, and
 messages are whole pieces, passed on as they came; then it decodes all pieces, its own too. Bytes of pieces lie in a
-buffer in their order, so that the copy half is that of a plan whose items are bytes.
+buffer in their order, so that the copy half equals a plan's whose items are bytes.
 """
 
 from collections.abc import Generator, Sequence

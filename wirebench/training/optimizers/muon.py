@@ -51,8 +51,8 @@ class Dion2(Optimizer):
     """Muon's update for a quarter of each matrix (Ahn et al. 2025, "Dion2", arXiv 2512.16928).
 
     A step adds the gradient to the momentum, takes the rows of the largest sums of magnitudes, makes the matrix of
-    these rows orthonormal as Muon does, and updates these rows of the weight alone. Only their momentum decays: that of
-    the other rows is their error feedback. Columns take the place of rows in a matrix with fewer columns.
+    these rows orthonormal as Muon does, and updates these rows of the weight alone. Only their momentum decays; the
+    momentum of the other rows is their error feedback. Columns take the place of rows in a matrix with fewer columns.
 
     momentum  decay of the selected rows' momentum, the paper's mu
     """
