@@ -124,7 +124,7 @@ def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFix
         (["--chunk", "8192", "--sample", "1000000", "--steps", "0"], "--ranks: the gradient has 269"),
         (["--ranks", "2", "--ways", "hierarchical"], "--ways: hierarchical needs --ranks of 4 or more"),
         (["--steps", "-1"], "--steps: from 0 on, got -1"),
-        (["--read", "no.jsonl", "--gradients", "g"], "--gradients: keeps those of a training"),
+        (["--read", "no.jsonl", "--gradients", "g"], "--gradients: keeps gradients of a training"),
         (["--read", "no.jsonl"], "no.jsonl"),
     ],
 )
