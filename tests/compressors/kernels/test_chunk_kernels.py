@@ -15,6 +15,8 @@ from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
+pytestmark = pytest.mark.sampled(8)
+
 devices = pytest.mark.parametrize("device", DEVICES)
 SHAPES = [(1,), (5,), (67,), (12, 10), (3, 70), (128, 4), (7, 9, 2)]
 

@@ -23,6 +23,8 @@ from wirebench.gradient.flat import Bucket
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import entries, region_messages, selection
 
+pytestmark = pytest.mark.sampled(12)
+
 devices = pytest.mark.parametrize("device", DEVICES)
 KINDS: tuple[Values, ...] = ("fp32", "fp16", "bf16")
 HARD = [0.0, -0.0, 1e-41, -3e-8, 65519.0, -1e30, math.inf, -math.inf, math.nan, 1.0009765, 6.1e-5, 1 / 3]

@@ -14,6 +14,8 @@ pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import selection as selection_module
 from wirebench.compressors.kernels import sketches as sketches_module
 
+pytestmark = pytest.mark.sampled(8)
+
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from wirebench.compressors import kernels
 from wirebench.compressors.kernels import selection, sketches, tables, together
 from wirebench.gradient.flat import Layer
 
+pytestmark = pytest.mark.sampled(4)
+
 NUMEL = 260
 LAYERS = (Layer("a", 0, 5, 1), Layer("b", 8, 11, 1), Layer("c", 11, NUMEL, 2, 3))
 METHODS: dict[str, dict[str, Any]] = {

@@ -15,6 +15,8 @@ from wirebench.compressors.sketch.peeling import LOAD, ROWS, LookupTable
 from wirebench.compressors.sparse.places import write_average
 from wirebench.compressors.sparse.selection import top_k
 
+pytestmark = pytest.mark.sampled(8)
+
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):

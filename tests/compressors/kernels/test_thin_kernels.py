@@ -20,6 +20,8 @@ from tests.compressors.kernels.at_once import at_once
 from wirebench.compressors.kernels import bases as bases_module
 from wirebench.compressors.kernels import thin as thin_module
 
+pytestmark = pytest.mark.sampled(12)
+
 SHAPES = [(9,), (18, 20), (3, 40), (18, 20), (4,), (17, 5), (6, 2, 3), (1, 8)]
 
 

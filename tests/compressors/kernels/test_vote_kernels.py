@@ -20,7 +20,9 @@ import triton.language as tl
 from wirebench.compressors.kernels import segments as segments_module
 from wirebench.compressors.kernels import votes as votes_module
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what is not finite
+NOT_FINITE = "ignore::RuntimeWarning"
+"""NumPy's warning."""
+pytestmark = [pytest.mark.sampled(5), pytest.mark.filterwarnings(NOT_FINITE)]
 RANKS = 3
 LAYOUTS = {
     "one element": [(1,)],
