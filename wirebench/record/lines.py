@@ -5,29 +5,41 @@ in the places of HOLE, in order, and the run's name in the places of RUN. A shap
 "value": ...} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with these keys
 changed. So keys, names and settings are written once, and a line has what was measured:
 
-- Numbers are values, in a list together. Of a record's config and environment they belong to the shape.
+- Numbers are values, in a list together. Those of a record's config and environment, and those under a key of ALIKE,
+  belong to the shape.
+- A number of a record that follows from others of it (FOLLOWING) is SAME in the shape, and no value.
 - Texts belong to the shape; a study's note has its own. Of a text under a key of WORDED, such as a command, the
   run's name, numbers and what follows a "=" are values.
 - Tables of a list that have the same keys are columns: {COUNT: their number, key: [a value of each, or one for all]}.
   So are rows of equal length, whose keys are ROW and the place.
-- A long column without a measured number, such as bytes by request, is {ID: id} in place of the value.
+- Other lists of tables, such as the events of a trace, are {PICKED: [a place in the second list of each], OF: [the
+  shapes, each once]}, where that is shorter.
+- A long column without a measured number, such as bytes by request, is {ID: id} in place of the value. Where it is
+  shorter such a column is {STEPS: [difference, times, difference, times, ...]}: how far each number is from the former.
 
-Numbers have ten digits, those in lists of BRIEF six; settings keep all theirs.
+Numbers have ten digits, those under a key of FEWER and in files less; settings keep all theirs.
 """
 
 import copy
 import hashlib
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
-from wirebench.utils.json_lines import json_text, rounded
+from wirebench.telemetry.step_stats import PHASES
+from wirebench.utils.json_lines import DIGITS, json_text, rounded
 from wirebench.utils.parsing import json_of
 
 Values = dict[str, Any]
-ID, COUNT, HOLE, RUN, ROW = "@", "#", "?", "{}", "row "
-BRIEF, FEWER = ("ranks", "requests"), 6
-"""What ranks and requests took, each of them, has fewer digits, as have the files of a run."""
+ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
+PICKED, OF, STEPS = "*", "of", "+"
+FILE_DIGITS = 6
+FEWER = {"requests": 4, "ranks": 5, "load": 4} | dict.fromkeys(
+    ("seconds", "eval_seconds", "seconds_total", "startup_seconds"), 7
+)
+"""Digits of the numbers anywhere below these keys of a record."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -36,9 +48,18 @@ SETTINGS = ("config", "environment")
 """Parts of a record that many runs have alike."""
 OWN = ("seed", "dir", "utc")
 """Keys of these parts whose values are a run's own."""
-WORDED = ("command", "launch", "peers", "settings", "warnings")
+ALIKE = (
+    "schema", "world_size", "parameters", "train", "test", "steps", "steps_done", "saved", "dense", "epoch", "rank",
+    "ranks", "cores", "threads", "ranks_on_host", "pid", "tid", COUNT,
+)  # fmt: skip
+"""Keys of a record and of files whose numbers are whole, and those of many runs."""
 NOTE = "note"
 VALUE = re.compile(r"((?<==)(?!\S*\{\})[^\s=]+|\d+(?:\.\d+)?)")
+WORDED = dict.fromkeys(("command", "launch", "settings", "warnings"), VALUE) | {
+    "peers": re.compile(r"((?<=pid )\d+)"),
+    "utc": re.compile(r"((?<=^\d{4}-\d\d-)\S+(?=\+00:00$))"),
+}
+"""Keys of texts of which a part is a value, and what finds the parts."""
 
 
 def encode(run: Mapping[str, Any], shared: Values) -> Values:
@@ -48,13 +69,89 @@ def encode(run: Mapping[str, Any], shared: Values) -> Values:
     if "launch" in note and "environment" in settings:
         # The launch names the run's own place; the command of the process named one for the time of the run.
         settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
-    parts = {NOTE: rounded(note), **settings, "record": _kept(record | dict.fromkeys(settings))}
-    parts |= {"files": rounded(run["files"], listed=FEWER)} if run.get("files") else {}
+    parts = {NOTE: rounded(note), **settings, "record": _reduced(_kept(record | dict.fromkeys(settings)))}
+    parts |= {"files": rounded(run["files"], listed=FILE_DIGITS)} if run.get("files") else {}
     return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
 
 
-def _kept(record: Mapping[str, Any]) -> Values:
-    return {key: rounded(each, listed=FEWER) if key in BRIEF else rounded(each) for key, each in record.items()}
+def _kept(value: Any, digits: int = DIGITS) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _kept(each, min(digits, FEWER.get(key, digits))) for key, each in value.items()}
+    return [_kept(each, digits) for each in value] if isinstance(value, list | tuple) else rounded(value, digits)
+
+
+def _at(value: Any, *path: str | int) -> Any:
+    """What stands at a path of keys and places; None where nothing does."""
+    for key in path:
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            return None
+    return value
+
+
+def _ratio(record: Values, of: tuple[str, ...], to: tuple[str, ...]) -> float | None:
+    numbers = _at(record, *of), _at(record, *to)
+    return numbers[0] / numbers[1] if all(isinstance(each, int | float) for each in numbers) and numbers[1] else None
+
+
+def _error(record: Values) -> float | None:
+    ratio = _ratio(record, ("prediction", "step_seconds"), ("step_seconds", "median"))
+    return None if ratio is None else ratio - 1
+
+
+def _dense(record: Values) -> int | None:
+    parameters = _at(record, "parameters")
+    return 4 * parameters if isinstance(parameters, int) else None
+
+
+def _copy(*path: str | int) -> Callable[[Values], Any]:
+    return lambda record: _at(record, *path)
+
+
+FOLLOWING: Mapping[tuple[str | int, ...], Callable[[Values], Any]] = {
+    ("final", "loss"): _copy("history", -1, "test_loss"),
+    ("final", "top1"): _copy("history", -1, "top1"),
+    ("final", "top5"): _copy("history", -1, "top5"),
+    ("prediction", "measured_seconds"): _copy("step_seconds", "median"),
+    ("prediction", "error"): _error,
+    ("bytes_per_step", "dense"): _dense,
+    ("compression_ratio", "with_indices"): lambda record: _ratio(
+        record, ("bytes_per_step", "dense"), ("bytes_per_step", "payload")
+    ),
+    ("ranks", 0, "step_seconds"): _copy("step_seconds", "median"),
+    **{("ranks", 0, "phases", name): _copy("phases", name) for name in PHASES},
+}
+"""Paths of numbers of a record that follow from others, and from which; one may follow from one that stands before."""
+
+
+def _followed(record: Values, path: tuple[str | int, ...]) -> Any:
+    return _kept(FOLLOWING[path](record), FEWER.get(str(path[0]), DIGITS))
+
+
+def _reduced(record: Values) -> Values:
+    """The record, with SAME in place of each number that is what follows from others, to nine digits."""
+    known = [path for path in FOLLOWING if _agree(_at(record, *path), _followed(record, path))]
+    for *above, key in known:
+        _at(record, *above)[key] = SAME
+    return record
+
+
+def _agree(number: Any, other: Any) -> bool:
+    if isinstance(number, bool) or type(number) is not type(other) or not isinstance(number, int | float):
+        return False
+    return math.isclose(number, other, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def _completed(record: Values) -> Values:
+    """The record that `_reduced` got; ValueError where nothing follows."""
+    for path in FOLLOWING:
+        if _at(record, *path) == SAME:
+            number = _followed(record, path)
+            if number is None:
+                raise ValueError(f"{path} does not follow from the record")
+            _at(record, *path[:-1])[path[-1]] = number
+    return record
 
 
 def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:
@@ -69,7 +166,7 @@ def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:
             run[name] = filling.fill(shared[key])
             if list(filling.values):
                 raise ValueError(f"{name} has more values than its shape {key}")
-    run["record"] |= {name: run.pop(name) for name in SETTINGS if name in run}
+    run["record"] = _completed(run["record"] | {name: run.pop(name) for name in SETTINGS if name in run})
     return run
 
 
@@ -105,7 +202,9 @@ class _Shaping:
 
     def _is_own(self, key: str) -> bool:
         """Whether numbers under this key are a run's own."""
-        return self._name not in SETTINGS or key in OWN
+        if self._name in SETTINGS:
+            return key in OWN
+        return self._name == NOTE or key not in ALIKE
 
     def _dict(self, table: Mapping[str, Any]) -> Values:
         return {key: self._referred(self._shape(each, key)) for key, each in table.items()}
@@ -117,8 +216,8 @@ class _Shaping:
             return self._table([{f"{ROW}{place}": each for place, each in enumerate(row)} for row in values])
         if values and not _has_text(values) and self._is_own(key):
             is_shared = len(json_text(values)) > LONG and not _is_measured(values)
-            return self._hole({ID: _id(values, self._shared)} if is_shared else values)
-        return [self._referred(self._shape(each, key)) for each in values]
+            return self._hole({ID: _id(_steps(values), self._shared)} if is_shared else values)
+        return _picked([self._referred(self._shape(each, key)) for each in values])
 
     def _table(self, tables: list[Values]) -> Values:
         shape: Values = {COUNT: self._shape(len(tables), COUNT)}
@@ -130,9 +229,9 @@ class _Shaping:
 
     def _text(self, value: str, key: str) -> str:
         is_noted = self._name == NOTE and key not in WORDED
-        if HOLE in value or RUN in value or is_noted or (self._name in SETTINGS and key in OWN):
+        if HOLE in value or RUN in value or is_noted or (self._name in SETTINGS and key in OWN and key not in WORDED):
             return self._hole(value)
-        words = VALUE.split(value.replace(self._run, RUN)) if key in WORDED else [value]
+        words = WORDED[key].split(value.replace(self._run, RUN)) if key in WORDED else [value]
         if words == ["", value, ""]:
             return self._hole(value)
         for word in words[1::2]:
@@ -167,15 +266,44 @@ class _Filling:
         if ID in shape:
             first, changed = self._shared[shape[ID]], {key: each for key, each in shape.items() if key != ID}
             return self.fill({**first, **changed} if changed else first)
+        if shape.keys() == {PICKED, OF}:
+            return [self.fill(shape[OF][place]) for place in shape[PICKED]]
         filled = {key: self.fill(each) for key, each in shape.items()}
         return _tables(filled) if COUNT in filled else filled
 
     def _text(self, shape: str) -> Any:
         if shape == HOLE:
             value = next(self.values)
-            return copy.deepcopy(self._shared[value[ID]]) if isinstance(value, dict) else value
+            return _numbers(self._shared[value[ID]]) if isinstance(value, dict) else value
         first, *others = (each.replace(RUN, self._run) for each in shape.split(HOLE))
         return first + "".join([_word(next(self.values)) + each for each in others])
+
+
+def _picked(shapes: list[Any]) -> Any:
+    """The shapes of a list, each once, where that is shorter."""
+    texts = list(map(json_text, shapes))
+    first = list(dict.fromkeys(texts))
+    picked = {PICKED: list(map(first.index, texts)), OF: [shapes[texts.index(text)] for text in first]}
+    return picked if len(json_text(picked)) < len(json_text(shapes)) else shapes
+
+
+def _steps(values: list[Any]) -> Any:
+    """A column by its differences, where that is shorter and all numbers are of one type."""
+    if {int} != set(map(type, values)) != {float}:
+        return values
+    differences = [values[0], *(after - before for before, after in pairwise(values))]
+    steps = {STEPS: [each for step, those in groupby(differences) for each in (step, len(list(those)))]}
+    return steps if len(json_text(steps)) < len(json_text(values)) else values
+
+
+def _numbers(shared: Any) -> Any:
+    """The column that `_steps` got."""
+    if not isinstance(shared, dict):
+        return copy.deepcopy(shared)
+    steps, times = shared[STEPS][::2], shared[STEPS][1::2]
+    if not 0 <= sum(times) < MOST:
+        raise ValueError(f"a list of {sum(times)} numbers")
+    return list(accumulate(step for step, count in zip(steps, times, strict=True) for _ in range(count)))
 
 
 def _tables(columns: Mapping[str, Any]) -> list[Any]:
