@@ -166,11 +166,12 @@ def test_an_svg_says_which_chart_it_shows(tmp_path: Path) -> None:
     assert not files.shows(path, crowded(3))
 
 
-@pytest.mark.parametrize("count", [3, 40])
-def test_a_file_s_svg_is_smaller_and_shows_the_same_picture(count: int) -> None:
-    drawn = vl_convert.vegalite_to_svg(json.dumps(files.specification(crowded(count))), vl_version=files.VEGA_LITE)
+@pytest.mark.parametrize(("count", "panels"), [(3, 1), (40, 1), (3, 2)])
+def test_a_file_s_svg_is_smaller_and_shows_the_same_picture(count: int, panels: int) -> None:
+    figure = crowded(count) if panels == 1 else grid([panel(count)] * panels, "Both", "simulated", 2, 800)
+    drawn = vl_convert.vegalite_to_svg(json.dumps(files.specification(figure)), vl_version=files.VEGA_LITE)
     less = smaller(drawn)
-    assert len(less) < len(drawn) / 2
+    assert len(less) < len(drawn) / 2 / panels
     assert less.count("<title") == drawn.count("<title") and 'aria-label="X-axis titled' in less
     one, other = (
         np.asarray(Image.open(io.BytesIO(vl_convert.svg_to_png(each))).convert("L"), int) for each in (drawn, less)

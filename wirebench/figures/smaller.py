@@ -26,6 +26,10 @@ LINE = re.compile(r"(?:M[^A-Za-z]+[hv][^A-Za-z]+)+")
 """A path of level or upright lines, which do not cross."""
 OFTEN = 4
 """A shape that is drawn at least as often is written once."""
+LONG = 60
+"""Characters of a path or a group from which on it is written once, if a chart has it several times."""
+WRITTEN = ("Title text", "Subtitle text")
+"""How the labels begin that repeat a text of the chart."""
 
 
 def smaller(svg: str) -> str:
@@ -38,8 +42,10 @@ def smaller(svg: str) -> str:
     _tidy(root)
     _clips(root)
     shapes = _shapes(root)
-    root[:] = [_classes(root), *([shapes] if len(shapes) else []), *root]
+    style = _classes(root)
     _join(root)
+    _once(root, shapes)
+    root[:] = [style, *([shapes] if len(shapes) else []), *root]
     return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
 
 
@@ -47,8 +53,9 @@ def _tidy(element: Element) -> None:
     """Shorten an element's attributes, and drop what is unseen below it."""
     for name in [name for name, value in element.attrib.items() if name in UNSEEN or DEFAULTS.get(name) == value]:
         del element.attrib[name]
-    if element.tag != f"{SVG}g" or "aria-label" not in element.attrib:
-        # A screen reader gets the axes' and titles' labels, and not one for each of a thousand marks.
+    label = element.get("aria-label")
+    if element.tag != f"{SVG}g" or label is None or label.startswith(WRITTEN):
+        # A screen reader gets the axes' labels and the titles, and not a label for each of a thousand marks.
         element.attrib.pop("aria-label", None)
         element.attrib.pop("role", None)
     if "stroke" not in element.attrib:
@@ -120,6 +127,32 @@ def _join(element: Element) -> None:
         else:
             kept.append(child)
     element[:] = kept
+
+
+def _once(root: Element, definitions: Element) -> None:
+    """Define a path or a group that stands several times, such as the baseline of each panel; the places use it."""
+    counts = Counter(map(_written, root.iter()))
+    names: dict[str, str] = {}
+
+    def replace(element: Element) -> None:
+        for place, child in enumerate(element):
+            text = _written(child)
+            if counts[text] == 1 or len(text) < LONG or child.tag == f"{SVG}defs":
+                replace(child)
+                continue
+            if text not in names:
+                names[text] = f"r{len(names)}"
+                child.set("id", names[text])
+                definitions.append(child)
+            element[place] = Element(f"{SVG}use", {"href": f"#{names[text]}"})
+
+    replace(root)
+
+
+def _written(element: Element) -> str:
+    """A path or a group without a label as text; "" for another element."""
+    is_whole = element.tag in (f"{SVG}path", f"{SVG}g") and "aria-label" not in element.attrib
+    return ElementTree.tostring(element, encoding="unicode") if is_whole else ""
 
 
 def _unseen(element: Element) -> bool:
