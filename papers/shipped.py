@@ -94,14 +94,19 @@ def _cpu_rates() -> Lines:
     header, *cells = _cells(CPU)
     measured = {_method(cell) for cell in cells}
     later = [cell for cell in _cells(CPU_LATER)[1:] if _method(cell) not in measured and not cell["rival"]]
-    return [{**header, "of": [_name(CPU), _name(CPU_LATER)]}, *cells, *later]
+    return [{**header, "of": [_name(CPU), _name(CPU_LATER)]}, *_needed([*cells, *later])]
 
 
 def _gpu_rates() -> Lines:
     header, *cells = _cells(GPU)
     kept = [cell for cell in cells if _method(cell) not in GPU_AGAIN]
     again = [cell for name, path in GPU_AGAIN.items() for cell in _cells(path)[1:] if cell["method"] == name]
-    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values())]}, *kept, *again]
+    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values())]}, *_needed([*kept, *again])]
+
+
+def _needed(cells: Lines) -> Lines:
+    """The cells that the planner reads: of the suite's methods, measured."""
+    return [cell for cell in cells if not cell["rival"] and not cell["error"]]
 
 
 def _cells(path: Path) -> Lines:

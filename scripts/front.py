@@ -43,6 +43,11 @@ PICTURED = ("bf16", "quantised_sum", "dgc", "powersgd")
 NETWORKS = {0.1: "1gbe", 0.3: "1gbe", 1.0: "1gbe", 3.0: "10gbe", 10.0: "10gbe", 30.0: "100gbe", 100.0: "100gbe"}
 """The networks of the picture, by Gbit/s; a message takes the network's start-up time."""
 HEADS = ("link per worker", "switch on", "speed-up", "accuracy or loss", "bytes a step", "faster, at a cost")
+SHOWN = (
+    "nothing", "compressor", "scheduler", "collective", "density", "speedup", "speedup_range", "efficiency",
+    "bytes_per_step", "accuracy",
+)  # fmt: skip
+"""Keys of an answer that the pages show, or that say what is composed; `command` prints the others."""
 WORKERS = 8
 """Number of workers in every row."""
 GPU = "--gpu rtx4090 --precision bf16"
@@ -98,10 +103,14 @@ def advice() -> None:
             for link, of_link in LINKS.items():
                 command = f"wirebench advise {of_model} {GPU} {of_link}"
                 run([*shlex.split(command), "--json", f"{folder}/it.json"])
-                found = json.loads(Path(folder, "it.json").read_text())
-                rows.append({"model": model, "link": link, "command": command, "answer": found["answer"]})
+                answer = _shown(json.loads(Path(folder, "it.json").read_text())["answer"])
+                rows.append({"model": model, "link": link, "command": command, "answer": answer})
                 print(f"{model}, {link}", flush=True)
     _write("advice.json", {"rows": rows})
+
+
+def _shown(answer: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: {key: each for key, each in of.items() if key in SHOWN} for name, of in answer.items()}
 
 
 def picture() -> None:

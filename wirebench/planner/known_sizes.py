@@ -28,8 +28,13 @@ KINDS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Sum, Reduce,
 
 def of(name: str, density: float | None, path: Path = PATH) -> Callable[[int], Known]:
     """A function from the number of ranks to the known sizes of a compressor. density: None if it has none."""
-    by_world = _table(path).get(label(name, density), {})
-    return lambda size: read(by_world.get(ANY, [])) | read(by_world.get(str(size), []))
+    by_worlds = _table(path).get(label(name, density), {})
+
+    def known(size: int) -> Known:
+        fitting = (entries for worlds, entries in by_worlds.items() if worlds == ANY or str(size) in worlds.split())
+        return {asked: requests for entries in fitting for asked, requests in read(entries).items()}
+
+    return known
 
 
 @functools.lru_cache(maxsize=4)
@@ -54,27 +59,29 @@ def read(entries: Iterable[Any]) -> dict[Asked, list[RequestSize]]:
 
 
 def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> str:
-    """The file's text, from what was played of each compressor at a density, by the number of ranks."""
+    """The file's text, from what was played of each compressor at a density, by the number of ranks.
+
+    An entry stands once, under all numbers of ranks for which it was played with the same requests.
+    """
     lines = []
     for (name, density), by_world in sizes.items():
-        alike = _alike(by_world)
-        worlds: dict[str, Known] = {ANY: alike} if alike else {}
-        for size, known in by_world.items():
-            if own := {asked: requests for asked, requests in known.items() if asked not in alike}:
-                worlds[str(size)] = own
-        inner = ",\n".join(f'  "{size}": {json_text(_entries(known))}' for size, known in worlds.items())
+        inner = ",\n".join(f'  "{worlds}": {json_text(_entries(known))}' for worlds, known in _alike(by_world).items())
         lines.append(f' "{label(name, density)}": {{\n{inner}\n }}')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _alike(by_world: Mapping[int, Known]) -> Known:
-    """The entries that are equal for all world sizes."""
-    first = by_world[WORLDS[0]]
-    return {
-        asked: requests
-        for asked, requests in first.items()
-        if all(by_world.get(size, {}).get(asked) == requests for size in WORLDS)
-    }
+def _alike(by_world: Mapping[int, Known]) -> dict[str, dict[Asked, list[RequestSize]]]:
+    """By numbers of ranks, divided by a space, or ANY for all that were played: the entries that are equal there."""
+    found: dict[tuple[int, ...], dict[Asked, list[RequestSize]]] = {}
+    for asked in dict.fromkeys(asked for known in by_world.values() for asked in known):
+        worlds: dict[str, list[int]] = {}
+        for size, known in by_world.items():
+            if asked in known:
+                worlds.setdefault(repr(known[asked]), []).append(size)
+        for sizes in worlds.values():
+            found.setdefault(tuple(sizes), {})[asked] = by_world[sizes[0]][asked]
+    names = {sizes: ANY if sizes == WORLDS else " ".join(map(str, sizes)) for sizes in found}
+    return {names[sizes]: found[sizes] for sizes in sorted(found, key=lambda sizes: (sizes != WORLDS, sizes))}
 
 
 def _entries(known: Known) -> list[Any]:

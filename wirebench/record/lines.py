@@ -17,7 +17,7 @@ changed. So keys, names and settings are written once, and a line has what was m
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value. Where it is
   shorter such a column is {STEPS: [difference, times, difference, times, ...]}: how far each number is from the former.
 
-Numbers have ten digits, those under a key of FEWER and in files less; settings keep all theirs.
+Numbers have ten digits, those of FEWER and in lists of notes and files fewer; settings keep all theirs.
 """
 
 import copy
@@ -35,11 +35,10 @@ from wirebench.utils.parsing import json_of
 Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
 PICKED, OF, STEPS = "*", "of", "+"
-FILE_DIGITS = 6
-FEWER = {"requests": 4, "ranks": 5, "load": 4} | dict.fromkeys(
-    ("seconds", "eval_seconds", "seconds_total", "startup_seconds"), 7
+FEWER = {"requests": 4, "ranks": 5, "load": 4, "startup_seconds": 7} | dict.fromkeys(
+    ("history.seconds", "history.eval_seconds", "history.seconds_total"), 7
 )
-"""Digits of the numbers anywhere below these keys of a record."""
+"""Digits of the numbers anywhere below these keys of a record. The run's own `seconds_total` tells it from a copy."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -70,14 +69,15 @@ def encode(run: Mapping[str, Any], shared: Values) -> Values:
         # The launch names the run's own place; the command of the process named one for the time of the run.
         settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
     parts = {NOTE: rounded(note), **settings, "record": _reduced(_kept(record | dict.fromkeys(settings)))}
-    parts |= {"files": rounded(run["files"], listed=FILE_DIGITS)} if run.get("files") else {}
+    parts |= {"files": rounded(run["files"])} if run.get("files") else {}
     return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
 
 
-def _kept(value: Any, digits: int = DIGITS) -> Any:
+def _kept(value: Any, digits: int = DIGITS, above: str = "") -> Any:
     if isinstance(value, Mapping):
-        return {key: _kept(each, min(digits, FEWER.get(key, digits))) for key, each in value.items()}
-    return [_kept(each, digits) for each in value] if isinstance(value, list | tuple) else rounded(value, digits)
+        names = {key: f"{above}{key}" for key in value}
+        return {key: _kept(each, FEWER.get(names[key], digits), f"{names[key]}.") for key, each in value.items()}
+    return [_kept(each, digits, above) for each in value] if isinstance(value, list | tuple) else rounded(value, digits)
 
 
 def _at(value: Any, *path: str | int) -> Any:
