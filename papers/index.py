@@ -1,7 +1,7 @@
 """results/index.csv: what was measured, a line a run, for other programs: `pandas.read_csv("results/index.csv")`.
 
-  run      path of the run below results/; `wirebench show results/RUN` prints all of it
-  study    the folder of results/ that it is in
+  run      path of the run below results/, which begins with the study's folder; `wirebench show results/RUN` prints
+           all of it
   machine  the processor, with its cores; of a run on GPUs the GPUs
   commit   the code's, ten digits
   seed     of the run
@@ -23,7 +23,7 @@ from wirebench.record.notes import NotedRun
 from wirebench.record.rules import broken
 
 FILE = RESULTS / "index.csv"
-HEAD = ("run", "study", "machine", "commit", "seed", "flags")
+HEAD = ("run", "machine", "commit", "seed", "flags")
 
 
 def _at(*path: str) -> Callable[[NotedRun], Any]:
@@ -53,6 +53,6 @@ def text(results: Path = RESULTS) -> str:
 def _line(run: NotedRun, results: Path) -> tuple[Any, ...]:
     path = run.folder.relative_to(results)
     flags = " ".join(dict.fromkeys(each.rule.replace(" ", "_") for each in broken(run.record)))
-    about = path.as_posix(), path.parts[0], machine(run.record), run.commit, run.has("config", "train", "seed"), flags
+    about = path.as_posix(), machine(run.record), run.commit, run.has("config", "train", "seed"), flags
     values = (of(run) for of in METRICS.values())
     return (*about, *("" if value is None else f"{value:.6g}" for value in values))

@@ -44,7 +44,7 @@ def files() -> dict[Path, Callable[[], Lines]]:
     return {
         compress_rates.SHIPPED: _cpu_rates,
         compress_rates.SHIPPED_GPU: _gpu_rates,
-        ranges.SHIPPED: lambda: [{"of": _name(OUTSIDE), **json_of(OUTSIDE.read_text(encoding="utf-8"))}],
+        ranges.SHIPPED: _outside,
         known.SHIPPED: _accuracies,
         reference.SHIPPED: lambda: [{"methods": [each._asdict() for each in references()]}],
     }
@@ -117,6 +117,11 @@ def _cells(path: Path) -> Lines:
 
 def _method(cell: dict[str, Any]) -> str:
     return compress_rates.name_of(cell["method"])
+
+
+def _outside() -> Lines:
+    content = json_of(OUTSIDE.read_text(encoding="utf-8"))
+    return [{"of": _name(OUTSIDE), **content, "runs": ranges.held_out(content)}]
 
 
 def _accuracies() -> Lines:

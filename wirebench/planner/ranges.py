@@ -84,7 +84,7 @@ def of(factors: Sequence[float], showing: Sequence[float] | None = None) -> Erro
 def load(path: Path = SHIPPED, network: float = 0.0) -> Errors:
     """What the study of predictions wrote; UserError for a file that is not that."""
     try:
-        held = [each for each in table(path)["runs"] if not each["fitted"] and each["factor"] is not None]
+        held = held_out(table(path))
         factors = [float(each["factor"]) for each in held]
         showing = [float(each["factor"]) for each in held if _shows(each)]
     except (ValueError, TypeError, KeyError) as error:
@@ -92,6 +92,11 @@ def load(path: Path = SHIPPED, network: float = 0.0) -> Errors:
     if not factors or not all(0 < each < math.inf for each in factors):
         raise UserError(f"{path}: runs: needs factors above 0 of runs that nothing was fitted to; `{WRITER}` writes it")
     return replace(of(factors, showing or None), network=network)
+
+
+def held_out(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of the file that say how far a prediction was off: nothing was fitted to them."""
+    return [each for each in content["runs"] if not each["fitted"] and each["factor"] is not None]
 
 
 def _shows(run: dict[str, Any]) -> bool:

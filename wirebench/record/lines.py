@@ -35,10 +35,11 @@ from wirebench.utils.parsing import json_of
 Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
 PICKED, OF, STEPS = "*", "of", "+"
-FEWER = {"requests": 4, "ranks": 5, "load": 4, "startup_seconds": 7} | dict.fromkeys(
-    ("history.seconds", "history.eval_seconds", "history.seconds_total"), 7
-)
-"""Digits of the numbers anywhere below these keys of a record. The run's own `seconds_total` tells it from a copy."""
+FEWER = {
+    "requests": 4, "load": 4, "ranks": 5, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
+    "history.seconds_total": 6, "phases": 7, "images_per_second": 7, "compression_ratio": 8, "final": 8, "history": 8,
+}  # fmt: skip
+"""Digits of the numbers below these keys of a record; a clock's own, which tell a run from a copy, have all."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
