@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -17,13 +17,18 @@ PAINT = (
 FONT = "font-family"
 UNSEEN = ("class", "aria-hidden", "aria-roledescription", "pointer-events", "version")
 """Attributes that no viewer of a file shows or reads aloud."""
-DEFAULTS = {"opacity": "1", "font-weight": "normal", "font-style": "normal", "transform": "translate(0,0)"}
+DEFAULTS = {
+    "opacity": "1", "font-weight": "normal", "font-style": "normal", "text-anchor": "start", "stroke-width": "1",
+    "stroke-dasharray": "1,0", "transform": "translate(0,0)",
+}  # fmt: skip
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
 TRANSLATED = re.compile(r"translate\(([^,()]+),([^,()]+)\)")
 LINES = re.compile(r"M[^A-Za-z]+(?:L[^A-Za-z]+)+Z?")
 """A path of straight lines between absolute places, each "x,y"."""
 LINE = re.compile(r"(?:M[^A-Za-z]+[hv][^A-Za-z]+)+")
 """A path of level or upright lines, which do not cross."""
+FAINT = re.compile(r"\.(\w+)\{[^}]*(?<!-)opacity")
+"""A class with an opacity: of a group it would be another picture than of each mark."""
 OFTEN = 4
 """A shape that is drawn at least as often is written once."""
 LONG = 60
@@ -46,6 +51,7 @@ def smaller(svg: str) -> str:
     _join(root)
     _once(root, shapes)
     root[:] = [style, *([shapes] if len(shapes) else []), *root]
+    _inherit(root, {*FAINT.findall(str(style.text))})
     return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
 
 
@@ -147,6 +153,27 @@ def _once(root: Element, definitions: Element) -> None:
             element[place] = Element(f"{SVG}use", {"href": f"#{names[text]}"})
 
     replace(root)
+
+
+def _inherit(element: Element, faint: set[str]) -> None:
+    """Give the class of neighbours that have the same one to a group of them."""
+    kept: list[Element] = []
+    for name, those in groupby(element, key=lambda child: child.get("class", "")):
+        alike = list(those)
+        if len(alike) < OFTEN or not name or name in faint or any(len(each) for each in alike):
+            kept += alike
+            continue
+        for each in alike:
+            del each.attrib["class"]
+        if len(alike) == len(element) and element.tag == f"{SVG}g" and "class" not in element.attrib:
+            element.set("class", name)
+            return
+        group = Element(f"{SVG}g", {"class": name})
+        group.extend(alike)
+        kept.append(group)
+    element[:] = kept
+    for child in element:
+        _inherit(child, faint)
 
 
 def _written(element: Element) -> str:
