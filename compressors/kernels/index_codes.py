@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels import APART, launching, together
 from wirebench.compressors.kernels.entries import LANES, _below, _table
+from wirebench.compressors.kernels.together import TOGETHER, meet, tiles_of
 
 TILE, PROGRAMS = 1024, 512
 """Entries, or bytes, that a program reads at once, and programs of a launch, at most."""
@@ -56,6 +57,21 @@ def gaps(index: Tensor, more: int = 0) -> Tensor:
         index, totals, code, index.numel(), each, length, TILE=TILE, POWER=triton.next_power_of_2(programs), **APART
     )
     return code
+
+
+@launching
+def gaps_of_bits(bits: Tensor, numel: int, code: Tensor, arrived: Tensor, length: Tensor) -> None:
+    """Write the gaps between the places whose bits are set, of `numel`, and their number before them to `code`, uint8
+    (numel + 8,), as `gaps` does, and the code's length to `length`, int32 (1,); one launch.
+
+    bits     uint8, a bit for each place
+    arrived  int32 (1,), a 0
+    """
+    assert code.numel() >= numel + 8, "a place takes no more bytes than its gap has places"
+    many = together.programs(bits.device)
+    power = triton.next_power_of_2(many)
+    found = torch.empty((4, power), dtype=torch.int64, device=bits.device)
+    _gaps_of_bits[(many,)](bits, code, found, arrived, length, numel, TILE=TILE, POWER=power, **TOGETHER)
 
 
 @launching
@@ -115,10 +131,96 @@ def _gap(index, entry, count):
     there = entry < count
     before = tl.load(index + entry - 1, mask=there & (entry > 0), other=-1).to(tl.int64)
     gap = tl.load(index + entry, mask=there, other=0).to(tl.int64) - before - 1
+    return gap, _bytes_of(gap, there)
+
+
+@triton.jit
+def _bytes_of(gap, there):
+    """The bytes that each gap takes, int32; 0 for one that is not there."""
     size = there.to(tl.int32)
     for number in tl.static_range(1, MAX_GAP_BYTES):
         size += (there & ((gap >> (GAP_BITS * number)) > 0)).to(tl.int32)
-    return gap, size
+    return size
+
+
+@triton.jit
+def _write_septets(code, at, gap, size):
+    """Each gap in sevens of bits, from byte `at` on."""
+    for byte in tl.static_range(MAX_GAP_BYTES):
+        septet = (gap >> (GAP_BITS * byte)) & LOW
+        more = (size > byte + 1).to(tl.int64) << GAP_BITS
+        tl.store(code + at + byte, (septet | more).to(tl.uint8), mask=size > byte)
+
+
+@triton.jit
+def _write_ends(code, count, used, length):
+    """The number of gaps, int64, in front of them; zeros behind the bytes that are `used`."""
+    byte = tl.arange(0, 4)
+    tl.store(code + byte, ((count >> (8 * byte)) & 255).to(tl.uint8))
+    tl.store(code + used + byte, tl.zeros([4], tl.uint8), mask=used + byte < length)
+
+
+@triton.jit
+def _later(one, other):
+    return tl.maximum(one, other)
+
+
+@triton.jit
+def _set_places(bits, begin, tile, last, numel, TILE: tl.constexpr):
+    """Of a tile of the places from `begin` on: each place, whether its bit is set, and the place before it whose bit is
+    set, from `begin` on; `last` where there is none in the tile.
+    """
+    place = begin + (tl.zeros([TILE], tl.int64) + tile) * TILE + tl.arange(0, TILE)
+    byte = tl.load(bits + place // 8, mask=place < numel, other=0).to(tl.int32)
+    here = ((byte >> (place % 8).to(tl.int32)) & 1) > 0
+    near = (place > begin) & (place <= numel)
+    byte = tl.load(bits + (place - 1) // 8, mask=near, other=0).to(tl.int32)
+    there = ((byte >> ((place - 1) % 8).to(tl.int32)) & 1) > 0
+    before = tl.associative_scan(tl.where(near & there, place - 1, -1), 0, _later)
+    return place, here, tl.maximum(before, last)
+
+
+@triton.jit
+def _gaps_of_bits(bits, code, found, arrived, length, numel, TILE: tl.constexpr, POWER: tl.constexpr):
+    """A program has neighbouring tiles: it finds its first and last place and the bytes of all gaps but the first, and
+    once all programs have done so, where its own bytes begin.
+    """
+    program, many = tl.program_id(0), tl.num_programs(0)
+    tiles = tiles_of(numel, TILE)
+    begin = program.to(tl.int64) * tiles * TILE
+    first, last, count, used = begin * 0 + numel, begin * 0 - 1, begin * 0, begin * 0
+    for number in range(tiles):
+        place, here, before = _set_places(bits, begin, number, last, numel, TILE)
+        first = tl.minimum(first, tl.min(tl.where(here, place, first), 0))
+        last = tl.maximum(last, tl.max(tl.where(here, place, -1), 0))
+        count += tl.sum(here.to(tl.int64), 0)
+        used += tl.sum(_bytes_of(place - before - 1, here & (before >= 0)).to(tl.int64), 0)
+    tl.store(found + program, first)
+    tl.store(found + POWER + program, last)
+    tl.store(found + 2 * POWER + program, count)
+    tl.store(found + 3 * POWER + program, used)
+    meet(arrived, 1)
+    other = tl.arange(0, POWER)
+    counts = tl.load(found + 2 * POWER + other, mask=other < many, other=0)
+    lasts = tl.load(found + POWER + other - 1, mask=(other > 0) & (other < many), other=-1)
+    lasts = tl.associative_scan(lasts, 0, _later)
+    firsts = tl.load(found + other, mask=other < many, other=0)
+    sizes = tl.load(found + 3 * POWER + other, mask=other < many, other=0)
+    sizes += _bytes_of(firsts - lasts - 1, counts > 0)
+    at = COUNT_BYTES + tl.sum(tl.where(other < program, sizes, 0), 0)
+    last = tl.sum(tl.where(other == program, lasts, 0), 0)
+    if program == 0:
+        end = COUNT_BYTES + tl.sum(sizes, 0)
+        full = (end + 3) // 4 * 4
+        tl.store(length, full.to(tl.int32))
+        _write_ends(code, tl.sum(counts, 0), end, full)
+    for number in range(tiles):
+        place, here, before = _set_places(bits, begin, number, last, numel, TILE)
+        gap = place - before - 1
+        size = _bytes_of(gap, here)
+        _write_septets(code, at + tl.cumsum(size, 0) - size, gap, size)
+        at += tl.sum(size, 0)
+        last = tl.maximum(last, tl.max(tl.where(here, place, -1), 0))
 
 
 @triton.jit
@@ -139,18 +241,11 @@ def _write_gaps(index, totals, code, count, each, length, TILE: tl.constexpr, PO
     total = tl.load(totals + other, mask=other < tl.num_programs(0), other=0).to(tl.int64)
     begin = COUNT_BYTES + tl.sum(tl.where(other < program, total, 0), 0)
     if program == 0:
-        byte = tl.arange(0, 4)
-        tl.store(code + byte, (((tl.zeros([4], tl.int32) + count) >> (8 * byte)) & 255).to(tl.uint8))
-        end = COUNT_BYTES + tl.sum(total, 0) + byte
-        tl.store(code + end, tl.zeros([4], tl.uint8), mask=end < length)
+        _write_ends(code, tl.zeros([4], tl.int64) + count, COUNT_BYTES + tl.sum(total, 0), length)
     for number in range(each):
         entry = (program.to(tl.int64) * each + number) * TILE + tl.arange(0, TILE)
         gap, size = _gap(index, entry, count)
-        at = begin + tl.cumsum(size, 0) - size
-        for byte in tl.static_range(MAX_GAP_BYTES):
-            septet = (gap >> (GAP_BITS * byte)) & LOW
-            more = (size > byte + 1).to(tl.int64) << GAP_BITS
-            tl.store(code + at + byte, (septet | more).to(tl.uint8), mask=size > byte)
+        _write_septets(code, begin + tl.cumsum(size, 0) - size, gap, size)
         begin += tl.sum(size, 0)
 
 

@@ -120,7 +120,7 @@ def test_luck_lowers_what_has_to_be_exceeded(device):
     chance = torch.Generator().manual_seed(1)
     v, w = (torch.randn(numel, generator=chance).to(device) for _ in range(2))
     ballot = votes_module.Ballot(v, 0.0, 0.5, 1 << 60 | 7)
-    message = votes_module.choose(v, w, groups, ballot, [1.0, 2.0], [1, 1], b"\x05", 1 + -(-numel // 8), 2)
+    message = votes_module.choose(v, w, groups, ballot, [1.0, 2.0], [1, 1], b"\x05", 1 + -(-numel // 8), 2)[8:]
     uniform = torch.empty(512, device=device)
     _uniform[(1,)](torch.tensor([ballot.seed], device=device), uniform, N=512)
     luck = (uniform[:numel] / 0.5).clamp(max=1.0)
