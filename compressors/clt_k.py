@@ -97,7 +97,7 @@ class CltK(Sparse):
                 code = self.code.encode_indices(index if index.numel() else index.new_zeros(1), numel)
         if self.code.indices == "delta":
             messages = yield Gather(code, values=0)
-            return self.code.decode_indices(messages[world.step % world.size], numel)
+            return self.code.read_indices(messages[world.step % world.size], numel)
         # A sum needs as many bytes on every rank: fewer places than usual are followed by -1.
         missing = self.code.expected_index_bytes(count, numel) - code.numel()
         code = pad(code, (0, missing), value=255 if leads else 0) if missing else code
@@ -106,4 +106,4 @@ class CltK(Sparse):
             if kernels.usable(offered):  # there are always `count` places
                 return words
             words = words[words >= 0]
-        return self.code.decode_indices(words.view(torch.uint8), numel)
+        return self.code.read_indices(words.view(torch.uint8), numel)

@@ -60,6 +60,20 @@ def gaps(index: Tensor, more: int = 0) -> Tensor:
 
 
 @launching
+def gaps_at_once(index: Tensor, arrived: Tensor) -> Tensor:
+    """Four bytes of 1, then what `gaps` gives; one launch, behind which the host waits for the code's length.
+
+    arrived  int32 (1,), a 0
+    """
+    many, count = together.programs(index.device), index.numel()
+    totals = torch.empty(many + 1, dtype=torch.int64, device=index.device)
+    code = torch.empty(4 + 4 + MAX_GAP_BYTES.value * count + 4, dtype=torch.uint8, device=index.device)
+    power = triton.next_power_of_2(many)
+    _gaps_at_once[(many,)](index, totals, code, arrived, count, TILE=TILE, POWER=power, **TOGETHER)
+    return code[: totals.tolist()[-1]]
+
+
+@launching
 def gaps_of_bits(bits: Tensor, numel: int, code: Tensor, arrived: Tensor, length: Tensor) -> None:
     """Write the gaps between the places whose bits are set, of `numel`, and their number before them to `code`, uint8
     (numel + 8,), as `gaps` does, and the code's length to `length`, int32 (1,); one launch.
@@ -247,6 +261,35 @@ def _write_gaps(index, totals, code, count, each, length, TILE: tl.constexpr, PO
         gap, size = _gap(index, entry, count)
         _write_septets(code, begin + tl.cumsum(size, 0) - size, gap, size)
         begin += tl.sum(size, 0)
+
+
+@triton.jit
+def _gaps_at_once(index, totals, code, arrived, count, TILE: tl.constexpr, POWER: tl.constexpr):
+    program, many = tl.program_id(0), tl.num_programs(0)
+    tiles = tiles_of(count, TILE)
+    used = program.to(tl.int64) * 0
+    for number in range(tiles):
+        entry = (program.to(tl.int64) * tiles + number) * TILE + tl.arange(0, TILE)
+        _, size = _gap(index, entry, count)
+        used += tl.sum(size, 0)
+    tl.store(totals + program, used)
+    meet(arrived, 1)
+    other = tl.arange(0, POWER)
+    total = tl.load(totals + other, mask=other < many, other=0)
+    code += COUNT_BYTES
+    at = COUNT_BYTES + tl.sum(tl.where(other < program, total, 0), 0)
+    if program == 0:
+        byte = tl.arange(0, 4)
+        tl.store(code - COUNT_BYTES + byte, tl.full([4], 1, tl.uint8))
+        end = COUNT_BYTES + tl.sum(total, 0)
+        full = (end + 3) // 4 * 4
+        _write_ends(code, tl.zeros([4], tl.int64) + count, end, full)
+        tl.store(totals + many, COUNT_BYTES + full)
+    for number in range(tiles):
+        entry = (program.to(tl.int64) * tiles + number) * TILE + tl.arange(0, TILE)
+        gap, size = _gap(index, entry, count)
+        _write_septets(code, at + tl.cumsum(size, 0) - size, gap, size)
+        at += tl.sum(size, 0)
 
 
 @triton.jit

@@ -101,14 +101,19 @@ class SparseCode:
 
     def decode_indices(self, code: Tensor, numel: int) -> Tensor:
         """int64 indices of what `encode_indices` made."""
+        return self.read_indices(code, numel).long()
+
+    def read_indices(self, code: Tensor, numel: int) -> Tensor:
+        """As `decode_indices`, but int32 where kernels work."""
         if self.indices == "int32":
-            return _read(code, torch.int32).long()
+            index = _read(code, torch.int32)
+            return index if kernels.usable(code) else index.long()
         if kernels.usable(code):
             from wirebench.compressors.kernels import index_codes
 
             gaps = self.indices == "delta"
-            counts = [int(_read(code[:COUNT_BYTES], torch.int32))] if gaps else None
-            return index_codes.places(code, [code], counts, gaps)[0].long()
+            counts = _read(code[:COUNT_BYTES], torch.int32).tolist() if gaps else None
+            return index_codes.places(code, [code], counts, gaps)[0]
         if self.indices == "bitmap":
             return torch.nonzero(unpack_bits(code, numel)).squeeze(1)
         return _from_gaps(code)
