@@ -72,24 +72,14 @@ def place(out: Tensor, index: Tensor, total: Tensor, divisor: float) -> None:
 @launching
 def average(
     out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = (),
-    coded: tuple[Tensor, Sequence[int], Sequence[int]] | None = None,
+    listed: tuple[Tensor, Tensor] | None = None,
 ) -> None:  # fmt: skip
     """Write the sum of all ranks' messages, in their order, over `size` to `out`; one launch. Twin: `base.average_of`.
 
-    bases  the place from which each message's places count; by default 0
-    coded  of messages whose places are no int32: a row of these for each, int32; their number; where values begin
+    bases   the place from which each message's places count; by default 0
+    listed  of messages whose places are no int32: these, and a table, as from `index_codes.listed`, which has the bases
     """
-    bases, index = bases or [0] * len(messages), messages[0]
-    if coded is None:
-        table = table_of(messages, 4 + dtype.itemsize, bases, out.device)
-        most = max(each.numel() for each in messages) // (4 + dtype.itemsize)
-    else:
-        rows, counts, heads = coded
-        index, most = rows.view(-1).view(torch.uint8), rows.shape[1]
-        begins = tuple(4 * most * number for number in range(len(rows)))
-        first = messages[0].data_ptr()
-        values = tuple(each.data_ptr() - first + head for each, head in zip(messages, heads, strict=True))
-        table = _table(begins, tuple(counts), tuple(bases), out.device, values)
+    index, table, most = places_of(messages, dtype, bases, out.device, listed)
     _average[(max(triton.cdiv(out.numel(), SPAN), 1),)](
         out, index, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
         KIND=KINDS[dtype], BYTES=dtype.itemsize, RANKS=triton.next_power_of_2(len(messages)), SPAN=SPAN, LANES=LANES,
@@ -110,6 +100,18 @@ def put_back(residual: Tensor, index: Tensor, values: Tensor, survivors: Tensor)
 def _bits(numbers: Tensor) -> Tensor:
     """bf16 as whole numbers, which Triton's interpreter reads; all else unchanged."""
     return numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers
+
+
+def places_of(
+    messages: Sequence[Tensor], dtype: torch.dtype, bases: Sequence[int], device: torch.device,
+    listed: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, Tensor, int]:  # fmt: skip
+    """Where messages' places lie, as bytes; a table of the messages; and places that one of them has, at most."""
+    if listed is None:
+        table = table_of(messages, 4 + dtype.itemsize, bases or [0] * len(messages), device)
+        return messages[0], table, max(each.numel() for each in messages) // (4 + dtype.itemsize)
+    rows, table = listed
+    return rows.view(-1).view(torch.uint8), table, rows.shape[1]
 
 
 def table_of(messages: Sequence[Tensor], entry_bytes: int, bases: Sequence[int], device: torch.device) -> Tensor:

@@ -110,6 +110,38 @@ def places(like: Tensor, codes: Sequence[Tensor], counts: Sequence[int] | None, 
     return out
 
 
+@launching
+def listed(
+    messages: Sequence[Tensor], value_bytes: int, heads: Sequence[int] | None, arrived: Tensor,
+    bases: Sequence[int] = (),
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The places that messages' codes have, int32 (messages, most), a row for each; and a table of the messages as
+    `entries.average` reads it. One launch, for which the host does not wait.
+
+    heads    bytes of each message's code, which is a bitmap; None: codes are gaps
+    arrived  int32 (1,), a 0
+    bases    the place from which each message's places count; by default 0
+    """
+    first, rows, device = messages[0].data_ptr(), len(messages), arrived.device
+    begins = tuple(each.data_ptr() - first if each.numel() else 0 for each in messages)
+    lengths = tuple(each.numel() for each in messages)
+    codes = tuple(heads) if heads is not None else (0,) * rows
+    given = _table(begins, lengths, codes, device, tuple(bases) or (0,) * rows)
+    # A place takes a byte at least, and a value.
+    counts = [(n - code) // (value_bytes + (heads is None)) for n, code in zip(lengths, codes, strict=True)]
+    many, most = together.programs(device), max(*counts, 1)
+    power = triton.next_power_of_2(many)
+    out, table = (torch.empty(shape, dtype=dtype, device=device) for shape, dtype in (
+        ((rows, most), torch.int32), ((4, rows), torch.int64),
+    ))  # fmt: skip
+    tallies = torch.empty((2 * rows, power), dtype=torch.int64, device=device)
+    _listed[(many,)](
+        messages[0], given, table, tallies, arrived, out, rows, most, BYTES=value_bytes, GAPS=heads is None,
+        TILE=TILE, POWER=power, **TOGETHER,
+    )  # fmt: skip
+    return out, table
+
+
 def _shares(numel: int) -> tuple[int, int]:
     """How many tiles a program reads, and how many programs there are."""
     tiles = max(triton.cdiv(numel, TILE), 1)
@@ -308,30 +340,34 @@ def _ended(code, at, length):
 
 
 @triton.jit
-def _places(data, table, tallies, out, rows, each, distance, GAPS: tl.constexpr, WRITE: tl.constexpr,
-            TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
-    """Of a program's bytes of a row's code: how many places they have, and how far these lie apart in all; WRITE: the
-    places. Zeros behind the last gap, which fill the code up, have numbers above the row's count.
-    """
-    program, row, programs = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
-    code = data + tl.load(table + row)
-    length, count = tl.load(table + rows + row), tl.load(table + 2 * rows + row)
-    tallies += row * programs
-    found = row * 0
-    apart = row * 0
-    if WRITE:
-        other = tl.arange(0, POWER)
-        found += tl.sum(tl.load(tallies + other, mask=other < program, other=0), 0)
-        apart += tl.sum(tl.load(tallies + rows * programs + other, mask=other < program, other=0), 0)
-        out += row * distance
-    for number in range(each):
-        at = (program.to(tl.int64) * each + number) * TILE + tl.arange(0, TILE)
+def _measured(code, length, program, share, GAPS: tl.constexpr, TILE: tl.constexpr):
+    """Of a program's `share` of tiles of a code: how many places they have, and how far these lie apart in all."""
+    found = program.to(tl.int64) * 0
+    apart = program.to(tl.int64) * 0
+    for number in range(share):
+        at = (program.to(tl.int64) * share + number) * TILE + tl.arange(0, TILE)
         if GAPS:
             ends, steps = _ended(code, at + COUNT_BYTES, length)
-            if WRITE:
-                rank = found + tl.cumsum(ends, 0) - ends
-                place = apart + tl.cumsum(steps, 0) - 1
-                tl.store(out + rank, place.to(tl.int32), mask=(ends > 0) & (rank < count))
+            found += tl.sum(ends, 0)
+            apart += tl.sum(steps, 0)
+        else:
+            byte = tl.load(code + at, mask=at < length, other=0).to(tl.int32)
+            found += tl.sum(tl.sum((byte[:, None] >> tl.arange(0, 8)[None, :]) & 1, 1), 0)
+    return found, apart
+
+
+@triton.jit
+def _list(code, length, count, out, found, apart, program, share, GAPS: tl.constexpr, TILE: tl.constexpr):
+    """Write the places of a program's tiles, of which the first has number `found` and lies `apart` from the vector's
+    begin. Zeros behind the last gap, which fill the code up, have numbers above the `count`.
+    """
+    for number in range(share):
+        at = (program.to(tl.int64) * share + number) * TILE + tl.arange(0, TILE)
+        if GAPS:
+            ends, steps = _ended(code, at + COUNT_BYTES, length)
+            rank = found + tl.cumsum(ends, 0) - ends
+            place = apart + tl.cumsum(steps, 0) - 1
+            tl.store(out + rank, place.to(tl.int32), mask=(ends > 0) & (rank < count))
             found += tl.sum(ends, 0)
             apart += tl.sum(steps, 0)
         else:
@@ -339,10 +375,65 @@ def _places(data, table, tallies, out, rows, each, distance, GAPS: tl.constexpr,
             bit = tl.arange(0, 8)[None, :]
             flags = (byte[:, None] >> bit) & 1
             many = tl.sum(flags, 1)
-            if WRITE:
-                rank = (found + tl.cumsum(many, 0) - many)[:, None] + tl.cumsum(flags, 1) - flags
-                tl.store(out + rank, (at[:, None] * 8 + bit).to(tl.int32), mask=flags > 0)
+            rank = (found + tl.cumsum(many, 0) - many)[:, None] + tl.cumsum(flags, 1) - flags
+            tl.store(out + rank, (at[:, None] * 8 + bit).to(tl.int32), mask=flags > 0)
             found += tl.sum(many, 0)
-    if not WRITE:
+
+
+@triton.jit
+def _places(data, table, tallies, out, rows, each, distance, GAPS: tl.constexpr, WRITE: tl.constexpr,
+            TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    """What each program's bytes of a row's code have, to `tallies`; WRITE: the places."""
+    program, row, programs = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    code = data + tl.load(table + row)
+    length, count = tl.load(table + rows + row), tl.load(table + 2 * rows + row)
+    tallies += row * programs
+    if WRITE:
+        other = tl.arange(0, POWER)
+        found = tl.sum(tl.load(tallies + other, mask=other < program, other=0), 0)
+        apart = tl.sum(tl.load(tallies + rows * programs + other, mask=other < program, other=0), 0)
+        _list(code, length, count, out + row * distance, found, apart, program, each, GAPS, TILE)
+    else:
+        found, apart = _measured(code, length, program, each, GAPS, TILE)
         tl.store(tallies + program, found)
         tl.store(tallies + rows * programs + program, apart)
+
+
+@triton.jit
+def _code(data, given, row, rows, BYTES: tl.constexpr, GAPS: tl.constexpr):
+    """A message's code, its length, and how many places it has."""
+    code = data + tl.load(given + row)
+    length, head = tl.load(given + rows + row), tl.load(given + 2 * rows + row)
+    if GAPS:
+        count = length * 0
+        if length > 0:
+            for byte in tl.static_range(4):
+                count += tl.load(code + byte).to(tl.int64) << (8 * byte)
+        return code, length - BYTES * count, count
+    else:
+        return code, head, (length - head) // BYTES
+
+
+@triton.jit
+def _listed(data, given, table, tallies, arrived, out, rows, distance, BYTES: tl.constexpr, GAPS: tl.constexpr,
+            TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    """Programs measure all codes, and then write the places of all of them."""
+    program = tl.program_id(0)
+    for row in range(rows):
+        code, length, count = _code(data, given, row, rows, BYTES, GAPS)
+        found, apart = _measured(code, length, program, tiles_of(length, TILE), GAPS, TILE)
+        tl.store(tallies + row * POWER + program, found)
+        tl.store(tallies + (rows + row) * POWER + program, apart)
+        if program == 0:
+            tl.store(table + row, (length * 0 + row) * distance * 4)
+            tl.store(table + rows + row, count)
+            tl.store(table + 2 * rows + row, tl.load(given + 3 * rows + row))
+            tl.store(table + 3 * rows + row, tl.load(given + row) + length)
+    meet(arrived, 1)
+    other = tl.arange(0, POWER)
+    for row in range(rows):
+        code, length, count = _code(data, given, row, rows, BYTES, GAPS)
+        found = tl.sum(tl.load(tallies + row * POWER + other, mask=other < program, other=0), 0)
+        apart = tl.sum(tl.load(tallies + (rows + row) * POWER + other, mask=other < program, other=0), 0)
+        begin = out + (found * 0 + row) * distance
+        _list(code, length, count, begin, found, apart, program, tiles_of(length, TILE), GAPS, TILE)

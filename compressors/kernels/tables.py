@@ -158,7 +158,7 @@ def _key(place, columns, one, check_bits):
 def _fill(x, counts, chosen, found, shifts, signs, place_signs, heads, nexts, signed, table, keys,
           numel, k, columns, blocks, factor, shift, modulus, one, check_bits, KEYS: tl.constexpr,
           ROWS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
-    many = write_largest(x, counts, chosen, numel, k, TILE, POWER)
+    many, _kth = write_largest(x, counts, chosen, numel, k, TILE, POWER)
     if tl.program_id(0) == 0:
         tl.store(found, many)
     meet(counts + ARRIVED, 5)

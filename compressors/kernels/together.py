@@ -42,12 +42,14 @@ def zeros(device: torch.device, more: int = 0) -> Tensor:
 
 @launching
 def largest(x: Tensor, k: int, or_zeros: bool = False) -> tuple[Tensor, Tensor]:
-    """Places of the `k` elements of `x`, fp32, that are largest by magnitude, int64 (k,), ascending, and how many were
-    found, int32 (1,): fewer than `k` where fewer are not zero; places behind them are 0. Twin: `selection.top_k`.
+    """Places of the `k` elements of `x`, fp32, that are largest by magnitude, int64 (k,), ascending; and int32 (2,).
+
+    The latter is how many were found, fewer than `k` where fewer are not zero, and the bits of the least magnitude of
+    these. Places behind them are 0. Twin: `selection.top_k`.
 
     or_zeros  the first zeros are chosen, too, where fewer than `k` are not zero, so that `k` of `x.numel()` are found
     """
-    many, places, found = programs(x.device), x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
+    many, places, found = programs(x.device), x.new_empty(k, dtype=torch.int64), x.new_empty(2, dtype=torch.int32)
     _largest[(many,)](
         x, zeros(x.device), places, found, x.numel(), k, LEAST=0 if or_zeros else 1, TILE=TILE,
         POWER=triton.next_power_of_2(many), **TOGETHER,
@@ -172,7 +174,7 @@ def chosen_among(keys, kth, wanted, equal_before, LEAST: tl.constexpr = 1):
 
 @triton.jit
 def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.constexpr, LEAST: tl.constexpr = 1):
-    """Write the places of the `k` largest of `x` to `out`, int64, ascending, and return how many they are.
+    """Write the places of the `k` largest of `x` to `out`, int64, ascending; return how many, and the least one's bits.
 
     Keys below LEAST are not chosen. Programs meet four times. Twin: `selection.top_k`.
     """
@@ -191,14 +193,15 @@ def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.conste
         tl.store(out + begin + tl.cumsum(chosen, 0) - chosen, places, mask=chosen > 0)
         equal_before += alike
         begin += tl.sum(chosen, 0)
-    return total
+    return total, kth
 
 
 @triton.jit
 def _largest(x, counts, out, found, numel, k, LEAST: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):
-    total = write_largest(x, counts, out, numel, k, TILE, POWER, LEAST)
+    total, kth = write_largest(x, counts, out, numel, k, TILE, POWER, LEAST)
     if tl.program_id(0) == 0:
         tl.store(found, total)
+        tl.store(found + 1, kth)
     for start in range(total + tl.program_id(0) * TILE, k, tl.num_programs(0) * TILE):
         rest = start + tl.arange(0, TILE)
         tl.store(out + rest, tl.zeros([TILE], tl.int64), mask=rest < k)

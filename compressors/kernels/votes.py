@@ -15,9 +15,10 @@ from torch import Tensor
 from wirebench.compressors.bits.blocks import Groups
 from wirebench.compressors.kernels import APART, launching, on, together
 from wirebench.compressors.kernels.entries import _word
-from wirebench.compressors.kernels.index_codes import COUNT_BYTES, _ended
+from wirebench.compressors.kernels.index_codes import COUNT_BYTES, _ended, _measured
 from wirebench.compressors.kernels.segments import narrowed, tiles_of
 from wirebench.compressors.kernels.together import TOGETHER, meet
+from wirebench.compressors.kernels.together import tiles_of as tiles_of_all
 
 BYTES = 512
 """Bytes of a mask in a tile: for eight times as many places."""
@@ -270,13 +271,7 @@ def _unite_gaps(table, flags, counts, alarm, tallies, arrived, starts, firsts, l
     for number in range(codes):
         code = tl.load(table + 2 * number).to(tl.pointer_type(tl.uint8))
         length = tl.load(table + 2 * number + 1)
-        share = (length + many * TILE - 1) // (many * TILE)
-        found, apart = length * 0, length * 0
-        for part in range(share):
-            at = COUNT_BYTES + (program * share + part) * TILE + tl.arange(0, TILE)
-            ends, steps = _ended(code, at, length)
-            found += tl.sum(ends, 0)
-            apart += tl.sum(steps, 0)
+        found, apart = _measured(code, length, program, tiles_of_all(length, TILE), True, TILE)
         tl.store(tallies + 2 * number * POWER + program, found)
         tl.store(tallies + (2 * number + 1) * POWER + program, apart)
     meet(arrived, 1)
@@ -284,7 +279,7 @@ def _unite_gaps(table, flags, counts, alarm, tallies, arrived, starts, firsts, l
     for number in range(codes):
         code = tl.load(table + 2 * number).to(tl.pointer_type(tl.uint8))
         length = tl.load(table + 2 * number + 1)
-        share = (length + many * TILE - 1) // (many * TILE)
+        share = tiles_of_all(length, TILE)
         found = tl.sum(tl.load(tallies + 2 * number * POWER + other, mask=other < program, other=0), 0)
         apart = tl.sum(tl.load(tallies + (2 * number + 1) * POWER + other, mask=other < program, other=0), 0)
         count = _word(code, tl.arange(0, TILE) * 0, tl.arange(0, TILE) < TILE, 4)

@@ -99,6 +99,20 @@ class SparseCode:
         codes = [each[:head] for each, head in zip(messages, heads, strict=True)]
         return index_codes.places(messages[0], codes, counts, self.indices == "delta"), counts, heads
 
+    def listed_at_once(
+        self, messages: Sequence[Tensor], numels: Sequence[int], arrived: Tensor, bases: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor] | None:
+        """By kernels, `listed` of kernels/index_codes.py, of messages of vectors of `numels` elements; None for int32.
+
+        arrived  int32 (1,), a 0
+        """
+        if self.indices == "int32":
+            return None
+        from wirebench.compressors.kernels import index_codes
+
+        heads = [_padded(-(-numel // BITS)) for numel in numels] if self.indices == "bitmap" else None
+        return index_codes.listed(messages, self.value_bytes, heads, arrived, bases)
+
     def decode_indices(self, code: Tensor, numel: int) -> Tensor:
         """int64 indices of what `encode_indices` made."""
         return self.read_indices(code, numel).long()

@@ -84,11 +84,24 @@ def above(x: Tensor, threshold: float, share: float = 0.0) -> Tensor:
 
 def floor_of(values: Tensor, k: int) -> float:
     """The largest threshold that the `k` largest of `values` by magnitude lie above; 0 for fewer than `k` non-zeros."""
-    index = top_k(values, k)
+    return largest_and_floor(values, k)[1]
+
+
+def largest_and_floor(values: Tensor, k: int) -> tuple[Tensor, float]:
+    """Places of the `k` largest of `values`, as `top_k` gives them, and the result of `floor_of`."""
+    if kernels.usable(values) and k < values.numel():
+        from wirebench.compressors.kernels.together import largest
+
+        index, found = largest(values, k)
+        count, least = found.tolist()
+        index = index[:count]
+    else:
+        index = top_k(values, k)
+        least = int((values[index].view(torch.int32) & SIGN_OFF).min()) if index.numel() == k else 0
     if index.numel() < k:
-        return 0.0
-    least = int((values[index].view(torch.int32) & SIGN_OFF).min())
-    return torch.tensor(min(least - 1, limit_of(LARGEST)), dtype=torch.int32).view(torch.float32).item()
+        return index, 0.0
+    bits = min(least - 1, limit_of(LARGEST))
+    return index, struct.unpack("<f", struct.pack("<i", bits))[0]
 
 
 class Peaks:
