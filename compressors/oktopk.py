@@ -112,7 +112,9 @@ class OkTopK(OwnSteps, Sparse):
         zeros = _zeros(residual, code) if fast else [None] * MEETINGS
         threshold, bounds, given = agreed or _Agreed(0.0, [], [0] * world.size)
         anew = agreed is None or world.step % self.rebalance_every == 0
-        index, arriving, messages, bounds = yield from self._offered(bucket, world, count, exact, anew, bounds, zeros[0])
+        index, arriving, messages, bounds = yield from self._offered(
+            bucket, world, count, exact, anew, bounds, zeros[0]
+        )
         parts = regions(bounds, residual.numel())
         messages = yield Route(messages, values=index.numel() * code.value_bytes)
         with phase("decode"):
