@@ -33,6 +33,8 @@ def take(
     clear     vector that becomes 0 at `index`
     flags     as from `unsound`: where one is set all values become NaN
 
+    Entries of `index` below 0 are none: their values are 0.
+
     Twins: `base.taken`, `places.values_at`.
     """
     count = index.numel()
@@ -185,17 +187,18 @@ def _take(vector, index, values, places, arrivals, rest, clear, flags, count,
           KIND: tl.constexpr, PLACES: tl.constexpr, ARRIVING: tl.constexpr, REST: tl.constexpr, CLEAR: tl.constexpr,
           FLAGS: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    there = lane < count
-    at = tl.load(index + lane, mask=there, other=0).to(tl.int64)
+    inside = lane < count
+    at = tl.load(index + lane, mask=inside, other=0).to(tl.int64)
+    there = inside & (at >= 0)
     arriving = _arriving(tl.load(vector + at, mask=there, other=0.0), KIND)
     sent = arriving
     if FLAGS > 0:
         sent = tl.where(_any(flags, FLAGS), float("nan"), arriving)
-    tl.store(values + lane, _as_stored(sent, KIND), mask=there)
+    tl.store(values + lane, _as_stored(sent, KIND), mask=inside)
     if PLACES:
-        tl.store(places + lane, at.to(tl.int32), mask=there)
+        tl.store(places + lane, at.to(tl.int32), mask=inside)
     if ARRIVING:
-        tl.store(arrivals + lane, arriving, mask=there)
+        tl.store(arrivals + lane, arriving, mask=inside)
     if REST:
         left = tl.load(rest + at, mask=there, other=0.0) - arriving
         tl.store(rest + at, tl.where(tl.abs(left) < float("inf"), left, 0.0), mask=there)

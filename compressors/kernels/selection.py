@@ -3,6 +3,9 @@
 A magnitude's bits order as the magnitude does.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -27,6 +30,28 @@ def above(x: Tensor, limit: int) -> Tensor:
     if places.numel():
         _write[(PROGRAMS,)](x, tallies, places, x.numel(), limit, tiles, TILE=TILE, PROGRAMS=PROGRAMS, **APART)
     return places
+
+
+@launching
+def sums(x: Tensor) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """The sum of `x`, fp32, and of its squares, fp64 (2,), for which the host waits after one launch."""
+    parts = torch.empty((2, PROGRAMS), dtype=torch.float64, device=x.device)
+    tiles = triton.cdiv(triton.cdiv(x.numel(), TILE), PROGRAMS)
+    _sums[(PROGRAMS,)](x, parts, x.numel(), tiles, TILE=TILE, PROGRAMS=PROGRAMS, **APART)
+    return parts.cpu().numpy().sum(1)
+
+
+@triton.jit
+def _sums(x, parts, numel, tiles, TILE: tl.constexpr, PROGRAMS: tl.constexpr):
+    total = tl.zeros([TILE], tl.float64)
+    squares = tl.zeros([TILE], tl.float64)
+    for number in range(tiles):
+        places = (tl.program_id(0).to(tl.int64) * tiles + number) * TILE + tl.arange(0, TILE)
+        values = tl.load(x + places, mask=places < numel, other=0.0).to(tl.float64)
+        total += values
+        squares += values * values
+    tl.store(parts + tl.program_id(0), tl.sum(total, 0))
+    tl.store(parts + PROGRAMS + tl.program_id(0), tl.sum(squares, 0))
 
 
 @triton.jit
