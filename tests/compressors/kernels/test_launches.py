@@ -22,7 +22,7 @@ FEW, MANY, FEWER = 16, 161, 48
 LONG = {"acp_sgd", "chunk_topk", "demo", "dion", "oktopk", "onebit", "powersgd", "signsgd"}
 DOCS = (Path(__file__).resolve().parents[3] / "docs/compressors.md").read_text()
 NUMBERS: dict[str, list[Any]] = {
-    "beta": [0.5], "beta1": [0.5], "beta2": [0.5], "chunk": [64], "clip": [1.0], "clip_factor": [0.0], "columns": [40],
+    "beta": [0.5], "beta1": [0.5], "beta2": [0.5], "chunk": [4], "clip": [1.0], "clip_factor": [0.0], "columns": [40],
     "columns_per_entry": [5.0], "dense_steps": [9], "density": [0.1], "double_every": [1], "eps": [1e-6],
     "epsilon": [0.0], "freeze_step": [1], "group": [2], "histograms": [("layer1",)], "k": [5], "kappa": [1],
     "levels": [1], "limit": [2.0], "longest": [1, 2], "min_compression_rate": [1.5], "momentum": [0.0], "mu": [0.0],
@@ -34,19 +34,20 @@ NUMBERS: dict[str, list[Any]] = {
 BASE: dict[str, dict[str, Any]] = {"zero_one_adam": {"kappa": 1, "freeze_step": 1}}
 """Options that let a method do in the third step what it does in most steps of a run."""
 WITH: dict[tuple[str, str, Any], dict[str, Any]] = {
-    ("chunk_topk", "chunk", 64): {"k": 3},
+    ("chunk_topk", "chunk", 4): {"k": 3},
+    ("demo", "chunk", 4): {"k": 3},
     ("gs_sgd", "fill", "random"): {"p2": 1},
     ("sketched_sgd", "fill", "random"): {"p2": 1},
     ("iwp", "beta", 0.5): {"mode": "layerwise"},
     ("iwp", "limit", 2.0): {"mode": "layerwise"},
     ("iwp", "schedule", (0.1, 0.2)): {"mode": "schedule", "schedule_epochs": (1,)},
     ("iwp", "schedule_epochs", (1,)): {"mode": "schedule", "schedule": (0.1, 0.2)},
-    ("quantised_sum", "within", "int8"): {"group": 2},
+    ("quantised_sum", "within", None): {"group": 2},
     ("signsgd", "form", "vote"): {"feedback": False},
     ("signsgd", "scale", "one"): {"feedback": False},
     ("zero_one_adam", "longest", 2): {"double_every": 1},
 }
-"""What else a value needs."""
+"""What else a value needs; or with None each value of an option."""
 RANKS = {"group": 4, "within": 4}
 """Ranks that an option is for, where it is for several."""
 REFERENCE = "hash=reference"
@@ -110,7 +111,7 @@ def test_an_exchange_starts_few_kernels_however_many_layers(name, option, value,
     if f"{option}={value}" == REFERENCE:
         assert f"`{REFERENCE}`" in DOCS[DOCS.index("start more") :]
         return
-    options = BASE.get(name, {}) | WITH.get((name, option, value), {})
+    options = BASE.get(name, {}) | WITH.get((name, option, value), {}) | WITH.get((name, option, None), {})
     options = {"dense_below": compressors.dense_below_of(name)} | options | ({option: value} if option else {})
     ranks = RANKS.get(option, 1)
     few, many = (
