@@ -182,7 +182,7 @@ def _any(flags, FLAGS: tl.constexpr):
     return tl.max(tl.load(flags + tl.arange(0, FLAGS)), 0) > 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _take(vector, index, values, places, arrivals, rest, clear, flags, count,
           KIND: tl.constexpr, PLACES: tl.constexpr, ARRIVING: tl.constexpr, REST: tl.constexpr, CLEAR: tl.constexpr,
           FLAGS: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
@@ -231,7 +231,7 @@ def _below(places, count, target, steps):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "steps"])
 def _place(out, index, total, flags, numel, count, divisor, steps,
            KIND: tl.constexpr, FLAGS: tl.constexpr, SPAN: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
     """A program owns SPAN places: all of them are filled, then those of `index` that lie there are written."""
@@ -285,7 +285,7 @@ def _below_in(data, begins, counts, target, steps):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["steps"])
 def _average(out, index, data, table, numel, ranks, size, steps,
              KIND: tl.constexpr, BYTES: tl.constexpr, RANKS: tl.constexpr, SPAN: tl.constexpr,
              LANES: tl.constexpr):  # fmt: skip
@@ -318,7 +318,7 @@ def _average(out, index, data, table, numel, ranks, size, steps,
     tl.store(out + own, tl.div_rn(total, tl.zeros_like(total) + size), mask=own < numel)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "survived", "steps"])
 def _put_back(residual, index, values, survivors, count, survived, steps, LANES: tl.constexpr):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     at = tl.load(index + lane, mask=lane < count, other=0)

@@ -112,14 +112,14 @@ def places(like: Tensor, codes: Sequence[Tensor], counts: Sequence[int] | None, 
 
 @launching
 def listed(
-    messages: Sequence[Tensor], value_bytes: int, heads: Sequence[int] | None, arrived: Tensor,
+    arrived: Tensor, messages: Sequence[Tensor], value_bytes: int, heads: Sequence[int] | None,
     bases: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The places that messages' codes have, int32 (messages, most), a row for each; and a table of the messages as
     `entries.average` reads it. One launch, for which the host does not wait.
 
-    heads    bytes of each message's code, which is a bitmap; None: codes are gaps
     arrived  int32 (1,), a 0
+    heads    bytes of each message's code, which is a bitmap; None: codes are gaps
     bases    the place from which each message's places count; by default 0
     """
     first, rows, device = messages[0].data_ptr(), len(messages), arrived.device
@@ -149,7 +149,7 @@ def _shares(numel: int) -> tuple[int, int]:
     return each, triton.cdiv(tiles, each)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["distance", "steps"])
 def _bits(places, table, code, rows, words, distance, steps, WORDS: tl.constexpr, LANES: tl.constexpr):
     """A program owns WORDS words: all of them are cleared, then the bits of the places that lie there are set."""
     row = tl.program_id(1)
@@ -269,7 +269,7 @@ def _gaps_of_bits(bits, code, found, arrived, length, numel, TILE: tl.constexpr,
         last = tl.maximum(last, tl.max(tl.where(here, place, -1), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "each"])
 def _measure_gaps(index, totals, count, each, TILE: tl.constexpr):
     """The bytes of a program's gaps."""
     sizes = tl.zeros([TILE], tl.int32)
@@ -280,7 +280,7 @@ def _measure_gaps(index, totals, count, each, TILE: tl.constexpr):
     tl.store(totals + tl.program_id(0), tl.sum(sizes, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "each", "length"])
 def _write_gaps(index, totals, code, count, each, length, TILE: tl.constexpr, POWER: tl.constexpr):
     program = tl.program_id(0)
     other = tl.arange(0, POWER)
@@ -295,7 +295,7 @@ def _write_gaps(index, totals, code, count, each, length, TILE: tl.constexpr, PO
         begin += tl.sum(size, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _gaps_at_once(index, totals, code, arrived, count, TILE: tl.constexpr, POWER: tl.constexpr):
     program, many = tl.program_id(0), tl.num_programs(0)
     tiles = tiles_of(count, TILE)
@@ -316,7 +316,7 @@ def _gaps_at_once(index, totals, code, arrived, count, TILE: tl.constexpr, POWER
         end = COUNT_BYTES + tl.sum(total, 0)
         full = (end + 3) // 4 * 4
         _write_ends(code, tl.zeros([4], tl.int64) + count, end, full)
-        tl.store(totals + many, COUNT_BYTES + full)
+        tl.store(totals + many, full + COUNT_BYTES)
     for number in range(tiles):
         entry = (program.to(tl.int64) * tiles + number) * TILE + tl.arange(0, TILE)
         gap, size = _gap(index, entry, count)
@@ -380,7 +380,7 @@ def _list(code, length, count, out, found, apart, program, share, GAPS: tl.const
             found += tl.sum(many, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["each", "distance"])
 def _places(data, table, tallies, out, rows, each, distance, GAPS: tl.constexpr, WRITE: tl.constexpr,
             TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
     """What each program's bytes of a row's code have, to `tallies`; WRITE: the places."""
@@ -414,7 +414,7 @@ def _code(data, given, row, rows, BYTES: tl.constexpr, GAPS: tl.constexpr):
         return code, head, (length - head) // BYTES
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["distance"])
 def _listed(data, given, table, tallies, arrived, out, rows, distance, BYTES: tl.constexpr, GAPS: tl.constexpr,
             TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
     """Programs measure all codes, and then write the places of all of them."""

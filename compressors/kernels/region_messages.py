@@ -165,7 +165,7 @@ def _launch_gaps(
     return [int(each) for each in used.tolist()]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "second", "third", "fourth", "fifth", "sixth"])
 def _count(x, edges, tallies, limit, second, third, fourth, fifth, sixth, programs,
            MANY: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
     """A program's number of elements above each limit, to `tallies`, (limits, programs)."""
@@ -208,7 +208,7 @@ def _write_entries(place, value, chosen, at, index, arrivals, message, rest,
         tl.store(rest + place, tl.load(rest + place, mask=chosen > 0, other=0.0) + left, mask=chosen > 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit"])
 def _write_messages(x, edges, tallies, table, index, arrivals, message, rest, limit, share, programs,
                     BITMAP: tl.constexpr, KIND: tl.constexpr, BYTES: tl.constexpr, REST: tl.constexpr,
                     TILE: tl.constexpr, PROGRAMS: tl.constexpr):  # fmt: skip
@@ -253,7 +253,7 @@ def _chosen(x, begin, start, end, last, limit, TILE: tl.constexpr):
     return place, value, _key(value) > limit, tl.maximum(before, last)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit"])
 def _write_gaps_of(x, edges, tallies, table, found, used, arrived, index, arrivals, message, rest, limit, share,
                    programs, regions, KIND: tl.constexpr, BYTES: tl.constexpr, REST: tl.constexpr, TILE: tl.constexpr,
                    PROGRAMS: tl.constexpr):  # fmt: skip
@@ -308,7 +308,7 @@ def _write_gaps_of(x, edges, tallies, table, found, used, arrived, index, arriva
             last = tl.maximum(last, tl.max(tl.where(here, place, -1), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "steps"])
 def _keep_rest_of(residual, index, arrivals, data, table, count, ranks, steps, LANES: tl.constexpr):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     there = lane < count

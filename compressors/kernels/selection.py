@@ -68,7 +68,7 @@ def _keys(x, tile, numel, TILE: tl.constexpr):
     return places, tl.where(places < numel, _key(values), -1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit"])
 def _count(x, tallies, numel, limit, tiles, TILE: tl.constexpr):
     """How many of a program's elements are above the limit."""
     above = tl.zeros([TILE], tl.int32)
@@ -78,7 +78,7 @@ def _count(x, tallies, numel, limit, tiles, TILE: tl.constexpr):
     tl.store(tallies + tl.program_id(0), tl.sum(above, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit"])
 def _write(x, tallies, out, numel, limit, tiles, TILE: tl.constexpr, PROGRAMS: tl.constexpr):
     """The places of what is above, each where those before it end."""
     programs = tl.arange(0, PROGRAMS)

@@ -332,7 +332,7 @@ def _take(v, velocity, last, flags, counts, values, numel, each, step, MASKING: 
             tl.store(last + places, tl.zeros([TILE], tl.int32) + step, mask=chosen > 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _write(out, flags, counts, total, alarm, arrived, numel, count, divisor, each, parts,
            TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
     """NaN to `alarm` where a number is not finite; all programs that write, write the same. Then the average."""

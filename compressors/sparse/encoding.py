@@ -111,7 +111,7 @@ class SparseCode:
         from wirebench.compressors.kernels import index_codes
 
         heads = [_padded(-(-numel // BITS)) for numel in numels] if self.indices == "bitmap" else None
-        return index_codes.listed(messages, self.value_bytes, heads, arrived, bases)
+        return index_codes.listed(arrived, messages, self.value_bytes, heads, bases)
 
     def decode_indices(self, code: Tensor, numel: int) -> Tensor:
         """int64 indices of what `encode_indices` made."""

@@ -125,7 +125,7 @@ def sparse(x: torch.Tensor) -> None:
         index_codes.gaps_at_once(index, arrived)
     index_codes.gaps_of_bits(bits, 100, torch.zeros(108, dtype=torch.uint8), arrived, arrived)
     for heads in (None, [8, 8]):
-        index_codes.listed([bits] * 2, 2, heads, arrived, [0, 5])
+        index_codes.listed(arrived, [bits] * 2, 2, heads, [0, 5])
     for as_gaps in (False, True):
         index_codes.places(x, [torch.zeros(80, dtype=torch.uint8)] * 3, [9, 5, 3], as_gaps)
     entries.put_back(x, places, x, places)

@@ -85,9 +85,8 @@ def test_codes_that_programs_make_together_are_the_twins(case, device, monkeypat
         values = torch.ones(2 * index.numel(), dtype=torch.uint8)
         messages = [torch.cat([gaps, values]), gaps[:0], torch.cat([code.encode_indices(index[:0], numel), values[:0]])]
         apart = torch.cat([torch.ones(1, dtype=torch.uint8), *messages]).to(device)
-        rows, table = index_codes.listed(
-            apart[1:].split([each.numel() for each in messages]), 2, None, third, [0, 5, 9]
-        )
+        lying = apart[1:].split([each.numel() for each in messages])
+        rows, table = index_codes.listed(third, lying, 2, None, [0, 5, 9])
     assert room[: int(length)].cpu().equal(gaps)
     assert ones.cpu().equal(torch.cat([torch.ones(4, dtype=torch.uint8), gaps]))
     assert rows[0, : index.numel()].long().cpu().equal(index)
