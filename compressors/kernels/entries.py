@@ -206,7 +206,7 @@ def _take(vector, index, values, places, arrivals, rest, clear, flags, count,
         tl.store(clear + at, tl.zeros([LANES], tl.float32), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles"])
 def _unsound(x, flags, numel, divisor, tiles, KIND: tl.constexpr, TILE: tl.constexpr):
     found = tl.zeros([TILE], tl.int32)
     for number in range(tiles):
