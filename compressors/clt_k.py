@@ -97,13 +97,13 @@ class CltK(Sparse):
                 code = self.code.encode_indices(index if index.numel() else index.new_zeros(1), numel)
         if self.code.indices == "delta":
             messages = yield Gather(code, values=0)
-            return self.code.decode_indices(messages[world.step % world.size], numel)
-        # A sum needs as many bytes on every rank: fewer places than usual are followed by -1.
+            return self.code.read_indices(messages[world.step % world.size], numel)
+        # A sum needs as many bytes on every rank: before fewer places than usual there are -1.
         missing = self.code.expected_index_bytes(count, numel) - code.numel()
-        code = pad(code, (0, missing), value=255 if leads else 0) if missing else code
+        code = pad(code, (missing, 0), value=255 if leads else 0) if missing else code
         words = yield Sum(code.view(torch.int32), values=0)
         if self.code.indices == "int32":
-            if kernels.usable(offered):  # there are always `count` places
+            if kernels.usable(offered):  # which take -1 for none
                 return words
             words = words[words >= 0]
-        return self.code.decode_indices(words.view(torch.uint8), numel)
+        return self.code.read_indices(words.view(torch.uint8), numel)

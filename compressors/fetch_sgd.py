@@ -71,6 +71,8 @@ class FetchSgd(Sketched):
     ) -> None:
         super().__init__(density, k, rows, columns, ratio, columns_per_entry, hash)
         self.clear = clear
+        if hash == "reference":
+            self.uncaptured = "hash = reference reads numbers on the host, hash = block does not"
         if clear == "subtract":
             self.bounded_by = "columns"
         self.memory = Feedback(momentum)  # stays empty; it tells the wrappers what momentum dense layers get

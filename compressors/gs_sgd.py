@@ -132,14 +132,17 @@ class GsSgd(Sketched):
             index = self._choose(bucket, world, sketch, table)
         if index is None:
             return bucket.grad.fill_(math.nan)
+        at_once = kernels.usable(waiting) and not world.measuring
+        if at_once and self.p2 == 1:
+            return (yield from self._exchange_all_of(bucket, world, index))
         total = waiting.index_select(0, index)
         if index.numel():
             total = yield Sum(bucket.narrow(total))
         k = self.entries(bucket.numel, self.model_numel(bucket))
-        if self._by_kernels(world, total):
+        if at_once:
             with phase("decode"):
                 return self._apply(bucket, index, total, k, world.size)
-        total = total.to(waiting.dtype)
+        index, total = index.long(), total.to(waiting.dtype)
         if self.p2 > 1:
             with phase("decode"):
                 kept = top_k(total, k)
@@ -171,6 +174,18 @@ class GsSgd(Sketched):
         apply(total, index, bucket.grad, memory.slice(bucket), velocity, k, size)
         return bucket.grad
 
+    def _exchange_all_of(self, bucket: Bucket, world: ExchangeContext, index: Tensor) -> Exchange:
+        """By kernels, one sum of the entries at the places `index`, none of which is left out."""
+        from wirebench.compressors.kernels.entries import take
+
+        waiting = self.feedback.slice(bucket)
+        with phase("encode"):
+            values = torch.empty(index.numel(), dtype=bucket.wire_dtype or waiting.dtype, device=waiting.device)
+            take(waiting, index, values, rest=waiting, clear=self.feedback.masked(bucket))
+        total = (yield Sum(values)) if index.numel() else values
+        with phase("decode"):
+            return write_average(bucket.grad, index, total, world.size)
+
     def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:
         """The sketch of `waiting`, or of its largest entries, which include every entry that is not finite."""
         if not self.p1:
@@ -180,12 +195,16 @@ class GsSgd(Sketched):
         )
 
     def _choose(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor) -> Tensor | None:
-        """Places to sum exactly, int64 ascending, the same on all ranks that have the summed table.
+        """Places to sum exactly, ascending, the same on all ranks that have the summed table: int64, but int32 where
+        kernels have found the largest estimates.
 
         None for a sum that is not finite.
         """
         k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
+            if self.fill == "estimate" and (found := sketch.find(table, self.p2 * k)) is not None:
+                places, (count, unsound, _) = found[0], found[1].tolist()
+                return None if unsound else places[1 : 1 + count]
             energy = sketch.l2sq(table)
             if not math.isfinite(energy):
                 return None
@@ -208,32 +227,35 @@ class GsSgd(Sketched):
             # What is more than a head is of a finite sum: of the head alone its bytes tell, for which the host waits.
             if told.numel() == HEAD_BYTES and not bool(told[0]):
                 return None
-            if self.code.indices == "int32" and self._by_kernels(world, table) and told.storage_offset() % 4 == 0:
-                return told.view(torch.int32)[1:]
-            return self.code.decode_indices(told[HEAD_BYTES:], sketch.numel)
-
-    def _by_kernels(self, world: ExchangeContext, x: Tensor) -> bool:
-        """Whether `_apply` follows, which takes places in int32, too."""
-        return self.p2 > 1 and not world.measuring and kernels.usable(x)
+            return self.code.read_indices(told[HEAD_BYTES:], sketch.numel)
 
     def _message(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, total: Tensor) -> Tensor:
         """A head of ones and the choice in code; of a sum that is not finite a head of zeros."""
         found = None
-        if self.fill == "estimate" and self.code.indices == "int32":
+        if self.fill == "estimate":
             with phase("select"):
                 found = sketch.find(total, self.p2 * self.entries(bucket.numel, self.model_numel(bucket)))
         if found is not None:
-            places, (count, unsound) = found[0], found[1].tolist()
-            if not unsound:
-                return places[: 1 + count].view(torch.uint8)
-            index = None
-        else:
-            index = self._choose(bucket, world, sketch, total)
+            return self._message_of(*found, sketch.numel)
+        index = self._choose(bucket, world, sketch, total)
         head = torch.zeros(HEAD_BYTES, dtype=torch.uint8, device=total.device)
         if index is None:
             return head
         with phase("encode"):
             return torch.cat([head.add_(1), self.code.encode_indices(index, sketch.numel)])
+
+    def _message_of(self, places: Tensor, state: Tensor, numel: int) -> Tensor:
+        """As `_message`, by kernels, of what `CountSketch.find` has found."""
+        count, unsound, _ = state.tolist()
+        if unsound:
+            return torch.zeros(HEAD_BYTES, dtype=torch.uint8, device=places.device)
+        if self.code.indices == "int32":
+            return places[: 1 + count].view(torch.uint8)
+        if self.code.indices == "delta":
+            from wirebench.compressors.kernels.index_codes import gaps_at_once
+
+            return gaps_at_once(places[1 : 1 + count], state[2:])
+        return torch.cat([places[:1].view(torch.uint8), self.code.encode_indices(places[1 : 1 + count], numel)])
 
     def _measure(
         self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor, index: Tensor

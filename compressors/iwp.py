@@ -30,7 +30,17 @@ from wirebench.compressors.sparse.importance import (
     moments_of,
 )
 from wirebench.compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
-from wirebench.compressors.sparse.mask_code import NOT_FINITE, Head, MaskCode, Masks, Vote, places, runs
+from wirebench.compressors.sparse.mask_code import (
+    AS_BITS,
+    AS_GAPS,
+    NOT_FINITE,
+    Head,
+    MaskCode,
+    Masks,
+    Vote,
+    places,
+    runs,
+)
 from wirebench.compressors.sparse.places import write_average
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
@@ -85,7 +95,8 @@ class Iwp(Method):
 
     Memory: residual and momentum, 2 d; 1 d with momentum = 0; another d (int32) with waiting. While it works: the
     values sent, twice as much for their places, d / 32 for each mask, and at most 4.3 MB of scratch. Where kernels
-    work it is a byte for each element in place of places and scratch, and luck is another draw than on a CPU.
+    work it is a byte for each element in place of places and scratch, two with masks as gaps, and luck is another draw
+    than on a CPU.
     Measures: density; mask_bytes, of all voters; ratio_with_masks, the compression ratio if each rank had sent the
     values and all masks; waiting_mean and waiting_max, in steps; of each layer importance_mean/LAYER and
     importance_var/LAYER; and of those in `histograms` importance_share/LAYER/LOW, the share of coordinates whose
@@ -196,17 +207,15 @@ class Iwp(Method):
                 return grad.fill_(torch.nan)
             self._learn(bucket, world, wanted, [head.numbers for head in heads])
             addresses = np.empty((len(messages), len(self._owners(bucket))), np.int64)
-            bits = self.code.bits_at_once(messages, heads, grad.numel())
-            for row, each, mask, head in zip(addresses, messages, bits, heads, strict=True):
-                begins = self._begins(bucket, head) if mask is None else [0] * len(row)
-                first = (each if mask is None else mask).data_ptr()
-                row[:] = [votes.NOWHERE if at is None else first + at for at in begins]
-            found = votes.unite(grad, by_layer(bucket), addresses)
+            for row, each, head in zip(addresses, messages, heads, strict=True):
+                begins = self._begins(bucket, head) if head.form == AS_BITS else [None] * len(row)
+                row[:] = [votes.NOWHERE if at is None else each.data_ptr() + at for at in begins]
+            codes = [each[head.length :] for each, head in zip(messages, heads, strict=True) if head.form == AS_GAPS]
+            found = votes.unite(grad, by_layer(bucket), addresses, codes)
             sent = int(found.counts.cpu().numpy().sum())  # the host waits, since this is the next message's length
         with phase("encode"):
-            values = votes.take(residual, self.feedback.masked(bucket), found, sent, bucket.wire_dtype is not None)
-        if self.waiting:
-            self._last_sent(bucket, world).masked_fill_(found.flags.bool(), world.step)
+            last, narrow = self._last_sent(bucket, world) if self.waiting else None, bucket.wire_dtype is not None
+            values = votes.take(residual, self.feedback.masked(bucket), found, sent, narrow, last, world.step)
         if world.measuring:
             self._measure(bucket, world, sent, sum(each.numel() for each in messages), moments)
         total = (yield Sum(bucket.narrow(values))) if sent else values
@@ -245,17 +254,18 @@ class Iwp(Method):
         limits = [-1.0 if owner is None else thresholds.get(owner, -1.0) for owner in owners]
         numbers = [moments[number].ratio for number in chosen if number in wanted]
         if chosen and self.code.masks != "bits":
-            # The bits of the whole bucket, from which gaps are counted.
-            begins: list[int | None] = [None if limit < 0 else 1 for limit in limits]
-            length = 1 + -(-residual.numel() // BITS)
-            spread = votes.choose(
-                residual, bucket.param, groups, ballot, limits, begins, bytes(1), length, NOT_FINITE, clear=True
-            )
-            return self.code.encode_at_once(spread, layers, chosen, numbers), moments
+            nowhere: list[int | None] = [None] * len(limits)
+            head = self.code.head(layers, chosen, numbers, AS_GAPS)
+            spread = torch.empty(-(-residual.numel() // BITS), dtype=torch.uint8, device=residual.device)
+            room = votes.choose(
+                residual, bucket.param, groups, ballot, limits, nowhere, head, len(head) + residual.numel() + 8,
+                NOT_FINITE, spread,
+            )  # fmt: skip
+            return self.code.encode_at_once(room, len(head), spread, layers, chosen, numbers), moments
         head = self.code.head(layers, chosen, numbers)
         length = len(head) + sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
         begins = self._begins(bucket, Head(chosen, {}, len(head)))
-        message = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE)
+        message = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE)[8:]
         return message, moments
 
     def _add_shares(self, bucket: Bucket, residual: Tensor, chosen: Sequence[int], moments: dict[int, Moments]) -> None:

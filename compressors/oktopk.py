@@ -8,19 +8,21 @@ Thresholds and regions are computed from time to time and used again in between.
 follow its authors' code: the factors below; and data are not balanced once more before the gather.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.common.own_steps import STEPS, OwnSteps
 from wirebench.compressors.sparse.base import Sparse
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
 from wirebench.compressors.sparse.places import keep_rest
-from wirebench.compressors.sparse.regions import Region, add_up, at_once, quantiles, regions, split
+from wirebench.compressors.sparse.regions import Region, add_up, quantiles, regions, split
 from wirebench.compressors.sparse.selection import top_k
-from wirebench.compressors.sparse.thresholds import above, floor_of, limit_of
+from wirebench.compressors.sparse.thresholds import above, floor_of, largest_and_floor, limit_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -35,6 +37,8 @@ JUMP_FACTOR, JUMPS = 1.03, 5
 # All regions give at most QUOTA k sums: EVEN of that evenly, the rest as they gave in the step before. So a rank sends
 # at most 2 (MANY + QUOTA) k = 6 k words. For the exact threshold they show SHOWN k magnitudes: 2 k + 2 k + SHOWN k.
 QUOTA, SHOWN, EVEN = 5 / 3, 2, 1 / 5
+MEETINGS = 4
+"""Launches of an exchange whose programs meet: those that write and read messages in bitmaps or gaps."""
 
 
 class _Agreed(NamedTuple):
@@ -93,8 +97,8 @@ class OkTopK(OwnSteps, Sparse):
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
         (on a GPU two), one writing to clear the gradient. All else touches chosen entries only. On a GPU the host waits
-        twice for a number of entries, and starts twelve kernels; more in a step with an exact threshold or new regions,
-        or where a threshold lets too many through.
+        twice for a number of entries (four times with gaps), and starts twelve kernels at most; more in a step with an
+        exact threshold or new regions, or where a threshold lets too many through.
         """
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
@@ -104,28 +108,32 @@ class OkTopK(OwnSteps, Sparse):
             return (yield from self.feedback.exchange_all(bucket, world))
         agreed = self._recall(bucket, world, count)
         exact = agreed is None or world.step % self.reevaluate_every == 0
-        fast = at_once(residual, code)
+        fast = kernels.usable(residual)
+        zeros = _zeros(residual, code) if fast else [None] * MEETINGS
         threshold, bounds, given = agreed or _Agreed(0.0, [], [0] * world.size)
         anew = agreed is None or world.step % self.rebalance_every == 0
-        index, arriving, messages, bounds = yield from self._offered(bucket, world, count, exact, anew, bounds)
+        index, arriving, messages, bounds = yield from self._offered(
+            bucket, world, count, exact, anew, bounds, zeros[0]
+        )
         parts = regions(bounds, residual.numel())
         messages = yield Route(messages, values=index.numel() * code.value_bytes)
         with phase("decode"):
             mine, grad = parts[world.rank], bucket.grad if fast else bucket.grad.zero_()
-            places, sums = add_up(messages, grad[mine.start : mine.stop], code)
+            places, sums = add_up(messages, grad[mine.start : mine.stop], code, zeros[1])
         if exact:
             shown = _share(SHOWN * count, given, world.rank)
             threshold, given = yield from _common_threshold(sums, count, shown, bucket)
         with phase("encode"):
             quota = _share(QUOTA * count, given, world.rank)
-            message, chosen = self._best(places, sums, threshold, quota, residual[mine.start : mine.stop], code)
+            part = residual[mine.start : mine.stop]
+            message, chosen = self._best(places, sums, threshold, quota, part, code, zeros[2])
         messages = yield Gather(message, values=chosen * code.value_bytes)
         with phase("decode"):
-            if fast:
-                given = _keep_and_average(bucket, messages, parts, residual, index, arriving, code)
-            if not fast or sum(given) > MANY * count:
+            if zeros[3] is not None:
+                given = _keep_and_average(bucket, messages, parts, residual, index, arriving, code, zeros[3])
+                values = _values(messages, given, code) if sum(given) > MANY * count else sums[:0]
+            else:
                 applied, values, given = _read(messages, parts, code)
-            if not fast:
                 hit = bucket.grad.index_fill_(0, applied, 1.0).index_select(0, index) > 0
                 keep_rest(residual, index[hit], arriving[hit])
                 bucket.grad.index_copy_(0, applied, values / world.size)
@@ -167,12 +175,12 @@ class OkTopK(OwnSteps, Sparse):
         numbers = [count, on.threshold, *on.bounds, *on.given]
         self.shared[_name(bucket)] = torch.tensor(numbers, dtype=torch.float64)
 
-    def _offer(self, bucket: Bucket, count: int, exact: bool) -> Tensor:
-        """This rank's largest entries; moves its threshold for the next step."""
+    def _offer(self, bucket: Bucket, count: int, exact: bool) -> tuple[Tensor, float]:
+        """This rank's largest entries, and a threshold that they lie above; moves its threshold for the next step."""
         residual, name = self.feedback.slice(bucket), _name(bucket)
         if exact or name not in self.own:
-            index = top_k(residual, count)
-            threshold = floor_of(residual.index_select(0, index), count)
+            index, threshold = largest_and_floor(residual, count)
+            used = threshold
         else:
             threshold = self.own[name].item()
             index = above(residual, threshold, count / residual.numel())
@@ -183,62 +191,73 @@ class OkTopK(OwnSteps, Sparse):
                 threshold *= JUMP_FACTOR
                 kept = above(values, threshold)
                 index, values = index[kept], values[kept]
+            used = threshold
             if index.numel() > MANY * count:
-                kept = top_k(values, count)
-                index, threshold = index[kept], floor_of(values[kept], count)
+                kept, used = largest_and_floor(values, count)
+                index, threshold = index[kept], used
             else:
                 threshold = _own_moved(threshold, index.numel(), count)
         self._set_own(bucket, threshold)
-        return index
+        return index, used
 
     def _offered(
-        self, bucket: Bucket, world: ExchangeContext, count: int, exact: bool, anew: bool, bounds: list[int]
-    ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[Tensor], list[int]]]:
+        self, bucket: Bucket, world: ExchangeContext, count: int, exact: bool, anew: bool, bounds: list[int],
+        arrived: Tensor | None,
+    ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[Tensor], list[int]]]:  # fmt: skip
         """What this rank offers: places, values as they arrive, a message for each region; and the regions' bounds.
 
-        exact  by an exact threshold
-        anew   in new regions
+        exact    by an exact threshold
+        anew     in new regions
+        arrived  with kernels a 0
         """
         residual, code = self.feedback.slice(bucket), self.code.of(bucket)
-        if at_once(residual, code) and not exact and not anew:
+        if arrived is not None and not exact and not anew:
             with phase("select"):
-                offered = self._offer_at_once(bucket, count, bounds)
+                offered = self._offer_at_once(bucket, count, bounds, arrived)
             if offered is not None:
                 return *offered, bounds
         with phase("select"):
-            index = self._offer(bucket, count, exact)
+            index, used = self._offer(bucket, count, exact)
         if anew:
             bounds = yield from _common_bounds(index, bucket, world)
         with phase("encode"):
+            if arrived is not None:
+                from wirebench.compressors.kernels.region_messages import Above
+
+                found = Above(residual, [0, *bounds, residual.numel()], [limit_of(used)])
+                if int(found.counts.sum()) == index.numel():  # more lie above where several equal the least of these
+                    return *found.messages(0, code.dtype, code.indices, arrived=arrived), bounds
             arriving = code.rounded(residual.index_select(0, index))
             return index, arriving, split(index, arriving, regions(bounds, residual.numel()), code), bounds
 
     def _offer_at_once(
-        self, bucket: Bucket, count: int, bounds: list[int]
+        self, bucket: Bucket, count: int, bounds: list[int], arrived: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]] | None:
         """`_offer` with its own threshold, and its values and messages, by kernels; None where these find too many."""
         if _name(bucket) not in self.own:
             return None
         from wirebench.compressors.kernels.region_messages import Above
 
-        residual = self.feedback.slice(bucket)
-        thresholds = [self.own[_name(bucket)].item()]
+        residual, code = self.feedback.slice(bucket), self.code.of(bucket)
+        thresholds = self.own[_name(bucket)].tolist()
         while len(thresholds) <= JUMPS:
             thresholds.append(thresholds[-1] * JUMP_FACTOR)
         above = Above(residual, [0, *bounds, residual.numel()], [limit_of(each) for each in thresholds])
         for number, found in enumerate(above.counts.sum(1).tolist()):
             if found <= MANY * count:
                 self._set_own(bucket, _own_moved(thresholds[number], found, count))
-                return above.messages(number, self.code.of(bucket).dtype)
+                return above.messages(number, code.dtype, code.indices, arrived=arrived)
         return None
 
     def _best(
-        self, places: Tensor | None, sums: Tensor, threshold: float, quota: int, residual: Tensor, code: SparseCode
-    ) -> tuple[Tensor, int]:
+        self, places: Tensor | None, sums: Tensor, threshold: float, quota: int, residual: Tensor, code: SparseCode,
+        arrived: Tensor | None,
+    ) -> tuple[Tensor, int]:  # fmt: skip
         """The message of the sums that are applied, at most `quota` of a region, and how many they are.
 
         places    of the sums in the region; None: they are of all places
         residual  of the region: what rounding cuts off waits in it
+        arrived   with kernels a 0
         """
         rest = residual if code.values != "fp32" else None
         if places is None:
@@ -246,7 +265,7 @@ class OkTopK(OwnSteps, Sparse):
 
             found = Above(sums, [0, sums.numel()], [limit_of(threshold)])
             if int(found.counts.sum()) <= quota:
-                index, _, messages = found.messages(0, code.dtype, rest)
+                index, _, messages = found.messages(0, code.dtype, code.indices, rest, arrived)
                 return messages[0], index.numel()
         best = above(sums, threshold)
         if best.numel() > quota:
@@ -284,6 +303,13 @@ def _common_threshold(
 ) -> Generator[Request, Any, tuple[float, list[int]]]:
     """The threshold that `count` of the regions' `shown` largest sums lie above, and how many of each region do."""
     messages = yield Gather(bucket.narrow(sums[top_k(sums, min(shown, count))].abs()))
+    if kernels.usable(sums):
+        from wirebench.compressors.kernels.region_messages import Above
+
+        together = torch.cat(messages).to(sums.dtype)
+        threshold = floor_of(together, count)
+        starts = [0, *accumulate(each.numel() for each in messages)]
+        return threshold, Above(together, starts, [limit_of(threshold)]).counts[0].tolist()
     magnitudes = [each.to(sums.dtype) for each in messages]
     threshold = floor_of(torch.cat(magnitudes), count)
     return threshold, [above(each, threshold).numel() for each in magnitudes]
@@ -310,15 +336,31 @@ def _read(messages: list[Tensor], parts: list[Region], code: SparseCode) -> tupl
     return index, torch.cat([values for _, values in entries]), [places.numel() for places, _ in entries]
 
 
+def _zeros(residual: Tensor, code: SparseCode) -> Sequence[Tensor]:
+    """A 0, int32 (1,), for each launch whose programs meet; with `indices=int32` there is none, and nothing is 0."""
+    zeros = torch.zeros if code.indices != "int32" else torch.empty
+    return zeros(MEETINGS, dtype=torch.int32, device=residual.device).split(1)
+
+
+def _values(messages: list[Tensor], given: list[int], code: SparseCode) -> Tensor:
+    """By kernels, the values of messages with so many each, which come last, fp32."""
+    sizes = [code.value_bytes * count for count in given]
+    parts = [each[each.numel() - size :] for each, size in zip(messages, sizes, strict=True)]
+    return torch.cat(parts).view(code.dtype).float()
+
+
 def _keep_and_average(
     bucket: Bucket, messages: list[Tensor], parts: list[Region], residual: Tensor, index: Tensor, arriving: Tensor,
-    code: SparseCode,
+    code: SparseCode, arrived: Tensor,
 ) -> list[int]:  # fmt: skip
     """Write the average, take out of the residual what of `index` is in it; how many sums each region gave."""
     from wirebench.compressors.kernels.entries import average
     from wirebench.compressors.kernels.region_messages import keep_rest_of
 
     bases = [part.start for part in parts]
-    average(bucket.grad, messages, code.dtype, len(messages), bases)
-    keep_rest_of(residual, index, arriving, messages, bases, code.dtype)
-    return [message.numel() // (4 + code.value_bytes) for message in messages]
+    listed = code.listed_at_once(messages, [part.stop - part.start for part in parts], arrived, bases)
+    average(bucket.grad, messages, code.dtype, len(messages), bases, listed)
+    keep_rest_of(residual, index, arriving, messages, bases, code.dtype, listed)
+    if listed is None:
+        return [message.numel() // (4 + code.value_bytes) for message in messages]
+    return [int(count) for count in listed[1][1].tolist()]

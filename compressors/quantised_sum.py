@@ -116,7 +116,7 @@ class QuantisedSum(Method):
             waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
             numel = self._padded(waiting.numel(), world.size)
             # What is cut off stays in `held`, which without a rotation is the residual itself.
-            held = self._turned(waiting, world.seed) if self.rotate else waiting
+            held = self._turned(waiting, world.seed, torch.empty_like(waiting)) if self.rotate else waiting
             share, begin = held, 0
         for members, form in stages:
             with phase("encode"):
@@ -137,12 +137,13 @@ class QuantisedSum(Method):
             in_order = [
                 each for _, each in sorted(zip(self._places(world.size), messages, strict=True), key=itemgetter(0))
             ]
-            total = restored(in_order, chunk_of(self.form, self.chunk), self.form, bucket.grad, world.size)
+            total = torch.empty_like(bucket.grad) if self.rotate else bucket.grad
+            restored(in_order, chunk_of(self.form, self.chunk), self.form, total, world.size)
             if self.rotate:
                 if self.feedback:
-                    waiting.copy_(self._turned(held, world.seed, back=True))
-                total.copy_(self._turned(total, world.seed, back=True))
-            return total
+                    self._turned(held, world.seed, waiting, back=True)
+                self._turned(total, world.seed, bucket.grad, back=True)
+            return bucket.grad
 
     def scatter(self, whole: Tensor, world: ExchangeContext) -> Exchange:
         """One route: what `exchange` does before its gather, with each share padded to a multiple of `chunk`."""
@@ -189,14 +190,17 @@ class QuantisedSum(Method):
                 residual.add_(values[: residual.numel()])
         return message
 
-    def _turned(self, values: Tensor, seed: int, back: bool = False) -> Tensor:
-        """A copy, rotated, or rotated back; the elements behind the last whole block do not change."""
-        turned = values.clone()
+    def _turned(self, values: Tensor, seed: int, out: Tensor, back: bool = False) -> Tensor:
+        """Write `values`, rotated or rotated back, to `out`, and return it; what is behind the last whole block does
+        not change.
+        """
         whole = values.numel() // self.rotate * self.rotate
         rows = values[:whole].view(-1, self.rotate)
         matrix = _rotation(self.rotate, seed, values.device)
-        torch.mm(rows, matrix.T if back else matrix, out=turned[:whole].view(-1, self.rotate))
-        return turned
+        torch.mm(rows, matrix.T if back else matrix, out=out[:whole].view(-1, self.rotate))
+        if whole < values.numel():
+            out[whole:] = values[whole:]
+        return out
 
     def _stages(self, rank: int, size: int) -> list[tuple[list[int], Form]]:
         """For each stage the ranks among which this rank's share is divided and summed, and in which form."""

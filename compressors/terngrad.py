@@ -76,18 +76,14 @@ class TernGrad(Method):
         if not self.clip_factor:
             return largest(grad, groups)
         if kernels.usable(grad):
-            from wirebench.compressors.kernels.segments import reduced
+            from wirebench.compressors.kernels.segments import limited
 
-            total, peaks = reduced(grad, groups, "spread")
-            limits = self._limits(total, groups)
-        else:
-            limits = self._limits(reduce(grad, groups, SQUARES)[0], groups)
-            peaks = _peaks(grad, groups, limits) if grad.device.type == "cpu" else largest(grad, groups)
+            return limited(grad, groups, self.clip_factor)
+        squares = reduce(grad, groups, SQUARES)[0]
+        limits = self.clip_factor * (squares / widths(groups, grad.device)).sqrt_()
+        peaks = _peaks(grad, groups, limits) if grad.device.type == "cpu" else largest(grad, groups)
         # Squares of very small gradients are 0, and no limit.
         return torch.where(limits > 0, torch.minimum(peaks, limits), peaks)
-
-    def _limits(self, squares: Tensor, groups: Groups) -> Tensor:
-        return self.clip_factor * (squares / widths(groups, squares.device)).sqrt_()
 
 
 def _peaks(grad: Tensor, groups: Groups, limits: Tensor) -> Tensor:

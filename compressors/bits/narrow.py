@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from wirebench.compressors import kernels
+from wirebench.compressors.bits.blocks import Run
 from wirebench.compressors.bits.noise import as_float, drawn
 from wirebench.compressors.kernels import native
 
@@ -156,16 +157,14 @@ def quantised(
     if not on_gpu and native.usable(values):
         native.quantise(values, chunk, LOOPS.index(form), message, each // chunk, keep, draws)
         return message.view(-1)
-    tops = _tops(values, own, message, each) if own.whole_bytes else message
     if on_gpu:
         from wirebench.compressors.kernels.narrow import quantise
 
-        packed = message[:, own.whole_bytes + each // chunk * own.scale_bytes :]
-        codes = packed if own.number.bits != 6 else message.new_empty((parts, each))
+        tops = _largest_of_parts(values, each) if own.whole_bytes else values
+        codes = message[:, own.whole_bytes + each // chunk * own.scale_bytes :]
         quantise(values, chunk, own, message, each // chunk, codes, tops, keep, draws)
-        if own.number.bits == 6:
-            packed.copy_(_packed(codes, 6).view(packed.shape))
         return message.view(-1)
+    tops = _tops(values, own, message, each) if own.whole_bytes else message
     for part, begin in zip(message, range(0, numel, each), strict=True):
         mine = values[begin : begin + each]
         _, scales, codes = _sections(part, each // chunk, own)
@@ -226,9 +225,8 @@ def added(messages: Sequence[Tensor], chunk: int, form: Form) -> Tensor:
 
 
 def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
-    """The numbers of messages, (count, bytes); numbers of 6 bits take a byte each."""
-    codes = messages[:, messages.shape[1] - value_bytes(_numel(messages[0], chunk, form), form) :]
-    return _unpacked(codes, 6).view(len(messages), -1) if FORMATS[form].number.bits == 6 else codes
+    """The numbers of messages, (count, bytes)."""
+    return messages[:, messages.shape[1] - value_bytes(_numel(messages[0], chunk, form), form) :]
 
 
 def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -237,6 +235,12 @@ def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tenso
         message = torch.empty((1, value_bytes(numel, form)), dtype=torch.uint8)
         native.quantise(values, 1, LOOPS.index(form), message, numel, keep, draws)
         return message[0]
+    if kernels.usable(values):
+        from wirebench.compressors.kernels.narrow import cast
+
+        message = torch.empty(numel, dtype=PLAIN[form], device=values.device)
+        cast(values, message, WIDE.get(form), keep, draws if form in WIDE else None)
+        return message.view(torch.uint8)
     message = torch.zeros(numel, dtype=PLAIN[form], device=values.device)
     if draws and form in WIDE:
         for first, count in _blocks(values.numel(), 1):
@@ -248,6 +252,15 @@ def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tenso
     if keep:
         values.sub_(message[: values.numel()]).nan_to_num_(0.0, 0.0, 0.0)
     return message.view(torch.uint8)
+
+
+def _largest_of_parts(values: Tensor, each: int) -> Tensor:
+    """By kernels, the largest magnitude of every `each` values, fp32; the last of them may be fewer."""
+    from wirebench.compressors.kernels.segments import reduced
+
+    whole, rest = divmod(values.numel(), each)
+    groups = ((Run(each, whole),) if whole else ()) + ((Run(rest, 1),) if rest else ())
+    return reduced(values, groups, "largest")[0]
 
 
 def _tops(values: Tensor, own: Format, message: Tensor, each: int) -> Tensor:

@@ -54,13 +54,19 @@ class Feedback(ErrorMemory):
         return "clip limits the norm of the whole gradient" if self.clip else ""
 
     def accumulate(self, bucket: Bucket, world: ExchangeContext) -> Tensor:
-        """Add the gradient of `bucket`, which only clipping changes, to the memory; returns v, a view (numel,)."""
+        """Add the gradient of `bucket`, which only clipping may change, to the memory; returns v, a view (numel,)."""
         grad, residual = bucket.grad, self.slice(bucket)
+        velocity = self.slice(bucket, VELOCITY) if self.momentum else None
         if self.clip:
-            self._clip(bucket, world.size)
-        if not self.momentum:
+            limit = self._limit(bucket, world.size)
+            if kernels.usable(grad):
+                from wirebench.compressors.kernels.momentum import accumulate_clipped
+
+                accumulate_clipped(residual, velocity, grad, self.momentum, self.nesterov, limit)
+                return residual
+            self._clip(grad, limit)
+        if velocity is None:
             return residual.add_(grad)
-        velocity = self.slice(bucket, VELOCITY)
         if kernels.usable(grad):
             from wirebench.compressors.kernels.momentum import accumulate
 
@@ -114,13 +120,17 @@ class Feedback(ErrorMemory):
         assert isinstance(total, Tensor)
         return total.to(bucket.grad.dtype).div_(world.size)
 
-    def _clip(self, bucket: Bucket, size: int) -> None:
-        """Scale the gradient down to the limit of one of `size` ranks."""
+    def _limit(self, bucket: Bucket, size: int) -> float:
+        """The norm of the gradient of one of `size` ranks, at most."""
         model = bucket.model or bucket.layers
         assert bucket.numel == sum(layer.numel for layer in model), "clip needs the whole model in one bucket"
-        limit = self.clip / size**0.5
-        norm = torch.linalg.vector_norm(bucket.grad)
+        return self.clip / size**0.5
+
+    @staticmethod
+    def _clip(grad: Tensor, limit: float) -> None:
+        """Scale a gradient down to the norm `limit`."""
+        norm = torch.linalg.vector_norm(grad)
         # A tensor, so that the host need not wait for a GPU. A gradient that is not finite is not scaled: its infinity
         # would become NaN and all else 0.
         scale = (limit / norm).clamp(max=1.0)
-        bucket.grad.mul_(torch.where(norm.isfinite(), scale, torch.ones_like(scale)))
+        grad.mul_(torch.where(norm.isfinite(), scale, torch.ones_like(scale)))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from wirebench.compressors import kernels
 from wirebench.compressors.common.dense import dense_average
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.compressors.sparse.gaps import joined
@@ -17,6 +18,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 BYTES_PER_ELEMENT = 4
 VELOCITY_KEY = "shared.dense_velocity"
@@ -141,9 +143,11 @@ class DenseBelow(Wrapper):
         part = split.part(bucket)
         if part is None and not self.owns_momentum:
             return (yield from dense_average(bucket, bucket.grad, world.size))
-        dense = [bucket.grad[piece] for piece in split.dense]
-        if not dense and part is not None:
+        if not split.dense and part is not None:
             return (yield from self.inner.exchange(part, world))
+        if kernels.usable(bucket.grad) and bucket.grad.dtype == torch.float32:
+            return (yield from self._exchange_at_once(bucket, world, split, part))
+        dense = [bucket.grad[piece] for piece in split.dense]
         with phase("encode"):
             message = torch.cat(dense)
         average = yield from dense_average(bucket, message, world.size)
@@ -159,6 +163,30 @@ class DenseBelow(Wrapper):
             for piece, values in zip(dense, average.split([piece.numel() for piece in dense]), strict=True):
                 piece.copy_(values)
         return bucket.grad
+
+    def _exchange_at_once(
+        self, bucket: Bucket, world: ExchangeContext, split: "_Split", part: Bucket | None
+    ) -> Exchange:
+        """The rest of an exchange, by kernels: one before the inner exchange and one behind it, of all dense layers."""
+        from wirebench.compressors.kernels import momentum
+
+        grad = bucket.grad
+        with phase("encode"):
+            table = momentum.slices_of(tuple((piece.start, piece.stop) for piece in split.dense), grad.device)
+            message = momentum.take_pieces(grad, table, sum(piece.stop - piece.start for piece in split.dense))
+        total = yield Sum(bucket.narrow(message))
+        assert isinstance(total, Tensor)
+        if part is not None:
+            result = yield from self.inner.exchange(part, world)
+            if result.data_ptr() != part.grad.data_ptr():
+                part.grad.copy_(result)
+        with phase("decode"):
+            velocity, beta, nesterov = None, 0.0, False
+            if self.owns_momentum:
+                feedback = cast(Feedback, self.inner.memory)
+                velocity, beta, nesterov = self._momentum_of(message, split), feedback.momentum, feedback.nesterov
+            momentum.put_pieces(grad, table, total.to(grad.dtype), world.size, velocity, beta, nesterov)
+        return grad
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """Dense bytes below the limit, the inner compressor's above: a bucket's layers are not known here."""
@@ -205,13 +233,16 @@ class DenseBelow(Wrapper):
         """`average`, of the bucket's dense layers one after the other, as momentum SGD takes it."""
         if not self.owns_momentum:
             return average
+        feedback, velocity = cast(Feedback, self.inner.memory), self._momentum_of(average, split)
+        velocity.mul_(feedback.momentum).add_(average)
+        return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity
+
+    def _momentum_of(self, average: Tensor, split: "_Split") -> Tensor:
+        """The momentum of the bucket's dense layers, a view like their `average`; zeros at first."""
         if self._velocity is None:
             self._velocity = average.new_zeros(split.model_dense_numel)
         self._velocity = self._velocity.to(average.device)  # checkpoints are read to the CPU
-        feedback = cast(Feedback, self.inner.memory)
-        velocity = self._velocity[split.dense_place : split.dense_place + average.numel()]
-        velocity.mul_(feedback.momentum).add_(average)
-        return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity
+        return self._velocity[split.dense_place : split.dense_place + average.numel()]
 
 
 class _Split(NamedTuple):

@@ -2,6 +2,8 @@
 
 Each stands beside a function of PyTorch, its twin, which is what a CPU runs and what tests compare it with. Triton is
 imported when a kernel is first wanted. Kernels repeat their bits on every run: no sum depends on the order of threads.
+A number that differs from step to step is never specialised: Triton would compile a kernel anew in the middle of a run
+where it is 1, or a multiple of 16.
 For a CPU `native` has loops in C in place of functions that PyTorch runs in many passes.
 """
 

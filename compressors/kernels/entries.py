@@ -33,6 +33,8 @@ def take(
     clear     vector that becomes 0 at `index`
     flags     as from `unsound`: where one is set all values become NaN
 
+    Entries of `index` below 0 are none: their values are 0.
+
     Twins: `base.taken`, `places.values_at`.
     """
     count = index.numel()
@@ -72,24 +74,14 @@ def place(out: Tensor, index: Tensor, total: Tensor, divisor: float) -> None:
 @launching
 def average(
     out: Tensor, messages: Sequence[Tensor], dtype: torch.dtype, size: int, bases: Sequence[int] = (),
-    coded: tuple[Tensor, Sequence[int], Sequence[int]] | None = None,
+    listed: tuple[Tensor, Tensor] | None = None,
 ) -> None:  # fmt: skip
     """Write the sum of all ranks' messages, in their order, over `size` to `out`; one launch. Twin: `base.average_of`.
 
-    bases  the place from which each message's places count; by default 0
-    coded  of messages whose places are no int32: a row of these for each, int32; their number; where values begin
+    bases   the place from which each message's places count; by default 0
+    listed  of messages whose places are no int32: these, and a table, as from `index_codes.listed`, which has the bases
     """
-    bases, index = bases or [0] * len(messages), messages[0]
-    if coded is None:
-        table = table_of(messages, 4 + dtype.itemsize, bases, out.device)
-        most = max(each.numel() for each in messages) // (4 + dtype.itemsize)
-    else:
-        rows, counts, heads = coded
-        index, most = rows.view(-1).view(torch.uint8), rows.shape[1]
-        begins = tuple(4 * most * number for number in range(len(rows)))
-        first = messages[0].data_ptr()
-        values = tuple(each.data_ptr() - first + head for each, head in zip(messages, heads, strict=True))
-        table = _table(begins, tuple(counts), tuple(bases), out.device, values)
+    index, table, most = places_of(messages, dtype, bases, out.device, listed)
     _average[(max(triton.cdiv(out.numel(), SPAN), 1),)](
         out, index, messages[0], table, out.numel(), len(messages), float(size), most.bit_length(),
         KIND=KINDS[dtype], BYTES=dtype.itemsize, RANKS=triton.next_power_of_2(len(messages)), SPAN=SPAN, LANES=LANES,
@@ -110,6 +102,18 @@ def put_back(residual: Tensor, index: Tensor, values: Tensor, survivors: Tensor)
 def _bits(numbers: Tensor) -> Tensor:
     """bf16 as whole numbers, which Triton's interpreter reads; all else unchanged."""
     return numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers
+
+
+def places_of(
+    messages: Sequence[Tensor], dtype: torch.dtype, bases: Sequence[int], device: torch.device,
+    listed: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, Tensor, int]:  # fmt: skip
+    """Where messages' places lie, as bytes; a table of the messages; and places that one of them has, at most."""
+    if listed is None:
+        table = table_of(messages, 4 + dtype.itemsize, bases or [0] * len(messages), device)
+        return messages[0], table, max(each.numel() for each in messages) // (4 + dtype.itemsize)
+    rows, table = listed
+    return rows.view(-1).view(torch.uint8), table, rows.shape[1]
 
 
 def table_of(messages: Sequence[Tensor], entry_bytes: int, bases: Sequence[int], device: torch.device) -> Tensor:
@@ -178,22 +182,23 @@ def _any(flags, FLAGS: tl.constexpr):
     return tl.max(tl.load(flags + tl.arange(0, FLAGS)), 0) > 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _take(vector, index, values, places, arrivals, rest, clear, flags, count,
           KIND: tl.constexpr, PLACES: tl.constexpr, ARRIVING: tl.constexpr, REST: tl.constexpr, CLEAR: tl.constexpr,
           FLAGS: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    there = lane < count
-    at = tl.load(index + lane, mask=there, other=0).to(tl.int64)
+    inside = lane < count
+    at = tl.load(index + lane, mask=inside, other=0).to(tl.int64)
+    there = inside & (at >= 0)
     arriving = _arriving(tl.load(vector + at, mask=there, other=0.0), KIND)
     sent = arriving
     if FLAGS > 0:
         sent = tl.where(_any(flags, FLAGS), float("nan"), arriving)
-    tl.store(values + lane, _as_stored(sent, KIND), mask=there)
+    tl.store(values + lane, _as_stored(sent, KIND), mask=inside)
     if PLACES:
-        tl.store(places + lane, at.to(tl.int32), mask=there)
+        tl.store(places + lane, at.to(tl.int32), mask=inside)
     if ARRIVING:
-        tl.store(arrivals + lane, arriving, mask=there)
+        tl.store(arrivals + lane, arriving, mask=inside)
     if REST:
         left = tl.load(rest + at, mask=there, other=0.0) - arriving
         tl.store(rest + at, tl.where(tl.abs(left) < float("inf"), left, 0.0), mask=there)
@@ -201,7 +206,7 @@ def _take(vector, index, values, places, arrivals, rest, clear, flags, count,
         tl.store(clear + at, tl.zeros([LANES], tl.float32), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles"])
 def _unsound(x, flags, numel, divisor, tiles, KIND: tl.constexpr, TILE: tl.constexpr):
     found = tl.zeros([TILE], tl.int32)
     for number in range(tiles):
@@ -226,7 +231,7 @@ def _below(places, count, target, steps):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "steps"])
 def _place(out, index, total, flags, numel, count, divisor, steps,
            KIND: tl.constexpr, FLAGS: tl.constexpr, SPAN: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
     """A program owns SPAN places: all of them are filled, then those of `index` that lie there are written."""
@@ -280,7 +285,7 @@ def _below_in(data, begins, counts, target, steps):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["steps"])
 def _average(out, index, data, table, numel, ranks, size, steps,
              KIND: tl.constexpr, BYTES: tl.constexpr, RANKS: tl.constexpr, SPAN: tl.constexpr,
              LANES: tl.constexpr):  # fmt: skip
@@ -313,7 +318,7 @@ def _average(out, index, data, table, numel, ranks, size, steps,
     tl.store(out + own, tl.div_rn(total, tl.zeros_like(total) + size), mask=own < numel)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "survived", "steps"])
 def _put_back(residual, index, values, survivors, count, survived, steps, LANES: tl.constexpr):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     at = tl.load(index + lane, mask=lane < count, other=0)

@@ -234,15 +234,17 @@ def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
         _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
         total = tl.zeros([TILE], tl.int32)
         value = tl.zeros([TILE], tl.float32)
-        for rank in range(ranks):
+        its = scales
+        for _ in range(ranks):
             packed = tl.load(words + word, mask=there, other=0)
             number = _field(packed, WIDTH, PER_WORD, field)
             if EACH:
-                scale = of_places(scales + rank * scale_distance, places, inside, starts, first, last, CHUNK)
+                scale = of_places(its, places, inside, starts, first, last, CHUNK)
                 value += number.to(tl.float32) * tl.div_rn(scale, whole + levels)
             else:
                 total += number
             word += distance
+            its += scale_distance
         if not EACH:
             scale = of_places(scales, places, inside, starts, first, last, CHUNK)
             value = total.to(tl.float32) * tl.div_rn(scale, whole + levels)
@@ -283,19 +285,20 @@ def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
     for field in range(PER_WORD):
         _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
         base = tl.zeros([TILE], tl.float32)
-        for rank in range(ranks):
-            high = of_places(highs + rank * high_distance, places, inside, starts, first, last, CHUNK)
-            base += tl.div_rn(high, whole + ranks)
-        for rank in range(ranks):
+        its = highs
+        for _ in range(ranks):
+            base += tl.div_rn(of_places(its, places, inside, starts, first, last, CHUNK), whole + ranks)
+            its += high_distance
+        its, its_low = highs, lows
+        for _ in range(ranks):
             packed = tl.load(words + word, mask=there, other=0)
-            high = of_places(highs + rank * high_distance, places, inside, starts, first, last, CHUNK)
-            if OPPOSED:
-                low = -high
-            else:
-                low = of_places(lows + rank * low_distance, places, inside, starts, first, last, CHUNK)
+            high = of_places(its, places, inside, starts, first, last, CHUNK)
+            low = -high if OPPOSED else of_places(its_low, places, inside, starts, first, last, CHUNK)
             sign = _field(packed, 1, PER_WORD, field).to(tl.float32)
             base += sign * tl.div_rn(high - low, whole + ranks)
             word += distance
+            its += high_distance
+            its_low += low_distance
         if ADD:
             base = tl.load(out + places, mask=inside, other=0.0) + base * times
         tl.store(out + places, base, mask=inside)

@@ -4,8 +4,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.bits.narrow import Format
+from wirebench.compressors.bits.narrow import Format, Number
 from wirebench.compressors.kernels import APART, launching
+from wirebench.compressors.kernels.entries import KINDS, _bits
+from wirebench.compressors.kernels.segments import narrowed
 
 TILE = 4096
 """Elements that a program reads, about."""
@@ -26,8 +28,8 @@ def quantise(
     """Write the message of `values`, and leave in them what it cuts off; one launch. Twin: `narrow.quantised`.
 
     message  (parts, bytes), of `chunks` chunks a part; its scales are written here
-    codes    (parts, bytes), where the numbers go: the message's rest, or of 6 bits a byte each
-    tops     each part's one scale, where the format has one
+    codes    (parts, bytes), where the numbers go: the message's rest
+    tops     the largest magnitude of each part that has values, where the format has one scale for all of a part
     noise    the row, and the words of its stretches; None: to the nearest
     """
     rows, half = _rows(chunk)
@@ -35,7 +37,7 @@ def quantise(
     row, words = noise or (message, message)
     _quantise[(triton.cdiv(chunks * len(message), rows),)](
         values, message, codes, tops, row, words, values.numel(), chunks, len(message), message.stride(0),
-        codes.stride(0), number.largest, row.numel(),
+        codes.stride(0), number.largest, row.numel(), tops.numel(),
         CHUNK=chunk, HALF=half, ROWS=rows, BITS=number.bits, EXPONENT=number.exponent, LEAST=number.least,
         MOST=number.most, SCALE=own.scale, WHOLE=own.whole_bytes, KEEP=keep, NOISE=noise is not None,
         **APART,
@@ -46,17 +48,35 @@ def quantise(
 def restore(messages: Tensor, codes: Tensor, chunk: int, own: Format, out: Tensor, added: int, size: int) -> None:
     """Write what arrives of `messages`, (count, bytes), over `size`, to `out`; one launch. Twin: `narrow.restored`.
 
-    codes  (count, bytes), the messages' numbers: their rest, or of 6 bits a byte each
+    codes  (count, bytes), the messages' numbers: their rest
     added  messages whose numbers are added, 1 for messages that follow each other
     """
     rows, half = _rows(chunk)
     number = own.number
     _restore[(triton.cdiv(triton.cdiv(out.numel(), chunk), rows),)](
-        messages, codes, out, out.numel(), codes.shape[1] * (2 if number.bits == 4 else 1) // chunk,
+        messages, codes, out, out.numel(), codes.shape[1] * 8 // number.bits // chunk,
         messages.stride(0), codes.stride(0), added, size, number.largest,
         CHUNK=chunk, HALF=half, ROWS=rows, BITS=number.bits, EXPONENT=number.exponent, LEAST=number.least,
         SCALE=own.scale, WHOLE=own.whole_bytes,
         **APART,
+    )  # fmt: skip
+
+
+@launching
+def cast(
+    values: Tensor, message: Tensor, number: Number | None, keep: bool, noise: tuple[Tensor, Tensor] | None
+) -> None:
+    """Write `values`, and zeros behind them, to `message` in its dtype, and leave in them what it cuts off; one launch.
+
+    number  of a message in fp16 or bf16; noise: as in `quantise`
+
+    Twin: `narrow._cast`.
+    """
+    row, words = noise or (values, values)
+    _cast[(triton.cdiv(message.numel(), TILE),)](
+        values, _bits(message), row, words, values.numel(), message.numel(), row.numel(), KIND=KINDS[message.dtype],
+        MANTISSA=number.mantissa if number else 23, LEAST=number.least if number else 0, KEEP=keep,
+        NOISE=noise is not None, TILE=TILE, **APART,
     )  # fmt: skip
 
 
@@ -139,6 +159,31 @@ def _draws(row, words, place, length):
 
 
 @triton.jit
+def _cast(values, message, draws, words, numel, total, draws_length, KIND: tl.constexpr, MANTISSA: tl.constexpr,
+          LEAST: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    exact = tl.load(values + place, mask=place < numel, other=0.0)
+    arriving = exact
+    if NOISE:
+        noise = _draws(draws, words, tl.where(place < numel, place, 0), draws_length)
+        unit = tl.maximum(_least_exponent(exact, LEAST) - (MANTISSA << 23), 1 << 23)
+        each = ((254 << 23) - unit).to(tl.float32, bitcast=True)
+        arriving = tl.floor(exact * each + noise) * unit.to(tl.float32, bitcast=True)
+    if KIND == "fp16":
+        stored = arriving.to(tl.float16)
+        arriving = stored.to(tl.float32)
+    elif KIND == "bf16":
+        arriving = narrowed(arriving)
+        stored = (arriving.to(tl.int32, bitcast=True) >> 16).to(tl.int16)
+    else:
+        stored = arriving
+    tl.store(message + place, stored, mask=place < total)
+    if KEEP:
+        left = exact - arriving
+        tl.store(values + place, tl.where(tl.abs(left) < float("inf"), left, 0.0), mask=place < numel)
+
+
+@triton.jit
 def _number(scaled, step, noise, largest,
             BITS: tl.constexpr, EXPONENT: tl.constexpr, LEAST: tl.constexpr, NOISE: tl.constexpr):  # fmt: skip
     """The bits of each value over its scale, and what arrives of it."""
@@ -190,7 +235,7 @@ def _over(values, step, factor, largest, SCALE: tl.constexpr):
 
 @triton.jit
 def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, distance, codes_distance, largest,
-              draws_length, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
+              draws_length, filled, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
               EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
               WHOLE: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -206,7 +251,14 @@ def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, 
     part = row // chunks
     begin = message + part * distance + WHOLE
     within = row % chunks
-    top = tl.load(tops + part, mask=sound, other=0.0) if SCALE == "e4m3" else 0.0
+    top = 0.0
+    if SCALE == "e4m3":
+        top = tl.load(tops + part, mask=sound & (part < filled), other=0.0)
+        top = _sound(tl.div_rn(top, tl.zeros_like(top) + largest * 448.0))
+        for byte in tl.static_range(4):
+            where = message + part * distance + byte
+            bits = top.to(tl.int32, bitcast=True) >> (8 * byte)
+            tl.store(where, (bits & 255).to(tl.uint8), mask=sound & (within == 0))
     step, factor = _step(begin, within, high, top, sound, largest, MOST, SCALE)
     even_scaled = _over(even, step, factor, largest, SCALE)
     odd_scaled = _over(odd, step, factor, largest, SCALE)
@@ -219,6 +271,14 @@ def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, 
     codes += part * codes_distance
     if BITS == 4:
         tl.store(codes + within * (CHUNK // 2) + pair, ((first & 15) | (second << 4)).to(tl.uint8), mask=there)
+    elif BITS == 6:
+        # Two pairs take three bytes.
+        latter = tl.arange(0, 2)[None, None, :] == 1
+        pairs = tl.reshape((first & 63) | ((second & 63) << 6), [ROWS, HALF // 2, 2])
+        four = tl.sum(tl.where(latter, pairs << 12, pairs), 2)
+        for byte in tl.static_range(3):
+            where = codes + within * (CHUNK // 4 * 3) + 3 * tl.arange(0, HALF // 2)[None, :] + byte
+            tl.store(where, ((four >> (8 * byte)) & 255).to(tl.uint8), mask=sound)
     else:
         tl.store(codes + within * CHUNK + 2 * pair, first.to(tl.uint8), mask=there)
         tl.store(codes + within * CHUNK + 2 * pair + 1, second.to(tl.uint8), mask=there)
@@ -263,6 +323,13 @@ def _restore(messages, codes, out, numel, chunks, distance, codes_distance, adde
             both = tl.load(numbers + within * (CHUNK // 2) + pair, mask=there, other=0).to(tl.int32)
             first = both & 15
             second = both >> 4
+        elif BITS == 6:
+            at = numbers + within * (CHUNK // 4 * 3) + 3 * (pair // 2) + pair % 2
+            both = tl.load(at, mask=there, other=0).to(tl.int32)
+            both |= tl.load(at + 1, mask=there, other=0).to(tl.int32) << 8
+            both = both >> (4 * (pair % 2))
+            first = both & 63
+            second = (both >> 6) & 63
         else:
             first = tl.load(numbers + within * CHUNK + 2 * pair, mask=there, other=0).to(tl.int32)
             second = tl.load(numbers + within * CHUNK + 2 * pair + 1, mask=there, other=0).to(tl.int32)

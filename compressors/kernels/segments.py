@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wirebench.compressors.bits.blocks import Groups
+from wirebench.compressors.bits.blocks import Groups, widths
 from wirebench.compressors.kernels import APART, launching
 from wirebench.utils.device_tables import device_table
 
@@ -105,6 +105,32 @@ def reduced(x: Tensor, groups: Groups, kind: str) -> Tensor:
     numbers = x.new_empty((rows, many))
     _collect[(many, rows)](parts, pieces.edges, pieces.of_group, numbers, count, many, KIND=kind, LANES=LANES, **APART)
     return numbers
+
+
+@launching
+def limited(x: Tensor, groups: Groups, factor: float) -> Tensor:
+    """Of each group, (groups,), the largest magnitude, or `factor` times the root of the mean square where that is
+    smaller and not 0; three launches. Twin: `TernGrad._scales`.
+    """
+    spread = reduced(x, groups, "spread")
+    count = spread.shape[1]
+    scales = x.new_empty(count)
+    if count:
+        _limited[(triton.cdiv(count, LANES),)](
+            spread, widths(groups, x.device), scales, count, float(factor), LANES=LANES, **APART
+        )
+    return scales
+
+
+@triton.jit
+def _limited(spread, widths, scales, count, factor, LANES: tl.constexpr):
+    group = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    there = group < count
+    squares = tl.load(spread + group, mask=there, other=0.0)
+    peaks = tl.load(spread + count + group, mask=there, other=0.0)
+    limits = tl.sqrt_rn(tl.div_rn(squares, tl.load(widths + group, mask=there, other=1.0))) * factor
+    # Squares of very small numbers are 0, and no limit. A peak that is NaN stays.
+    tl.store(scales + group, tl.where((limits > 0) & (peaks > limits), limits, peaks), mask=there)
 
 
 @triton.jit

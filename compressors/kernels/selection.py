@@ -3,6 +3,9 @@
 A magnitude's bits order as the magnitude does.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -29,6 +32,28 @@ def above(x: Tensor, limit: int) -> Tensor:
     return places
 
 
+@launching
+def sums(x: Tensor) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """The sum of `x`, fp32, and of its squares, fp64 (2,), for which the host waits after one launch."""
+    parts = torch.empty((2, PROGRAMS), dtype=torch.float64, device=x.device)
+    tiles = triton.cdiv(triton.cdiv(x.numel(), TILE), PROGRAMS)
+    _sums[(PROGRAMS,)](x, parts, x.numel(), tiles, TILE=TILE, PROGRAMS=PROGRAMS, **APART)
+    return parts.cpu().numpy().sum(1)
+
+
+@triton.jit
+def _sums(x, parts, numel, tiles, TILE: tl.constexpr, PROGRAMS: tl.constexpr):
+    total = tl.zeros([TILE], tl.float64)
+    squares = tl.zeros([TILE], tl.float64)
+    for number in range(tiles):
+        places = (tl.program_id(0).to(tl.int64) * tiles + number) * TILE + tl.arange(0, TILE)
+        values = tl.load(x + places, mask=places < numel, other=0.0).to(tl.float64)
+        total += values
+        squares += values * values
+    tl.store(parts + tl.program_id(0), tl.sum(total, 0))
+    tl.store(parts + PROGRAMS + tl.program_id(0), tl.sum(squares, 0))
+
+
 @triton.jit
 def _key(values):
     """The bits of the magnitudes of fp32 `values`; NaNs are alike."""
@@ -43,7 +68,7 @@ def _keys(x, tile, numel, TILE: tl.constexpr):
     return places, tl.where(places < numel, _key(values), -1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit"])
 def _count(x, tallies, numel, limit, tiles, TILE: tl.constexpr):
     """How many of a program's elements are above the limit."""
     above = tl.zeros([TILE], tl.int32)
@@ -53,7 +78,7 @@ def _count(x, tallies, numel, limit, tiles, TILE: tl.constexpr):
     tl.store(tallies + tl.program_id(0), tl.sum(above, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit"])
 def _write(x, tallies, out, numel, limit, tiles, TILE: tl.constexpr, PROGRAMS: tl.constexpr):
     """The places of what is above, each where those before it end."""
     programs = tl.arange(0, PROGRAMS)

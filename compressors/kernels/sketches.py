@@ -57,16 +57,21 @@ def estimates(table: Tensor, hash: Hash, numel: int, agree: bool) -> Tensor:
 
 
 @launching
-def find(table: Tensor, hash: Hash, numel: int, agree: bool, gaps: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Places of the `k` largest estimates by magnitude, int32 (1 + k,), ascending, behind `HEAD`; and int32 (2,): how
-    many were found, and 1 where the table is not finite. None lies in `gaps`. Twin: `heavy_hitters.largest`.
+def find(
+    table: Tensor, hash: Hash, numel: int, agree: bool, gaps: Tensor, k: int, values: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Places of the `k` largest estimates by magnitude, int32 (1 + k,), ascending, behind `HEAD`; and int32 (3,): how
+    many were found, 1 where the table is not finite, and a 0. None lies in `gaps`. Twin: `heavy_hitters.largest`.
+
+    values  gets the estimates there, fp32 (k,)
     """
-    found, state = table.new_empty(1 + k, dtype=torch.int32), table.new_empty(2, dtype=torch.int32)
+    found, counts = table.new_empty(1 + k, dtype=torch.int32), together.zeros(table.device, 3)
     _find[(together.programs(table.device),)](
-        table, *hash, gaps, table.new_empty(numel), together.zeros(table.device), found, state, numel, gaps.numel(),
-        k, table.shape[1], hash[0].shape[1], AGREE=agree, **_sizes(table), **TOGETHER,
+        table, *hash, gaps, table.new_empty(numel), counts, found, counts[-3:], table if values is None else values,
+        numel, gaps.numel(), k, table.shape[1], hash[0].shape[1], AGREE=agree, VALUES=values is not None,
+        **_sizes(table), **TOGETHER,
     )  # fmt: skip
-    return found, state
+    return found, counts[-3:]
 
 
 @launching
@@ -195,9 +200,9 @@ def _estimate_all(table, shifts, signs, place_signs, gaps, out, counts, numel, i
 
 
 @triton.jit
-def _find(table, shifts, signs, place_signs, gaps, estimates, counts, out, state, numel, in_gaps, k, columns, blocks,
-          ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-          POWER: tl.constexpr):  # fmt: skip
+def _find(table, shifts, signs, place_signs, gaps, estimates, counts, out, state, values, numel, in_gaps, k, columns,
+          blocks, ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, VALUES: tl.constexpr,
+          BLOCK: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
     met = _estimate_all(table, shifts, signs, place_signs, gaps, estimates, counts, numel, in_gaps, columns, blocks,
                         ROWS, WIDE, AGREE, BLOCK, TILE)  # fmt: skip
     kth, wanted, equal_before, begin, total = threshold(estimates, counts, numel, k, met, TILE, POWER)
@@ -210,7 +215,10 @@ def _find(table, shifts, signs, place_signs, gaps, estimates, counts, out, state
     for number in range(tiles):
         places, keys = _keys(estimates, program * tiles + number, numel, TILE)
         chosen, alike = chosen_among(keys, kth, wanted, equal_before)
-        tl.store(out + 1 + begin + tl.cumsum(chosen, 0) - chosen, places.to(tl.int32), mask=chosen > 0)
+        at = begin + tl.cumsum(chosen, 0) - chosen
+        tl.store(out + 1 + at, places.to(tl.int32), mask=chosen > 0)
+        if VALUES:
+            tl.store(values + at, tl.load(estimates + places, mask=chosen > 0, other=0.0), mask=chosen > 0)
         equal_before += alike
         begin += tl.sum(chosen, 0)
 

@@ -53,16 +53,18 @@ def begin(
 @launching
 def finish(
     momentum: Tensor, variance: Tensor, fresh: Tensor | None, out: Tensor, unbiased: tuple[float, float], eps: float,
-    factor: float, length: int,
+    factor: float, length: int, own: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write Adam's update of the momentum and what is fresh; then m <- (factor m + fresh) / length. Or of m alone.
 
     unbiased  what momentum and variance are divided by
+    own       a vector that becomes 0
     """
     numel = out.numel()
     _finish[(triton.cdiv(numel, TILE),)](
-        momentum, variance, momentum if fresh is None else fresh, out, numel, *map(float, unbiased), float(eps),
-        float(factor), float(length), FRESH=fresh is not None, TILE=TILE, **APART,
+        momentum, variance, momentum if fresh is None else fresh, out, momentum if own is None else own, numel,
+        *map(float, unbiased), float(eps), float(factor), float(length), FRESH=fresh is not None, OWN=own is not None,
+        TILE=TILE, **APART,
     )  # fmt: skip
 
 
@@ -116,10 +118,12 @@ def _begin(grad, momentum, waiting, own, served, numel, beta1, share, start, sto
 
 
 @triton.jit
-def _finish(momentum, variance, fresh, out, numel, of_momentum, of_variance, eps, factor, length,
-            FRESH: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+def _finish(momentum, variance, fresh, out, own, numel, of_momentum, of_variance, eps, factor, length,
+            FRESH: tl.constexpr, OWN: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
     places = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there = places < numel
+    if OWN:
+        tl.store(own + places, tl.zeros([TILE], tl.float32), mask=there)
     one = tl.full([TILE], 1.0, tl.float32)
     kept = tl.load(momentum + places, mask=there, other=0.0)
     total = kept

@@ -85,7 +85,7 @@ def flag(counts: Tensor, arrived: Tensor, places: Tensor, state: Tensor, numbers
     each, parts = shares(triton.cdiv(numel, 8 * BYTES))
     found = Found(
         torch.empty(numel, dtype=torch.uint8, device=device), torch.empty(parts, dtype=torch.int32, device=device),
-        torch.empty(1, device=device),
+        torch.empty(2, device=device),
     )  # fmt: skip
     _, shift, inverse, modulus, *_ = numbers
     _flag[(together.programs(device),)](
@@ -158,7 +158,7 @@ def _key(place, columns, one, check_bits):
 def _fill(x, counts, chosen, found, shifts, signs, place_signs, heads, nexts, signed, table, keys,
           numel, k, columns, blocks, factor, shift, modulus, one, check_bits, KEYS: tl.constexpr,
           ROWS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
-    many = write_largest(x, counts, chosen, numel, k, TILE, POWER)
+    many, _kth = write_largest(x, counts, chosen, numel, k, TILE, POWER)
     if tl.program_id(0) == 0:
         tl.store(found, many)
     meet(counts + ARRIVED, 5)
@@ -306,7 +306,7 @@ def _flag(counts, arrived, places, state, flags, tallies, alarm, numel, shift, i
         place = ((place - shift) * inverse) & (modulus - 1)
         tl.store(counts + place, tl.full([BLOCK], 1, tl.int32), mask=(entry < many) & (place < numel))
     if program == 0:
-        tl.store(alarm, 0.0)
+        tl.store(alarm + tl.arange(0, 2), tl.zeros([2], tl.float32))
     meet(arrived, 1)
     for part in range(program, parts, step):
         chosen = tl.zeros([TILE], tl.int32)

@@ -41,18 +41,41 @@ def zeros(device: torch.device, more: int = 0) -> Tensor:
 
 
 @launching
-def largest(x: Tensor, k: int, or_zeros: bool = False) -> tuple[Tensor, Tensor]:
-    """Places of the `k` elements of `x`, fp32, that are largest by magnitude, int64 (k,), ascending, and how many were
-    found, int32 (1,): fewer than `k` where fewer are not zero; places behind them are 0. Twin: `selection.top_k`.
+def largest(x: Tensor, k: int, or_zeros: bool = False, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Places of the `k` elements of `x`, fp32, that are largest by magnitude, int64 (k,), ascending; and int32 (2,).
+
+    The latter is how many were found, fewer than `k` where fewer are not zero, and the bits of the least magnitude of
+    these. Places behind them are 0. Twin: `selection.top_k`.
 
     or_zeros  the first zeros are chosen, too, where fewer than `k` are not zero, so that `k` of `x.numel()` are found
+    counts    what `zeros` has made; by default it is made here
     """
-    many, places, found = programs(x.device), x.new_empty(k, dtype=torch.int64), x.new_empty(1, dtype=torch.int32)
+    counts = zeros(x.device) if counts is None else counts
+    many, places, found = programs(x.device), x.new_empty(k, dtype=torch.int64), x.new_empty(2, dtype=torch.int32)
     _largest[(many,)](
-        x, zeros(x.device), places, found, x.numel(), k, LEAST=0 if or_zeros else 1, TILE=TILE,
+        x, counts, places, found, x.numel(), k, LEAST=0 if or_zeros else 1, TILE=TILE,
         POWER=triton.next_power_of_2(many), **TOGETHER,
     )  # fmt: skip
     return places, found
+
+
+@launching
+def exponential(x: Tensor, sample: slice, logs: tuple[float, int, float], arrived: Tensor) -> Tensor:
+    """The magnitude, fp32 (1,), that a share of a sample lies above, if what is left stage by stage is exponential;
+    one launch. Twin: `thresholds._sidco`.
+
+    logs     of a stage's share, the number of stages, of the last one's share
+    arrived  int32 (1,), a 0
+    """
+    many, (log, stages, last) = programs(x.device), logs
+    power = triton.next_power_of_2(many)
+    parts = torch.empty((2 * stages, power), dtype=torch.float64, device=x.device)
+    found, count = x.new_empty(1), len(range(x.numel())[sample])
+    _exponential[(many,)](
+        x, arrived, parts, found, count, sample.start, sample.step, stages, float(log), float(last),
+        TILE=TILE, POWER=power, **TOGETHER,
+    )  # fmt: skip
+    return found
 
 
 @launching
@@ -172,7 +195,7 @@ def chosen_among(keys, kth, wanted, equal_before, LEAST: tl.constexpr = 1):
 
 @triton.jit
 def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.constexpr, LEAST: tl.constexpr = 1):
-    """Write the places of the `k` largest of `x` to `out`, int64, ascending, and return how many they are.
+    """Write the places of the `k` largest of `x` to `out`, int64, ascending; return how many, and the least one's bits.
 
     Keys below LEAST are not chosen. Programs meet four times. Twin: `selection.top_k`.
     """
@@ -191,17 +214,45 @@ def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.conste
         tl.store(out + begin + tl.cumsum(chosen, 0) - chosen, places, mask=chosen > 0)
         equal_before += alike
         begin += tl.sum(chosen, 0)
-    return total
+    return total, kth
 
 
 @triton.jit
 def _largest(x, counts, out, found, numel, k, LEAST: tl.constexpr, TILE: tl.constexpr, POWER: tl.constexpr):
-    total = write_largest(x, counts, out, numel, k, TILE, POWER, LEAST)
+    total, kth = write_largest(x, counts, out, numel, k, TILE, POWER, LEAST)
     if tl.program_id(0) == 0:
         tl.store(found, total)
+        tl.store(found + 1, kth)
     for start in range(total + tl.program_id(0) * TILE, k, tl.num_programs(0) * TILE):
         rest = start + tl.arange(0, TILE)
         tl.store(out + rest, tl.zeros([TILE], tl.int64), mask=rest < k)
+
+
+@triton.jit(do_not_specialize=["start", "step"])
+def _exponential(x, arrived, parts, found, count, start, step, stages, log, last,
+                 TILE: tl.constexpr, POWER: tl.constexpr):  # fmt: skip
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    other = tl.arange(0, POWER)
+    bar = tl.full((), 0.0, tl.float64)
+    for stage in range(stages):
+        total = tl.zeros([TILE], tl.float64)
+        many = tl.zeros([TILE], tl.float64)
+        for number in range(program, tl.cdiv(count, TILE), programs):
+            lane = (tl.zeros([TILE], tl.int64) + number) * TILE + tl.arange(0, TILE)
+            size = tl.abs(tl.load(x + start + lane * step, mask=lane < count, other=0.0))
+            here = (lane < count) & ((size > bar.to(tl.float32)) | (stage == 0))
+            total += tl.where(here, size, 0.0).to(tl.float64)
+            many += here.to(tl.float64)
+        tl.store(parts + 2 * stage * POWER + program, tl.sum(total, 0))
+        tl.store(parts + (2 * stage + 1) * POWER + program, tl.sum(many, 0))
+        meet(arrived, stage + 1)
+        total_of_all = tl.sum(tl.load(parts + 2 * stage * POWER + other, mask=other < programs, other=0.0), 0)
+        many_of_all = tl.sum(tl.load(parts + (2 * stage + 1) * POWER + other, mask=other < programs, other=0.0), 0)
+        of_stage = tl.where(stage == stages - 1, last, log)
+        mean = total_of_all / tl.where(many_of_all > 0, many_of_all, 1.0)
+        bar = tl.where(many_of_all > 0, bar - (mean - bar) * of_stage, bar)
+    if program == 0:
+        tl.store(found, bar.to(tl.float32))
 
 
 @triton.jit

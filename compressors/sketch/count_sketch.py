@@ -140,24 +140,27 @@ class CountSketch:
         """The hash for kernels/sketches.py, where these work on the table: it is on a GPU, the hash by blocks."""
         return self.hash.tensors if isinstance(self.hash, BlockHash) and kernels.usable(table) else None
 
-    def find(self, table: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
+    def find(self, table: Tensor, k: int, values: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """`find` of kernels/sketches.py: places of the `k` largest estimates, and a state; None without kernels."""
         if (hash := self.kernels_hash(table)) is None:
             return None
         from wirebench.compressors.kernels.sketches import find
 
-        return find(table, hash, self.numel, self.agree == "all", self.places.gaps, k)
+        return find(table, hash, self.numel, self.agree == "all", self.places.gaps, k, values)
 
     def l2sq(self, table: Tensor) -> float:
         """The estimate of ||x||^2: the median of the rows' sums of squares; NaN where any row is not finite.
 
         Summed in float64, so that ranks on unlike processors agree for all practical purposes. Waits for the device.
         """
-        sums = torch.zeros(self.rows, dtype=torch.float64, device=table.device)
-        for part in table.split(CELLS_AT_ONCE if table.device.type == "cpu" else self.columns, dim=1):
-            # Not square_: of a float64 table double() is the table itself.
-            sums += part.double().square().sum(1)
-        rows = sums.tolist()
+        if kernels.usable(table):
+            rows = [norm * norm for norm in torch.linalg.vector_norm(table, dim=1, dtype=torch.float64).tolist()]
+        else:
+            sums = torch.zeros(self.rows, dtype=torch.float64, device=table.device)
+            for part in table.split(CELLS_AT_ONCE if table.device.type == "cpu" else self.columns, dim=1):
+                # Not square_: of a float64 table double() is the table itself.
+                sums += part.double().square().sum(1)
+            rows = sums.tolist()
         return sorted(rows)[self.rows // 2] if all(map(math.isfinite, rows)) else math.nan
 
     def reaching(self, table: Tensor, threshold: float) -> Tensor:

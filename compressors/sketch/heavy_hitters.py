@@ -10,7 +10,9 @@ import torch
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
+from wirebench.compressors import kernels
 from wirebench.compressors.sketch.count_sketch import Agree, CountSketch
+from wirebench.compressors.sparse.gaps import Places
 from wirebench.compressors.sparse.selection import top_k
 
 # A sample with 64 of the wanted elements misjudges their number by an eighth.
@@ -56,8 +58,11 @@ def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: tor
     """`k` places, int64 ascending: H, filled up with places drawn at random from the rest.
 
     Where more than `k` are heavy, those with the largest estimates; ties go to the smaller place. `rng` is a CPU
-    generator, the same on all ranks.
+    generator, the same on all ranks. With kernels the host waits, and fills up.
     """
+    found = sketch.find(table, k, values := table.new_empty(k))
+    if found is not None:
+        return kernels.on(table.device, _heavy_and_others(*found, values, sketch.places, _least_heavy(k, energy), rng))
     if _many_reach(sketch, table, k, _least_heavy(k, energy)):
         # Of a table that is too small nearly all places are heavy: listing and comparing them would take long.
         chosen = largest(sketch, table, k)
@@ -67,10 +72,24 @@ def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: tor
     chosen, places = heavy(sketch, table, k, energy), sketch.places
     if chosen.numel() > k:
         return chosen.index_select(0, top_k(sketch.estimate(table, chosen), k))
+    return _filled_up(chosen, k, places, rng)
+
+
+def _heavy_and_others(
+    found: Tensor, state: Tensor, values: Tensor, places: Places, threshold: float, rng: torch.Generator
+) -> Tensor:
+    """Of what `CountSketch.find` has found, on the host: the heavy ones, and others at random, as many as wanted."""
+    count = int(state[0])
+    heavy = values[:count].cpu().abs() >= threshold
+    return _filled_up(found[1 : 1 + count].cpu()[heavy].long(), values.numel(), places.on(torch.device("cpu")), rng)
+
+
+def _filled_up(chosen: Tensor, k: int, places: Places, rng: torch.Generator) -> Tensor:
+    """H, ascending, with as many others at random as make `k` places."""
     wanted, rest = k - chosen.numel(), places.numel - chosen.numel()
     if wanted == 0:
         return chosen
-    rank = random_subset(rest, wanted, rng).to(table.device)
+    rank = random_subset(rest, wanted, rng).to(chosen.device)
     # The n-th place outside H has as many of H before it as lie below it once each is moved down by its own rank.
     before = places.ranks(chosen) - torch.arange(chosen.numel(), device=chosen.device)
     filled = rank + torch.searchsorted(before, rank, right=True)

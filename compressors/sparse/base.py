@@ -109,8 +109,11 @@ def average_of(grad: Tensor, messages: Sequence[Tensor], code: SparseCode, size:
     if kernels.usable(grad):
         from wirebench.compressors.kernels.entries import average
 
-        coded = None if code.indices == "int32" else code.decode_at_once(messages, grad.numel())
-        average(grad, messages, code.dtype, size, coded=coded)
+        listed = None
+        if code.indices != "int32":
+            arrived = torch.zeros(1, dtype=torch.int32, device=grad.device)
+            listed = code.listed_at_once(messages, [grad.numel()] * len(messages), arrived)
+        average(grad, messages, code.dtype, size, listed=listed)
         return grad
     entries = [code.decode(each, grad.numel()) for each in messages]
     grad.zero_()

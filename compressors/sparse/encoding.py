@@ -99,16 +99,35 @@ class SparseCode:
         codes = [each[:head] for each, head in zip(messages, heads, strict=True)]
         return index_codes.places(messages[0], codes, counts, self.indices == "delta"), counts, heads
 
+    def listed_at_once(
+        self, messages: Sequence[Tensor], numels: Sequence[int], arrived: Tensor, bases: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor] | None:
+        """By kernels, `listed` of kernels/index_codes.py, of messages of vectors of `numels` elements; None for int32.
+
+        arrived  int32 (1,), a 0
+        """
+        if self.indices == "int32":
+            return None
+        from wirebench.compressors.kernels import index_codes
+
+        heads = [_padded(-(-numel // BITS)) for numel in numels] if self.indices == "bitmap" else None
+        return index_codes.listed(arrived, messages, self.value_bytes, heads, bases)
+
     def decode_indices(self, code: Tensor, numel: int) -> Tensor:
         """int64 indices of what `encode_indices` made."""
+        return self.read_indices(code, numel).long()
+
+    def read_indices(self, code: Tensor, numel: int) -> Tensor:
+        """As `decode_indices`, but int32 where kernels work."""
         if self.indices == "int32":
-            return _read(code, torch.int32).long()
+            index = _read(code, torch.int32)
+            return index if kernels.usable(code) else index.long()
         if kernels.usable(code):
             from wirebench.compressors.kernels import index_codes
 
             gaps = self.indices == "delta"
-            counts = [int(_read(code[:COUNT_BYTES], torch.int32))] if gaps else None
-            return index_codes.places(code, [code], counts, gaps)[0].long()
+            counts = _read(code[:COUNT_BYTES], torch.int32).tolist() if gaps else None
+            return index_codes.places(code, [code], counts, gaps)[0]
         if self.indices == "bitmap":
             return torch.nonzero(unpack_bits(code, numel)).squeeze(1)
         return _from_gaps(code)

@@ -20,6 +20,7 @@ class Places:
     """
 
     def __init__(self, layers: Sequence[Layer], device: torch.device) -> None:
+        self._layers = tuple(layers)
         pieces = joined(layers, layers[0].start)
         lengths = [piece.stop - piece.start for piece in pieces]
         self.numel = sum(lengths)
@@ -31,6 +32,10 @@ class Places:
         self._starts = torch.tensor([piece.start for piece in pieces], device=device)
         self._stops = torch.tensor([piece.stop for piece in pieces], device=device)
         self._ranks = torch.tensor([0, *accumulate(lengths[:-1])], device=device)
+
+    def on(self, device: torch.device) -> "Places":
+        """The same places, with tables on a device."""
+        return _places(self._layers, device)
 
     def at(self, ranks: Tensor) -> Tensor:
         """The places of these ranks, int64: rank 0 is the first place."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wirebench.compressors.sparse.encoding import BITS, COUNT_BYTES, SparseCode, pack_bits, unpack_bits
+from wirebench.compressors.sparse.encoding import BITS, SparseCode, pack_bits, unpack_bits
 from wirebench.gradient.flat import Layer
 
 Masks = Literal["bits", "delta", "smaller"]
@@ -86,34 +86,28 @@ class MaskCode:
         return self._with_head(layers, vote.layers, vote.numbers, form, [masks])
 
     def encode_at_once(
-        self, spread: Tensor, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float]
-    ) -> Tensor:
+        self, room: Tensor, head: int, spread: Tensor, layers: Sequence[Layer], chosen: Sequence[int],
+        numbers: Sequence[float],
+    ) -> Tensor:  # fmt: skip
         """By kernels, the message of masks as gaps, or as bits where those are fewer; chosen, numbers: see `Vote`.
 
-        spread  a byte that is NOT_FINITE where the rank's vector is not finite, else 0, and a bit for each place of the
-                bucket
+        room    eight bytes of 0, then a message's `head` bytes, of which the first is NOT_FINITE where the rank's
+                vector is not finite; then room for gaps
+        spread  a bit for each place of the bucket
         """
         from wirebench.compressors.kernels import index_codes
 
-        index = index_codes.places(spread, [spread[1:]], None, as_gaps=False)[0]
-        if int(spread[0]) == NOT_FINITE:
-            return spread[:1]
-        gaps, bounds = index_codes.gaps(index), runs(layers, chosen)
-        masks = [spread[1 + start // BITS : 1 - (-stop // BITS)] for start, stop in bounds]
-        if self.masks == "delta" or gaps.numel() < sum(mask.numel() for mask in masks):
-            return self._with_head(layers, chosen, numbers, AS_GAPS, [gaps])
+        message, numel = room[8:], layers[-1].stop - layers[0].start
+        arrived, length = room[:8].view(torch.int32).split(1)
+        index_codes.gaps_of_bits(spread, numel, message[head:], arrived, length)
+        told = room[4:9].cpu().numpy().tobytes()  # the host waits for the length, and for the message's first byte
+        if told[4] == NOT_FINITE:
+            return message[:1]
+        gaps = int.from_bytes(told[:4], "little")
+        masks = [spread[start // BITS : -(-stop // BITS)] for start, stop in runs(layers, chosen)]
+        if self.masks == "delta" or gaps < sum(mask.numel() for mask in masks):
+            return message[: head + gaps]
         return self._with_head(layers, chosen, numbers, AS_BITS, masks)
-
-    def bits_at_once(self, messages: Sequence[Tensor], heads: Sequence[Head], numel: int) -> list[Tensor | None]:
-        """By kernels, of each message with masks as gaps: a bit for each of the bucket's `numel` places; else None."""
-        from wirebench.compressors.kernels import index_codes
-
-        codes = [each[head.length :] for each, head in zip(messages, heads, strict=True) if head.form == AS_GAPS]
-        if not codes:
-            return [None] * len(messages)
-        counts = torch.cat([each[:COUNT_BYTES] for each in codes]).view(torch.int32).tolist()
-        rows = iter(index_codes.bitmaps(index_codes.places(codes[0], codes, counts, as_gaps=True), counts, numel))
-        return [next(rows) if head.form == AS_GAPS else None for head in heads]
 
     def _with_head(
         self, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float], form: int, masks: list[Tensor]
@@ -152,20 +146,21 @@ class MaskCode:
     ) -> list[Head] | None:
         """How all ranks' messages begin; None if any rank's vector is not finite. `wanted` as in `decode`."""
         length = 1 + -(-len(layers) // BITS)
-        data = torch.cat([message[:length] for message in messages]).tolist()  # the host waits for a GPU once
+        firsts = [message[: length + NUMBER_BYTES * len(wanted)] for message in messages]
+        data = torch.cat(firsts).cpu().numpy().tobytes()  # the host waits for a GPU once
         heads = []
-        for message in messages:
-            form, data = data[0], data[1:]
+        for message, first in zip(messages, firsts, strict=True):
+            mine, data = data[: first.numel()], data[first.numel() :]
+            form = mine[0]
             if form == NOT_FINITE:
                 return None
             if message.numel() == 1:
                 heads.append(Head((), {}, 1))
                 continue
-            flags, data = data[: length - 1], data[length - 1 :]
-            chosen = [i for i in range(len(layers)) if flags[i // BITS] >> i % BITS & 1]
+            chosen = [i for i in range(len(layers)) if mine[1 + i // BITS] >> i % BITS & 1]
             numbered = [layer for layer in chosen if layer in wanted]
             stop = length + len(numbered) * NUMBER_BYTES
-            read = message[length:stop].clone().view(torch.float64).tolist() if numbered else []
+            read = np.frombuffer(mine[length:stop], np.float64).tolist()
             heads.append(Head(chosen, dict(zip(numbered, read, strict=True)), stop, form))
         return heads
 

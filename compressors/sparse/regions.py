@@ -6,13 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wirebench.compressors import kernels
 from wirebench.compressors.sparse.encoding import SparseCode
-
-
-def at_once(x: Tensor, code: SparseCode) -> bool:
-    """Whether kernels write and read the messages of a vector in this code."""
-    return kernels.usable(x) and code.indices == "int32"
 
 
 class Region(NamedTuple):
@@ -48,17 +42,21 @@ def split(index: Tensor, values: Tensor, parts: list[Region], code: SparseCode) 
     ]
 
 
-def add_up(messages: list[Tensor], scratch: Tensor, code: SparseCode) -> tuple[Tensor | None, Tensor]:
+def add_up(
+    messages: list[Tensor], scratch: Tensor, code: SparseCode, arrived: Tensor | None = None
+) -> tuple[Tensor | None, Tensor]:
     """The sums of all messages to one region: places in it, int64, ascending, and values.
 
     messages  each rank's, in rank order, which is the order of additions
     scratch   a vector as long as the region, which holds zeros, before and after; with kernels it holds anything
               before, the sums after, and there are values for all places: None
+    arrived   with kernels a 0, int32 (1,)
     """
-    if at_once(scratch, code):
+    if arrived is not None:
         from wirebench.compressors.kernels.entries import average
 
-        average(scratch, messages, code.dtype, 1)
+        listed = code.listed_at_once(messages, [scratch.numel()] * len(messages), arrived)
+        average(scratch, messages, code.dtype, 1, listed=listed)
         return None, scratch
     entries = [code.decode(message, scratch.numel()) for message in messages]
     for index, values in entries:

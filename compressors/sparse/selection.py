@@ -51,7 +51,7 @@ def top_k(x: Tensor, k: int) -> Tensor:
         from wirebench.compressors.kernels.together import largest
 
         places, found = largest(x, k)
-        return places[: int(found)]
+        return places[: int(found[0])]
     if x.device.type == "cpu" and x.numel() >= 16 * DIRECT_NUMEL:
         picked = _pick_by_sample(x, k)
         if picked is not None:

@@ -18,6 +18,7 @@ number, and NaN larger than infinity.
 import math
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import Literal
 
 import torch
@@ -68,10 +69,35 @@ def choose(x: Tensor, k: int, rule: Rule, world: ExchangeContext, key: int = 0) 
         return largest(x, k, or_zeros=True)[0] if k < x.numel() else torch.arange(x.numel(), device=x.device)
     if rule == "exact" or x.numel() <= SMALL or k >= x.numel():
         return top_k(x, k)
+    if kernels.usable(x):
+        return _choose_at_once(x, k, rule, world, key)
     index = _ESTIMATES[rule](x, k, world, key)
     if index.numel() < FEWEST * k:
         return top_k(x, k)
     return index if index.numel() <= k else index[top_k(x.index_select(0, index), k)]
+
+
+def _choose_at_once(x: Tensor, k: int, rule: Rule, world: ExchangeContext, key: int) -> Tensor:
+    """The estimates of `choose` by kernels, as many of them for any number of tries; the host waits twice."""
+    from wirebench.compressors.kernels import selection, together
+    from wirebench.compressors.kernels.region_messages import LIMITS, Above
+
+    counts, tries, factor, fewest = together.zeros(x.device, 1), 1, 1.0, 0.0
+    if rule == "gaussian":
+        total, squares = selection.sums(x).tolist()
+        threshold = _normal_quantile(total / x.numel(), math.sqrt(squares), k, x.numel())
+        tries, factor, fewest = 1 + GAUSSIAN_TRIES, GAUSSIAN_LOWER, GAUSSIAN_FEW * k
+    else:
+        sample, stages = _strided(x.numel(), k / x.numel(), SIDCO_HITS, world, key), _stages(k / x.numel())
+        (threshold,) = together.exponential(x, sample, stages, counts[-1:]).tolist()
+    limits = [limit_of(threshold * factor**number) for number in range(LIMITS if tries > 1 else 1)]
+    found = Above(x, [0, x.numel()], limits)
+    enough = [number for number, many in enumerate(found.counts.sum(1)[:tries]) if many >= fewest]
+    number = 0 if not threshold <= LARGEST else enough[0] if enough else tries - 1
+    index, values, _ = found.messages(number, torch.float32)
+    if index.numel() < FEWEST * k:
+        return top_k(x, k)
+    return index if index.numel() <= k else index.index_select(0, together.largest(values, k, counts=counts)[0])
 
 
 def above(x: Tensor, threshold: float, share: float = 0.0) -> Tensor:
@@ -84,11 +110,24 @@ def above(x: Tensor, threshold: float, share: float = 0.0) -> Tensor:
 
 def floor_of(values: Tensor, k: int) -> float:
     """The largest threshold that the `k` largest of `values` by magnitude lie above; 0 for fewer than `k` non-zeros."""
-    index = top_k(values, k)
+    return largest_and_floor(values, k)[1]
+
+
+def largest_and_floor(values: Tensor, k: int) -> tuple[Tensor, float]:
+    """Places of the `k` largest of `values`, as `top_k` gives them, and the result of `floor_of`."""
+    if kernels.usable(values) and k < values.numel():
+        from wirebench.compressors.kernels.together import largest
+
+        index, found = largest(values, k)
+        count, least = found.tolist()
+        index = index[:count]
+    else:
+        index = top_k(values, k)
+        least = int((values[index].view(torch.int32) & SIGN_OFF).min()) if index.numel() == k else 0
     if index.numel() < k:
-        return 0.0
-    least = int((values[index].view(torch.int32) & SIGN_OFF).min())
-    return torch.tensor(min(least - 1, limit_of(LARGEST)), dtype=torch.int32).view(torch.float32).item()
+        return index, 0.0
+    bits = min(least - 1, limit_of(LARGEST))
+    return index, struct.unpack("<f", struct.pack("<i", bits))[0]
 
 
 class Peaks:
@@ -161,12 +200,16 @@ def _lowered(peaks: Peaks, threshold: float, fewest: float, factor: float, tries
     return index
 
 
-def _sample(x: Tensor, share: float, hits: int, world: ExchangeContext, key: int) -> Tensor:
-    """Every n-th element from a random one on; n is such that about `hits` of the `share` chosen are expected in it."""
-    longest = int(x.numel() / max(SAMPLE_SHARE * x.numel(), hits / share))
+def _strided(numel: int, share: float, hits: int, world: ExchangeContext, key: int) -> slice:
+    """Every n-th place from a random one on; n is such that about `hits` of the `share` chosen are expected there."""
+    longest = int(numel / max(SAMPLE_SHARE * numel, hits / share))
     stride = longest // STRIDE_STEP * STRIDE_STEP + 1 if longest >= STRIDE_STEP else max(longest - 1, 0) | 1
     start = int(torch.randint(stride, (1,), generator=world.shared_rng("sample", key)))
-    return x[start::stride].contiguous()
+    return slice(start, None, stride)
+
+
+def _sample(x: Tensor, share: float, hits: int, world: ExchangeContext, key: int) -> Tensor:
+    return x[_strided(x.numel(), share, hits, world, key)].contiguous()
 
 
 def _sampled(x: Tensor, k: int, world: ExchangeContext, key: int) -> Tensor:
@@ -178,23 +221,40 @@ def _sampled(x: Tensor, k: int, world: ExchangeContext, key: int) -> Tensor:
 
 def _gaussian(x: Tensor, k: int, world: ExchangeContext, key: int) -> Tensor:
     mean, root = (x.sum() / x.numel()).item(), torch.linalg.vector_norm(x).item()
-    deviation = math.sqrt(max(root**2 / x.numel() - mean**2, 0.0)) if root <= LARGEST else math.inf
-    quantile = math.sqrt(2) * torch.special.erfinv(torch.tensor(1 - k / x.numel(), dtype=torch.float64)).item()
-    threshold = abs(mean) + deviation * quantile
+    threshold = _normal_quantile(mean, root, k, x.numel())
     return _lowered(Peaks(x, k / x.numel()), threshold, GAUSSIAN_FEW * k, GAUSSIAN_LOWER, GAUSSIAN_TRIES)
+
+
+def _normal_quantile(mean: float, root: float, k: int, numel: int) -> float:
+    """What `k` of `numel` normal numbers with this mean and this root of their squares' sum are above."""
+    deviation = math.sqrt(max(root**2 / numel - mean**2, 0.0)) if root <= LARGEST else math.inf
+    return abs(mean) + deviation * _quantile(k, numel)
+
+
+@cache
+def _quantile(k: int, numel: int) -> float:
+    return math.sqrt(2) * torch.special.erfinv(torch.tensor(1 - k / numel, dtype=torch.float64)).item()
 
 
 def _sidco(x: Tensor, k: int, world: ExchangeContext, key: int) -> Tensor:
     """In an exponential distribution of magnitudes above t, the share q lies above t - mean(|x| - t) ln q."""
     share = k / x.numel()
     tail, threshold = _sample(x, share, SIDCO_HITS, world, key).abs(), 0.0
-    while tail.numel():
-        stage = SIDCO_STAGE if share < SIDCO_STAGE else share
-        threshold -= (tail.mean().item() - threshold) * math.log(stage)
-        if stage == share:
+    log, stages, last = _stages(share)
+    for stage in range(stages):
+        tail = tail[tail > threshold] if stage else tail
+        if not tail.numel():
             break
-        tail, share = tail[tail > threshold], share / stage
+        threshold -= (tail.mean().item() - threshold) * (last if stage == stages - 1 else log)
     return above(x, threshold, k / x.numel())
+
+
+def _stages(share: float) -> tuple[float, int, float]:
+    """The logarithm of a stage's share; how many stages give `share`; the logarithm of the last one's share."""
+    stages = 1
+    while share < SIDCO_STAGE:
+        share, stages = share / SIDCO_STAGE, stages + 1
+    return math.log(SIDCO_STAGE), stages, math.log(share)
 
 
 _ESTIMATES: dict[str, Callable[[Tensor, int, ExchangeContext, int], Tensor]] = {

@@ -17,6 +17,7 @@ from wirebench.compressors import kernels
 from wirebench.compressors.common.wrappers import DenseBelow, Warmup
 from wirebench.compressors.kernels import selection, thin
 from wirebench.errors import UserError
+from wirebench.exchange import graphs as graphs_module
 from wirebench.exchange.advance import run
 from wirebench.exchange.graphs import WARM_UP, Graphs
 from wirebench.gradient import conformance
@@ -207,6 +208,35 @@ def test_an_answer_of_another_length_is_refused() -> None:
             answer_all(
                 [g.exchange(Bucket(0, x, x[:0], LAYERS), w) for g, x, w in zip(graphs, grads, worlds, strict=True)]
             )
+
+
+def test_replayed_steps_look_at_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its addresses are compared after an exchange as usual, and after a restored state, which is captured anew."""
+    looked: list[int] = []
+    addresses = graphs_module._addresses
+    monkeypatch.setattr(graphs_module, "_addresses", lambda method: looked.append(1) or addresses(method))
+    method = DenseBelow(Keeps(), 6)
+    graphs, seen = Graphs(method, Tape), []
+    for step in range(14):
+        if step == 9:
+            method.load_state_dict(method.state_dict())
+        before = len(looked)
+        grad = torch.ones(LAYERS[-1].stop)
+        world = ExchangeContext(0, 1, step, measuring=step == 6)
+        answer_all([graphs.exchange(Bucket(0, grad, grad[:0], LAYERS), world)])
+        seen.append(len(looked) - before)
+    once = [0, 0, 2, 1, 0, 0, 0, 1, 0]
+    assert seen == [*once, 1, 0, 2, 1, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restored_method_says_so(name: str) -> None:
+    method = compressors.build(name)
+    for number in (1, 2):
+        method.load_state_dict(method.state_dict())
+        assert method.restored == number
+    method.take_over([method.state_dict()])
+    assert method.restored == 3
 
 
 def test_a_restored_state_and_another_cut_are_captured_anew() -> None:

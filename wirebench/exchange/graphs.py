@@ -56,8 +56,9 @@ class Graphs:
 
     recorder  makes a recorder for each bucket; tests have one that records on a CPU
     Steps that measure run as usual. A bucket is captured anew when the compressor's state lies elsewhere, as after
-    `load_state_dict`. Memory: the messages and the compressor's temporary vectors, and a copy of each answer that does
-    not come in the message's own memory, for every bucket.
+    `load_state_dict`. Replays move nothing: addresses are compared only after an exchange that was not replayed, and
+    after the method was restored (`Method.restored`). Memory: the messages and the compressor's temporary vectors, and
+    a copy of each answer that does not come in the message's own memory, for every bucket.
     Raises UserError for a compressor that cannot be captured.
     """
 
@@ -65,6 +66,10 @@ class Graphs:
         if compressor.uncaptured:
             raise _refused(compressor, compressor.uncaptured)
         self.compressor, self._recorder = compressor, recorder
+        innermost = conformance.unwrapped(compressor)
+        assert isinstance(innermost, Method)
+        self._method, self._usual = innermost, 0
+        """The method inside all wrappers; beginnings and ends of exchanges that were not replayed."""
         self._of: dict[int, _Captured] = {}
 
     def forget(self) -> None:
@@ -76,9 +81,9 @@ class Graphs:
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The exchange of a bucket: as usual, captured, or replayed."""
         if world.measuring or not bucket.numel:
-            return (yield from conformance.exchange(self.compressor, bucket, world))
+            return (yield from self._counted(conformance.exchange(self.compressor, bucket, world)))
         known = self._of.get(bucket.index)
-        if known is not None and (known.layers != bucket.layers or known.is_stale(_addresses(self.compressor))):
+        if known is not None and (known.layers != bucket.layers or self._is_stale(known)):
             self.forget()
             known = None
         if known is None:
@@ -89,8 +94,23 @@ class Graphs:
         context: Any = world if known.runs == 1 else _AnyStep(world, self.compressor)
         exchange = conformance.exchange(self.compressor, bucket, context)
         if known.runs <= WARM_UP:
-            return (yield from known.run(exchange, _at_once))
-        return (yield from self._capture(known, exchange, bucket))
+            return (yield from self._counted(known.run(exchange, _at_once)))
+        return (yield from self._counted(self._capture(known, exchange, bucket)))
+
+    def _counted(self, exchange: Exchange) -> Exchange:
+        """An exchange that is not replayed, and may move the compressor's state."""
+        self._usual += 1
+        average = yield from exchange
+        self._usual += 1
+        return average
+
+    def _is_stale(self, known: "_Captured") -> bool:
+        """Whether a bucket is captured with a state that lay elsewhere."""
+        now = self._method.restored, self._usual
+        if not known.steps or known.checked == now:
+            return False
+        known.checked = now
+        return known.state != _addresses(self.compressor)
 
     def _capture(self, known: "_Captured", exchange: Exchange, bucket: Bucket) -> Exchange:
         before, recorder = _addresses(self.compressor), self._recorder()
@@ -137,8 +157,9 @@ class _Captured:
     runs    exchanges that have begun
     steps   its captured parts; none before it is captured
     grad    where the graphs read the gradient; average: what the exchange returned
-    state   addresses of the compressor's state
-    tables  tables on the device that graphs read
+    state    addresses of the compressor's state
+    checked  what `Graphs` had counted when these were compared last
+    tables   tables on the device that graphs read
     """
 
     def __init__(self, layers: tuple[Layer, ...]) -> None:
@@ -146,13 +167,10 @@ class _Captured:
         self.steps: list[_Step] = []
         self.grad = self.average = torch.empty(0)
         self.state: list[int] = []
+        self.checked = -1, -1
         self.tables: list[Any] = []
         self._answers: list[list[Tensor]] = []
         """By request, where its answer is read."""
-
-    def is_stale(self, state: list[int]) -> bool:
-        """Whether it is captured with a state that lay elsewhere."""
-        return bool(self.steps) and state != self.state
 
     def run(self, exchange: Exchange, runs: Runs) -> Exchange:
         """Advance an exchange, each part by `runs`; from the second time on its answers come in the same memory."""

@@ -75,6 +75,7 @@ class Method(Compressor):
     uncaptured     why its own work cannot be replayed from CUDA graphs; "" for a method that runs the same operations
                    in every step where kernels work: lengths are fixed, and nothing differs from step to step but the
                    gradient, the answers and what tensors hold, which stay where they are in memory
+    restored       how often its state was restored, and may lie elsewhere in memory since
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
@@ -104,6 +105,7 @@ class Method(Compressor):
     bounded_by: str = ""
     fades: bool = False
     uncaptured: str = "it does not declare that every step runs the same operations"
+    restored: int = 0
     takes_turns: bool = False
     takes_over: bool = True
     voters: int = 0
@@ -127,6 +129,7 @@ class Method(Compressor):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
+        self.restored += 1
         self.shared, self.own = _under(SHARED, state), _under(OWN, state)
         self.memory.load_state_dict(_memory(state))
 

@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
 from wirebench.compressors.bits.blocks import Groups, Run
-from wirebench.compressors.bits.narrow import FORMATS
+from wirebench.compressors.bits.narrow import FORMATS, WIDE
 from wirebench.compressors.common.lion import Lion
 from wirebench.compressors.kernels import (
     bases,
@@ -66,6 +66,7 @@ def main() -> None:
     x, groups = torch.zeros(10_000), (Run(9_000, 1), Run(100, 10))
     for kind in ("largest", "squares", "magnitudes", "means", "spread", "sides"):
         segments.reduced(x, groups, kind)
+    segments.limited(x, groups, 2.5)
     scales, words = torch.zeros(2, 11), torch.zeros(2, 5_000, dtype=torch.int32)
     row = torch.zeros(4096, dtype=torch.int32), torch.zeros(9, 2, dtype=torch.int32)
     for noise, limits, wide in ((row, None, (Run(512, 20),)), (None, scales[0], groups)):
@@ -82,6 +83,8 @@ def main() -> None:
     fields.encode_signs(x, groups, words, pair=pair, zeros_are_negative=False, width=1, base=0, share=5_024)
     fields.decode_shares(words, groups, scales, torch.zeros(2, dtype=torch.int64), x, 5_024, 2)
     fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
+    for dtype, number in ((torch.float32, None), (torch.float16, WIDE["fp16"]), (torch.bfloat16, WIDE["bf16"])):
+        narrow.cast(x, torch.zeros(20_000, dtype=dtype), number, True, row if number else None)
     message = torch.zeros(2, 50_000, dtype=torch.uint8)
     for own in FORMATS.values():
         for noise in (None, row):
@@ -98,12 +101,17 @@ def sparse(x: torch.Tensor) -> None:
     """Launches that sparse methods need."""
     for nesterov in (False, True):
         momentum.accumulate(x, x, x, 0.9, nesterov)
+        momentum.accumulate_clipped(x, x if nesterov else None, x, 0.9, nesterov, 1.0)
+        slices = momentum.slices_of(((0, 9), (20, 5_000)), x.device)
+        momentum.put_pieces(
+            x, slices, momentum.take_pieces(x, slices, 4_989), 2, x if nesterov else None, 0.9, nesterov
+        )
     together.largest(x, 100)
     together.largest(x, 100, or_zeros=True)
     # It launches the second of its kernels where the first has found something.
     with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
         selection.above(x, 1)
-    places = torch.zeros(11, dtype=torch.int64)
+    places, bits, arrived = (torch.zeros(11, dtype=t) for t in (torch.int64, torch.uint8, torch.int32))
     for dtype in entries.KINDS:
         values = torch.zeros(11, dtype=dtype)
         entries.take(x, places, values, places=places.int(), arriving=x, rest=x, clear=x)
@@ -114,6 +122,10 @@ def sparse(x: torch.Tensor) -> None:
         index_codes.bitmaps(index[None], [11], 100)
         with patch.object(torch.Tensor, "cpu", lambda totals: totals.new_ones(totals.shape)):
             index_codes.gaps(index)
+        index_codes.gaps_at_once(index, arrived)
+    index_codes.gaps_of_bits(bits, 100, torch.zeros(108, dtype=torch.uint8), arrived, arrived)
+    for heads in (None, [8, 8]):
+        index_codes.listed(arrived, [bits] * 2, 2, heads, [0, 5])
     for as_gaps in (False, True):
         index_codes.places(x, [torch.zeros(80, dtype=torch.uint8)] * 3, [9, 5, 3], as_gaps)
     entries.put_back(x, places, x, places)
@@ -121,7 +133,9 @@ def sparse(x: torch.Tensor) -> None:
     for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
         for dtype in entries.KINDS:
             with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
-                region_messages.Above(x, [0, 5_000, 10_000], thresholds).messages(0, dtype, x)
+                above = region_messages.Above(x, [0, 5_000, 10_000], thresholds)
+                for indices in ("int32", "bitmap", "delta"):
+                    above.messages(0, dtype, indices, x, arrived)
     region_messages.keep_rest_of(x, places, x, [torch.zeros(80, dtype=torch.uint8)] * 2, [0, 50], torch.float32)
     blocks, cosines = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(65, 64, 64)
     for dtype in (torch.float32, torch.bfloat16):
@@ -148,7 +162,7 @@ def low_rank(x: torch.Tensor) -> None:
         steps.settle(x, numbers[0], x, 2, None if added is None else Lion(x, 0.9, 0.99))
     for more in (None, x):
         steps.begin(x, x, x, more, 0.9, more, slice(0, 9))
-        steps.finish(x, x, more, x, (0.1, 0.2), 1e-8, 1.0, 2)
+        steps.finish(x, x, more, x, (0.1, 0.2), 1e-8, 1.0, 2, more)
     steps.blend(x, x, x, 0.9, 0.99)
 
 
@@ -160,7 +174,7 @@ def sketched(x: torch.Tensor) -> None:
     for agree in (False, True):
         sketches.sketch(x, hash, 1_000)
         sketches.estimates(sketch, hash, 10_000, agree)
-        sketches.find(sketch, hash, 10_000, agree, gaps, 100)
+        sketches.find(sketch, hash, 10_000, agree, gaps, 100, x if agree else None)
         sketches.apply(sketch, hash, x, gaps, 100, 2, sketch if agree else None)
         together.apply(x.bfloat16() if agree else x, places if agree else narrower, x, x, x if agree else None, 100, 2)
     tables.fill(x, 100, hash, 1_000)
@@ -176,10 +190,13 @@ def sketched(x: torch.Tensor) -> None:
 def votes_of(x: torch.Tensor, groups: Groups) -> None:
     """Launches that importance-weighted pruning needs."""
     ballot = votes.Ballot(x, 0.1, 0.5, 7)
-    votes.choose(x, x, groups, ballot, [1.0] * 11, [2] * 11, bytes(2), 2_000, 2)
-    found = votes.unite(x, groups, np.zeros((2, 11), np.int64))
+    for spread in (None, torch.zeros(1_250, dtype=torch.uint8)):
+        votes.choose(x, x, groups, ballot, [1.0] * 11, [2] * 11, bytes(2), 2_000, 2, spread)
+    found = votes.unite(x, groups, np.zeros((2, 11), np.int64), [])
+    votes.unite(x, groups, np.zeros((2, 11), np.int64), [torch.zeros(9, dtype=torch.uint8)])
     for velocity in (None, x):
-        votes.take(x, velocity, found, 9, narrow=velocity is None)
+        last = None if velocity is None else torch.zeros(10_000, dtype=torch.int32)
+        votes.take(x, velocity, found, 9, velocity is None, last, 5)
     votes.write(x, found, x[:9], 2)
     votes.moments(x, x, groups, ballot)
 

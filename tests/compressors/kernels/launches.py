@@ -7,6 +7,7 @@ does what the host draws.
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -18,8 +19,11 @@ from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from tests.helpers import answer_all, lay_out
 from wirebench import compressors
-from wirebench.compressors import randomk
+from wirebench.compressors import iwp, randomk
+from wirebench.compressors.lowrank.base import Factored
+from wirebench.compressors.sketch import heavy_hitters
 from wirebench.compressors.sketch.block_hash import BlockHash
+from wirebench.compressors.sparse import thresholds
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
@@ -35,8 +39,12 @@ FREE = {
 }
 
 
-DRAWN = ((randomk, "draw"), (BlockHash, "__init__"), (BlockHash, "redraw"))
-"""Where the host draws."""
+DRAWN = (
+    *((randomk, "draw"), (BlockHash, "__init__"), (BlockHash, "redraw"), (Factored, "draws")),
+    *((heavy_hitters, "_heavy_and_others"), (thresholds, "_strided"), (thresholds, "_quantile")),
+    *((iwp, "due"), (iwp, "note"), (iwp, "typical_ratio")),
+)
+"""Where the host draws, or works on what it has read and keeps."""
 CHOSEN = {"index_select"}
 """Reads as many numbers as it writes."""
 LIKE = {"new_full", "new_zeros", "full_like", "zeros_like"}
@@ -106,13 +114,16 @@ class _Traffic:
 
 
 class _Counted:
-    """An exchange whose own work is counted, and the work of answering it is not."""
+    """An exchange whose own work is counted; that of answering it is not, nor that of other ranks.
 
-    def __init__(self, exchange: Any, counting: _Counting) -> None:
-        self.exchange, self.counting = exchange, counting
+    launch  what counts a kernel
+    """
+
+    def __init__(self, exchange: Any, counting: _Counting, launch: Any) -> None:
+        self.exchange, self.counting, self.launch = exchange, counting, launch
 
     def send(self, answer: Any) -> Any:
-        with self.counting:
+        with self.counting, patch.object(GridExecutor, "__call__", self.launch):
             return self.exchange.send(answer)
 
 
@@ -124,9 +135,11 @@ def _on_host(draw: Any) -> Any:
     return drawn
 
 
-def launches(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
+def launches(
+    monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], ranks: int = 1, **options: Any
+) -> Counter[str]:
     """What a rank launches in the third exchange of one bucket with these layers, by name; kernels have a capital K."""
-    return _third(monkeypatch, name, shapes, options, False)[0]
+    return _third(monkeypatch, name, shapes, options, False, ranks)[0]
 
 
 def moved(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
@@ -135,7 +148,12 @@ def moved(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **opti
 
 
 def _third(
-    monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], options: dict[str, Any], weighed: bool
+    monkeypatch: Any,
+    name: str,
+    shapes: Sequence[tuple[int, ...]],
+    options: dict[str, Any],
+    weighed: bool,
+    ranks: int = 1,
 ) -> tuple[Counter[str], Counter[str]]:
     seen: Counter[str] = Counter()
     moved: Counter[str] = Counter()
@@ -151,21 +169,21 @@ def _third(
         moved[f"K:{kernel.fn.__name__}"] += traffic.bytes
         return result
 
-    method = compressors.build(name, **options)
+    methods = [compressors.build(name, **options) for _ in range(ranks)]
     layers = lay_out(shapes)
     generator = torch.Generator().manual_seed(0)
     for step in range(3):
         # Smaller ones, as a residual's growth, which a threshold has to follow, is smaller after many steps.
-        grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
-        bucket = Bucket(0, grad, torch.ones_like(grad), layers)
+        grads = [torch.randn(layers[-1].stop, generator=generator) / (1 + step) for _ in methods]
+        buckets = [Bucket(0, grad, torch.ones_like(grad), layers) for grad in grads]
         seen.clear()
         moved.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(GridExecutor, "__call__", counted)
             for place, name_there in DRAWN:
                 patched.setattr(place, name_there, _on_host(getattr(place, name_there)))
-            counted_exchange: Any = _Counted(
-                method.exchange(bucket, ExchangeContext(0, 1, step)), _Counting(seen, moved)
-            )
-            answer_all([counted_exchange])
+            exchanges: list[Any] = [
+                method.exchange(bucket, ExchangeContext(rank, ranks, step))
+                for rank, (method, bucket) in enumerate(zip(methods, buckets, strict=True))
+            ]
+            answer_all([_Counted(exchanges[0], _Counting(seen, moved), counted), *exchanges[1:]])
     return seen, moved

@@ -1,6 +1,7 @@
 """Kernels of chosen entries equal their twins; on the CPU in Triton's interpreter."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.helpers import DEVICES, answer_all, both, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.wrappers import DenseBelow
 from wirebench.compressors.sparse import thresholds
 from wirebench.compressors.sparse.base import average_of, taken
 from wirebench.compressors.sparse.encoding import SparseCode, Values
@@ -21,7 +23,9 @@ from wirebench.gradient.error_memory import RESIDUAL, VELOCITY
 from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
+from tests.compressors.kernels.at_once import at_once
 from wirebench.compressors.kernels import entries, region_messages, selection
+from wirebench.compressors.kernels import momentum as momentum_module
 
 pytestmark = pytest.mark.sampled(12)
 
@@ -118,14 +122,50 @@ def test_sums_at_known_places_are_the_twins(numel, count, sound, kind, device, m
 
 
 @devices
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_is_the_twins(nesterov, device, monkeypatch):
+@pytest.mark.parametrize("clip", [0.0, 2.0])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.7, False), (0.7, True), (0.0, False)])
+def test_momentum_is_the_twins(momentum, nesterov, clip, device, monkeypatch):
+    """One gradient is longer than the limit, one is shorter, and one is not finite."""
+    monkeypatch.setattr(momentum_module, "TILE", 16)
+
     def call(device: str) -> list[Tensor]:
-        feedback = Feedback(momentum=0.7, nesterov=nesterov)
-        for seed in range(3):
-            bucket = Bucket(0, vector(70, seed).to(device), torch.empty(0), lay_out([(5,), (65,)]))
-            feedback.accumulate(bucket, ExchangeContext(0, 1))
-        return [feedback.slice(bucket, name) for name in (RESIDUAL, VELOCITY)]
+        feedback = Feedback(momentum, nesterov, clip)
+        for seed, factor in ((0, 0.01), (1, 3.0), (2, 1.0)):
+            grad = vector(70, seed) if seed == 2 else vector(82, seed)[12:] * factor
+            bucket = Bucket(0, grad.to(device), torch.empty(0), lay_out([(5,), (65,)]))
+            feedback.accumulate(bucket, ExchangeContext(0, 4))
+        return [feedback.slice(bucket, name) for name in feedback.names]
+
+    with at_once(monkeypatch, 3) if device == "cpu" else nullcontext():
+        twin, mine = pair(monkeypatch, device, call)
+    for one, other in zip(twin, mine, strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@devices
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dgc", {"nesterov": True, "density": 0.1}), ("dgc", {"density": 0.1}), ("signsgd", {}), ("none", {})],
+    ids=str,
+)
+@pytest.mark.parametrize("shapes", [[(5,), (8, 6), (3,), (2,), (4, 9), (1,)], [(7,), (2,)]], ids=str)
+def test_layers_that_go_dense_are_the_twins(name, options, shapes, device, monkeypatch):
+    """With the momentum of the method inside, two ranks, three steps; also where all layers are dense."""
+    monkeypatch.setattr(momentum_module, "TILE", 4)
+    layers = lay_out(shapes)
+
+    def call(device: str) -> list[Tensor]:
+        methods, found = [DenseBelow(compressors.build(name, **options), 20) for _ in range(2)], []
+        for step in range(3):
+            grads = [vector(layers[-1].stop + 12, 2 * step + rank)[12:].to(device) for rank in range(2)]
+            ranks = [Bucket(0, grad, torch.empty(0), layers) for grad in grads]
+            worlds = [ExchangeContext(rank, 2, step) for rank in range(2)]
+            found += answer_all([m.exchange(b, w) for m, b, w in zip(methods, ranks, worlds, strict=True)])
+        return found + [state for method in methods for _, state in sorted(method.state_dict().items())]
+
+    twin, mine = pair(monkeypatch, device, call)
+    for one, other in zip(twin, mine, strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-6, atol=1e-6)
 
     twin, mine = pair(monkeypatch, device, call)
     for one, other in zip(twin, mine, strict=True):
@@ -153,40 +193,49 @@ def test_zeros_fill_up_what_is_chosen(device, monkeypatch):
 
 @devices
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("numel", "bounds"), [(1, []), (150, [0, 64, 64]), (150, [150])])
-def test_messages_of_regions_are_the_twins(numel, bounds, kind, device, monkeypatch):
+@pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
+@pytest.mark.parametrize(("numel", "bounds"), [(1, []), (150, [0, 64, 64]), (150, [150]), (700, [40, 41, 333])])
+def test_messages_of_regions_are_the_twins(numel, bounds, kind, indices, device, monkeypatch):
     """What is above a threshold, by regions, some of which are empty; and what rounding cuts off."""
-    code, parts = SparseCode(kind), regions(bounds, numel)
+    code, parts = SparseCode(kind, indices), regions(bounds, numel)
     limits = [thresholds.limit_of(each) for each in (0.0, 0.5, 1.0, 2.0, 1e20, math.inf)]
     x = vector(numel, 8)
     for many in (limits, limits[2:3]):
         found = region_messages.Above(x.to(device), [0, *bounds, numel], many)
         for number, limit in enumerate(many):
+            arrived = torch.zeros(1, dtype=torch.int32, device=device)
             index = torch.nonzero((x.view(torch.int32) & 0x7FFFFFFF) > limit).squeeze(1)
             exact = x.index_select(0, index)
             arriving = code.rounded(exact)
             rest = torch.zeros(numel, device=device)
-            mine, values, messages = found.messages(number, code.dtype, rest)
+            with at_once(monkeypatch, 3) if device == "cpu" and indices == "delta" else nullcontext():
+                mine, values, messages = found.messages(number, code.dtype, indices, rest, arrived)
             alike(index, mine)
             alike(arriving, values)
             alike((exact - arriving).nan_to_num_(0.0, 0.0, 0.0), rest[mine])
             assert not rest.cpu().index_fill_(0, index, 0.0).any()
-            for one, other in zip(split(index, arriving, parts, code), messages, strict=True):
-                size = parts[0].stop if len(parts) == 1 else numel
+            for one, other, part in zip(split(index, arriving, parts, code), messages, parts, strict=True):
+                size = part.stop - part.start
+                head = other.numel() - one.numel() + len(code.encode_indices(code.decode(one, size)[0], size))
+                alike(one[:head], other.cpu()[:head])
                 for a, b in zip(code.decode(one, size), code.decode(other.cpu(), size), strict=True):
                     alike(a, b)
 
 
 @devices
-@pytest.mark.parametrize("name", ["topk", "gtopk", "dgc", "clt_k", "randomk", "threshold", "oktopk"])
+@pytest.mark.parametrize(
+    "name",
+    ["topk", "gtopk", "dgc", "clt_k", "randomk", "threshold", "oktopk", "oktopk, bitmap", "oktopk, delta"],
+)
 def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, three steps, with a gap between two layers; in the last one a rank has a NaN."""
     for module, size, number in ((selection, "TILE", 256), (selection, "PROGRAMS", 1), (entries, "SPAN", 128)):
         monkeypatch.setattr(module, size, number)
     monkeypatch.setattr(entries, "LANES", 16)
     options: dict[str, Any] = {"threshold": 1.5} if name == "threshold" else {"density": 0.05}
+    name, _, indices = name.partition(", ")
     if name == "oktopk":
-        options["values"] = "bf16"
+        options |= {"values": "bf16", "indices": indices or "int32", "reevaluate_every": 2}
     layers = (*lay_out([(1,), (5,), (67,), (12, 10)]),)
     layers += (layers[-1]._replace(start=layers[-1].stop + 7, stop=layers[-1].stop + 47, rows=1),)
 

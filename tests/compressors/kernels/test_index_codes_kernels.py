@@ -1,5 +1,7 @@
 """Codes of places in kernels equal their twins in PyTorch; on the CPU in Triton's interpreter."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from wirebench.compressors import kernels
 from wirebench.compressors.sparse.encoding import SparseCode
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
+from tests.compressors.kernels.at_once import at_once
 from wirebench.compressors.kernels import index_codes
 
 NUMEL = 700
@@ -63,6 +66,32 @@ def test_gaps_take_up_to_five_bytes(device, monkeypatch):
     found = code.encode_indices(index.to(device), 2**31 - 1)
     assert found.cpu().equal(expected)
     assert code.decode_indices(found, 2**31 - 1).cpu().equal(index)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_codes_that_programs_make_together_are_the_twins(case, device, monkeypatch):
+    """Gaps between places, and between bits; and all ranks' places, of messages that lie anyhow."""
+    numel, listed = CASES[case]
+    index = torch.tensor(listed, dtype=torch.int64)
+    code, bits = SparseCode("bf16", "delta"), SparseCode("bf16", "bitmap")
+    gaps, bitmap = code.encode_indices(index, numel), bits.encode_indices(index, numel)
+    monkeypatch.setattr(kernels, "usable", lambda x: True)
+    room, zeros = torch.full((numel + 8,), 77, dtype=torch.uint8, device=device), torch.zeros(4, dtype=torch.int32)
+    first, second, third, length = zeros.to(device).split(1)
+    with at_once(monkeypatch, 3) if device == "cpu" else nullcontext():
+        index_codes.gaps_of_bits(bitmap.to(device), numel, room, first, length)
+        ones = index_codes.gaps_at_once(index.to(device, torch.int32), second)
+        values = torch.ones(2 * index.numel(), dtype=torch.uint8)
+        messages = [torch.cat([gaps, values]), gaps[:0], torch.cat([code.encode_indices(index[:0], numel), values[:0]])]
+        apart = torch.cat([torch.ones(1, dtype=torch.uint8), *messages]).to(device)
+        lying = apart[1:].split([each.numel() for each in messages])
+        rows, table = index_codes.listed(third, lying, 2, None, [0, 5, 9])
+    assert room[: int(length)].cpu().equal(gaps)
+    assert ones.cpu().equal(torch.cat([torch.ones(4, dtype=torch.uint8), gaps]))
+    assert rows[0, : index.numel()].long().cpu().equal(index)
+    assert table[1:3].tolist() == [[index.numel(), 0, 0], [0, 5, 9]]
+    assert table[3, 0] == gaps.numel()
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -5,7 +5,7 @@ import torch
 
 from tests.helpers import DEVICES
 from wirebench.compressors import kernels
-from wirebench.compressors.bits.narrow import FORMATS, added, chunk_of, message_bytes, quantised, restored
+from wirebench.compressors.bits.narrow import FORMATS, PLAIN, added, chunk_of, message_bytes, quantised, restored
 from wirebench.compressors.kernels import native
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
@@ -31,7 +31,7 @@ def loud(numel: int, chunk: int, device: torch.device) -> torch.Tensor:
 
 
 @pytest.mark.sampled(48)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [*FORMATS, *PLAIN])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize(("chunk", "numel", "whole"), [(4, 1, 8), (16, 160, 160), (20, 91, 120), (64, 64, 128)])
 def test_messages_and_errors_equal_their_twins(form, rounding, chunk, numel, whole, device, monkeypatch):

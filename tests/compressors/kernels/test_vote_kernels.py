@@ -1,5 +1,7 @@
 """Kernels of votes: exchanges give what they give in PyTorch, to the bit; on the CPU in Triton's interpreter."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -17,6 +19,8 @@ pytest.importorskip("triton", reason="needs Triton: pip install triton")
 import triton
 import triton.language as tl
 
+from tests.compressors.kernels.at_once import at_once
+from wirebench.compressors.kernels import index_codes
 from wirebench.compressors.kernels import segments as segments_module
 from wirebench.compressors.kernels import votes as votes_module
 
@@ -42,14 +46,16 @@ def test_masks_as_gaps_of_all_layouts(shapes, device, monkeypatch):
 
 
 @pytest.fixture(params=DEVICES)
-def device(request, monkeypatch) -> torch.device:
-    """Where kernels run; a tile has few places, and a program several tiles."""
-    for name, value in (("BYTES", 16), ("PROGRAMS", 4), ("PARTS", 2)):
+def device(request, monkeypatch) -> Iterator[torch.device]:
+    """Where kernels run, on the CPU as three programs at once; a tile has few places, and a program several tiles."""
+    for name, value in (("BYTES", 16), ("PROGRAMS", 4), ("PARTS", 2), ("GAPS", 16)):
         monkeypatch.setattr(votes_module, name, value)
     for name, value in (("PIECE", 32), ("LANES", 4)):
         monkeypatch.setattr(segments_module, name, value)
+    monkeypatch.setattr(index_codes, "TILE", 32)
     segments_module.pieces_of.cache_clear()
-    return torch.device(request.param)
+    with at_once(monkeypatch, 3) if request.param == "cpu" else nullcontext():
+        yield torch.device(request.param)
 
 
 def steps(device: torch.device, layers, bad: float | None = None, narrow: bool = False, **options) -> list[Tensor]:
@@ -103,6 +109,7 @@ def test_exchanges_of_all_layouts(shapes, device, monkeypatch):
         {"bad": -float("inf"), "voters": 1},
         {"masks": "delta", "mode": "layerwise", "schedule": (0.02, 0.05), "schedule_epochs": (1,)},
         {"masks": "delta", "bad": float("inf")},
+        {"masks": "delta", "clip": 0.5, "waiting": True, "voters": 3},
         {"masks": "smaller", "threshold": 0.5},
         {"masks": "smaller", "threshold": 3.0, "voters": 1, "draw": "bucket"},
     ],
@@ -120,7 +127,7 @@ def test_luck_lowers_what_has_to_be_exceeded(device):
     chance = torch.Generator().manual_seed(1)
     v, w = (torch.randn(numel, generator=chance).to(device) for _ in range(2))
     ballot = votes_module.Ballot(v, 0.0, 0.5, 1 << 60 | 7)
-    message = votes_module.choose(v, w, groups, ballot, [1.0, 2.0], [1, 1], b"\x05", 1 + -(-numel // 8), 2)
+    message = votes_module.choose(v, w, groups, ballot, [1.0, 2.0], [1, 1], b"\x05", 1 + -(-numel // 8), 2)[8:]
     uniform = torch.empty(512, device=device)
     _uniform[(1,)](torch.tensor([ballot.seed], device=device), uniform, N=512)
     luck = (uniform[:numel] / 0.5).clamp(max=1.0)
