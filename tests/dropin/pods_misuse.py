@@ -5,6 +5,7 @@ Each function below is a case; rank 0 prints its name when it holds on all ranks
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,12 +59,12 @@ def the_dimension_of_shards_is_refused_in_place_of_replicas() -> None:
         says(
             f'pass the dimension of the replicas, mesh["replicate"]; in this one are the ranks that share the model, '
             f"{words}",
-            lambda: wirebench.compress_replicas(model, dense, mesh["shard"]),
-        )  # noqa: B023
+            partial(wirebench.compress_replicas, model, dense, mesh["shard"]),
+        )
         says(
             'process_group: pass mesh["replicate"].get_group(); in this one',
-            lambda: wirebench.synchronise(model, dense, rule, process_group=group),
-        )  # noqa: B023
+            partial(wirebench.synchronise, model, dense, rule, process_group=group),
+        )
 
 
 def frozen_parameters_have_no_gradient_and_no_residual() -> None:
@@ -162,8 +163,8 @@ def a_state_of_another_shard_is_refused() -> None:
         dist.all_gather_object(states, made[0].state_dict())
         says(
             f"the state is of shard [{1 - job.RANK % 2}] of [2], and this rank has shard [{job.RANK % 2}] of [2]",
-            lambda: made[1].load_state_dict(states[job.RANK ^ 1]),
-        )  # noqa: B023
+            partial(made[1].load_state_dict, states[job.RANK ^ 1]),
+        )
         made[1].load_state_dict(states[job.RANK ^ 2])
         for each in made:
             each.close()
