@@ -110,7 +110,9 @@ def learn(model: Any) -> None:
 
 
 def what_learns_later_is_one_line() -> None:
-    """A module in which nothing learned, which has no exchange; and parameters that change places in one message."""
+    """A module in which nothing learned, which has no exchange; parameters that change places in one message; and a
+    module that was frozen, which residuals would move on.
+    """
     model = Net()
     for parameter in model.scale.parameters():
         parameter.requires_grad = False
@@ -122,7 +124,12 @@ def what_learns_later_is_one_line() -> None:
     wrapped, replicas = pods("topk", model=Even("ab"))
     learn(wrapped)
     wrapped.b.requires_grad, wrapped.c.requires_grad = False, True
-    says("in another order than its parameters have", lambda: learn(wrapped))
+    says("has other gradients, or in another order", lambda: learn(wrapped))
+    replicas.close()
+    wrapped, replicas = pods("topk")
+    loss_of(wrapped, 0).backward()
+    wrapped.blocks[1].requires_grad_(False)
+    says("blocks.1 has other gradients", lambda: loss_of(wrapped, 1).backward())
     replicas.close()
 
 

@@ -139,17 +139,17 @@ class Unit:
                 "parameter had none, or was frozen or unfrozen; residuals are kept by place, so each parameter has to "
                 "take part in every step"
             )
-        self._refuse_order()
+        self.refuse_order()
 
-    def _refuse_order(self) -> None:
+    def refuse_order(self) -> None:
         """UserError where FSDP packs gradients of other parameters than `layers`, or in another order."""
         every = _of(self._group, "fsdp_params")
         # torch 2.15 packs them by the dtypes of their gradients, which are known after the first forward pass.
         order = getattr(self._group, "_reduce_scatter_param_indices", None) or range(len(every))
         if [every[place] for place in order if every[place].sharded_param.requires_grad] != self._learning:
             raise UserError(
-                f"compress_replicas: gradients of {self.label} came in another order than its parameters have. Where "
-                "some were frozen or unfrozen, close() it and call compress_replicas again; give all of them one "
+                f"compress_replicas: {self.label} has other gradients, or in another order, than at first. Where "
+                "parameters were frozen or unfrozen, close() it and call compress_replicas again; give all of them one "
                 "grad_dtype"
             )
 

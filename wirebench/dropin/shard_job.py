@@ -104,7 +104,9 @@ class ShardJob(ExchangeJob):
         if self._hooks is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._hooks)
         like = next(iter(self._gradients.values()))
-        for place in range(len(self.units)):
+        for place, unit in enumerate(self.units):
+            if place not in self._arrived:
+                unit.refuse_order()  # a module that was frozen is to have no gradient, not what residuals have of it
             self._place_of(place, like)
             self._arrived.add(place)
         self._queue_next(epoch)
