@@ -23,6 +23,7 @@ from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
 from wirebench.comm.engine import Engine
 from wirebench.dropin import optimizer_watch
+from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.comm_hook import after_backward
 from wirebench.dropin.exchange_job import refuse_whole_model
@@ -131,6 +132,7 @@ class Replicas:
         held = lambda: {id(parameter) for unit in job.units for parameter in unit.parameters}  # noqa: E731
         self._leave = use(job.compressor, self)
         self._unwatch = optimizer_watch.watch(job.compressor, scaler, held)
+        close_at_exit(self)
 
     @property
     def compressor(self) -> Method:

@@ -16,6 +16,7 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.native import NativeCollective
 from wirebench.comm.attach import attach
 from wirebench.comm.engine import Engine
+from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.fsdp_units import Unit, units_of
 from wirebench.dropin.replicas import agree, parts_of
 from wirebench.dropin.usage import refuse_names, refuse_no_module
@@ -68,6 +69,7 @@ class ShardSums:
         self._before = [(unit, unit.summed_by) for unit in units]
         for unit in units:
             unit.sum_by(self)
+        close_at_exit(self)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for FSDP's input and output."""

@@ -173,7 +173,7 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
     if not sharded:
         return None
     whole = next((name for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)), None)
-    if whole is not None:
+    if whole is not None and fsdp_modules(model):
         raise UserError(
             f"model: {whole} is in no module of fully_shard, so that the ranks of a pod would each learn their own; "
             "call fully_shard(model), too"
@@ -197,10 +197,14 @@ def refuse_shard_group(model: nn.Module, group: dist.ProcessGroup, remedy: str) 
 
 def reshard(model: nn.Module) -> None:
     """Let FSDP2 register its shards again: after an evaluation a model still has the parameters that were gathered."""
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    for module in model.modules() if fsdp is not None else ():
-        if isinstance(module, fsdp.FSDPModule):
-            module.reshard()
+    for module in fsdp_modules(model):
+        module.reshard()
+
+
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """The modules that fully_shard was called for."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # a whole model does not need to import it
+    return [] if fsdp is None else [each for each in model.modules() if isinstance(each, fsdp.FSDPModule)]
 
 
 def place_of(model: nn.Module) -> dict[str, Any]:
