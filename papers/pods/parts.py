@@ -11,9 +11,9 @@ CONFIG = "configs/tables/pods_gpt.toml"
 LAYOUT = "(1+1)+(1+1)"
 WITHIN = "10gbit"
 SHARDS = 2
-TIMES = {"5x": 5, "20x": 20}
+TIMES = {"20x": 20, "5x": 5}
 """Parts by how many times as long as a step computes its dense exchange is to take."""
-LINKS = {"5x": "30mbit", "20x": "7.5mbit"}
+LINKS = {"20x": "7.5mbit", "5x": "30mbit"}
 """Rates between pods: both hosts of a pod share them. 7.4 MB of gradients leave a pod in a dense step."""
 EVERY = 30
 DENSE, ALONE = "dense", "no exchange"
@@ -73,8 +73,8 @@ def _part(name: str, link: str, rows: Mapping[str, tuple[str, ...]], seeds: bool
 
 
 PARTS = {
-    "5x": _part("5x", LINKS["5x"], {label: _TIMED[label] for label in AT_5}),
     "20x": _part("20x", LINKS["20x"], _TIMED),
+    "5x": _part("5x", LINKS["5x"], {label: _TIMED[label] for label in AT_5}),
     "loss": _part("loss", WITHIN, _LOSSES, seeds=True),
 }
 """The losses do not depend on links."""
