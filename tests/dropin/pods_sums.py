@@ -177,7 +177,8 @@ def wrong_uses_are_one_line() -> None:
     says("build it with group=0", lambda: wrap(sharded(), grouped))
     wrapped = compressors.build("quantised_sum", feedback=False, dense_below=8)
     says("without dense_below", lambda: wrap(sharded(), wrapped))
-    says("'topk' cannot sum shards", lambda: wrap(sharded(), compressors.build("topk")))
+    for name, route in (("topk", "compress_replicas"), ("lion_sign", "synchronise")):
+        says(f"wirebench.{route} takes it, between replicas", lambda: wrap(sharded(), compressors.build(name)))  # noqa: B023
     says("no module of it is sharded", lambda: wrap(job.Net(), few_bits()))
     random = compressors.build("quantised_sum", feedback=False, rounding="stochastic")
     says("build it with rounding=nearest", lambda: wrap(sharded(), random))

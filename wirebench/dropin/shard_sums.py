@@ -42,7 +42,10 @@ def compress_shards(model: nn.Module, compressor: Compressor, *, timeout_seconds
     refuse_names(compressor=compressor)
     method = conformance.method_of(compressor)
     if method.unshared:
-        raise UserError(f"{NAME}: {conformance.name_of(method)!r} cannot sum shards: {method.unshared}")
+        name, route = conformance.name_of(method), "synchronise" if method.makes_update else "compress_replicas"
+        raise UserError(
+            f"{NAME}: {name!r} cannot sum shards: {method.unshared}; wirebench.{route} takes it, between replicas"
+        )
     if getattr(method, "rounding", "nearest") != "nearest":
         raise UserError(f"{NAME}: rounding=stochastic would draw alike in all pods; build it with rounding=nearest")
     if isinstance(method.inner, Method):
