@@ -29,7 +29,7 @@ class Turns:
         add, names = parser.add_argument, list(self.parts)
         add("--parts", nargs="+", choices=names, default=names, metavar="NAME", help=f"{', '.join(names)} (all)")
         add("--rows", nargs="+", metavar="LABEL", help="of each part: dense, 'gs_sgd literal', ... (all)")
-        add("--turns", type=int, default=TURNS, help="runs of each row (%(default)s)")
+        add("--turns", type=int, help=f"runs of each row ({TURNS}, or the part's own number)")
         add("--config", type=Path, metavar="FILE", help="what is trained (the part's own)")
         add("--hosts", type=int, help="hosts of one worker each (the part's own)")
         add("--link", metavar="RATE", help="rate of every host's link (the part's own)")
@@ -38,7 +38,7 @@ class Turns:
 
     def run(self, options: argparse.Namespace, launch: Launch) -> list[str]:
         """Make the runs that are not there yet, part by part."""
-        if options.turns < 1:
+        if options.turns is not None and options.turns < 1:
             raise UserError(f"--turns: must be positive, got {options.turns}")
         chosen = [self.parts[name] for name in options.parts]
         labels = list(dict.fromkeys(label for part in chosen for label in part.rows))
@@ -48,13 +48,18 @@ class Turns:
         refuse_set(options.set, {"output.dir", *rows_keys(chosen, options.rows)}, ", ".join(options.parts))
         runs: dict[Path, list[Training]] = {}
         for part in chosen:
-            folder = options.out / Path(part.folder).name if options.out else RESULTS / part.folder
-            runs.setdefault(folder.resolve(), []).extend(trainings(part, options))
+            runs.setdefault(folder_of(part, options).resolve(), []).extend(trainings(part, options))
         return measure({out: those for out, those in runs.items() if those}, launch, options.again)
 
     def series(self, quick: bool) -> list[Part]:
         """See study.Runs."""
         return list(self.short if quick else self.whole)
+
+
+def folder_of(part: Trained, options: argparse.Namespace) -> Path:
+    """Where a part's runs are, by the flags of `Turns`."""
+    out: Path | None = options.out
+    return out / Path(part.folder).name if out else RESULTS / part.folder
 
 
 def trainings(part: Trained, options: argparse.Namespace) -> list[Training]:
@@ -63,6 +68,8 @@ def trainings(part: Trained, options: argparse.Namespace) -> list[Training]:
     if part.here.layout and options.hosts is not None:
         raise UserError(f"--hosts: {part.folder} has hosts in a layout, {part.here.layout}")
     changed = {key: value for key in ("link", "hosts") if (value := getattr(options, key)) is not None}
-    repeats = min(options.turns, part.repeats) if part.seeds else options.turns
+    repeats = options.turns
+    if part.seeds and repeats is not None:
+        repeats = min(repeats, part.repeats)
     found = part.trainings(Path(), part.here._replace(**changed), repeats, options.rows, options.set)
     return [each if options.config is None else replace(each, config=options.config) for each in found]

@@ -52,6 +52,7 @@ class Trained:
 
     about        tables and figures of the paper; "" for runs on emulated hosts
     rows         config and overrides, by label; shared: overrides of all; repeats: runs of each row
+    claimed      rows that a claim about speed compares, which take TURNS turns whatever `repeats` says
     seeds        whether a repeat is another seed, a whole training that resumes; else the rows take turns
     layouts      ranks on each machine, of every world that the paper has; none: whatever the launch has
     needs        which of INPUTS the data lies in; "": none
@@ -67,6 +68,7 @@ class Trained:
     rows: Mapping[str, Composition]
     shared: tuple[str, ...] = ()
     repeats: int = TURNS
+    claimed: tuple[str, ...] = ()
     seeds: bool = False
     layouts: tuple[str, ...] = ()
     needs: str = ""
@@ -78,14 +80,22 @@ class Trained:
     tool: tuple[str, ...] = (TRAIN,)
 
     def trainings(
-        self, where: Path, place: TrainingPlace, repeats: int, labels: Sequence[str] | None, more: Sequence[str] = ()
+        self,
+        where: Path,
+        place: TrainingPlace,
+        repeats: int | None,
+        labels: Sequence[str] | None,
+        more: Sequence[str] = (),
     ) -> Iterator[Training]:
-        """The runs in their order, named below `where`; labels: of these rows alone; more: further overrides."""
+        """The runs in their order, named below `where`.
+
+        repeats  of each row; None: the part's own
+        labels   of these rows alone; more: further overrides
+        """
         rows = [row for row in self.rows.items() if labels is None or row[0] in labels]
+        order = [(row, each) for row in rows for each in range(self._repeats(row[0]) if repeats is None else repeats)]
         # What is timed takes turns; the seeds of a row follow each other, so that its row is whole before the next.
-        turns = range(repeats)
-        order = [(row, each) for row in rows for each in turns] if self.seeds else [(r, e) for e in turns for r in rows]
-        for (label, (config, overrides)), repeat in order:
+        for (label, (config, overrides)), repeat in order if self.seeds else sorted(order, key=lambda each: each[1]):
             seed = (f"train.seed={repeat}",) if self.seeds else ()
             words = {word.partition("=")[0]: word for word in (*overrides, *self.shared, *seed, *more)}
             name = label.replace(", ", "-").replace(" ", self.between).replace("%", "percent")
@@ -94,6 +104,9 @@ class Trained:
                 self.keeps if self.here is None or not repeat else (), self.may_diverge,
                 self.seeds and self.tool == (TRAIN,), tool=self.tool,
             )  # fmt: skip
+
+    def _repeats(self, label: str) -> int:
+        return TURNS if label in self.claimed else self.repeats
 
 
 @dataclass(frozen=True)
@@ -213,8 +226,7 @@ def planned(name: str, part: Trained | Timed, options: argparse.Namespace) -> It
         else:
             where = Path(name, place.layout) if len(part.layouts) > 1 else Path(name)
             data = (f"data.root={_absolute(folder or 'FOLDER')}",) if part.needs else ()
-            repeats = part.repeats if options.repeats is None else options.repeats
-            yield from part.trainings(where, place, repeats, options.rows, (*data, *options.set))
+            yield from part.trainings(where, place, options.repeats, options.rows, (*data, *options.set))
 
 
 def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> Iterator[Launched]:

@@ -15,7 +15,7 @@ from wirebench.planner.compositions import compressing, decoding
 from wirebench.planner.resimulated import plugin_of
 from wirebench.record.notes import NotedRun
 from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.sharded import ShardedTrace, sharded
+from wirebench.simulation.sharded import GLOO, NCCL, ShardedTrace, sharded
 from wirebench.simulation.simulator import Simulator
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.topology import pods
@@ -56,9 +56,7 @@ def predicted(row: Row, alone: Row, shards: int) -> Predicted | None:
     simulator = Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
     schedule, of_schedule = _schedule(row.label, config)
     found = simulator.step(schedulers.build(schedule, **of_schedule))
-    # Gloo's reduce-scatter is an all-reduce, which sends twice as much.
-    summed = 4 * run.record["parameters"] * (shards - 1) / shards if run.has("backend") == "gloo" else 0.0
-    return Predicted(found.step.seconds, model.within_bytes + summed, found.wire_bytes)
+    return Predicted(found.step.seconds, model.within_bytes, found.wire_bytes)
 
 
 def _schedule(label: str, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -97,6 +95,6 @@ def step_of(run: NotedRun, alone: Row, shards: int) -> ShardedTrace:
     batch = run.record["config"]["data"]["batch_size"]
     trace = Trace(model["name"], model["name"], run.machine, batch, False, "of a run", torch.__version__, layers)
     free = Pricer(collectives.build("ring"), Topology.flat(shards, Link(0.0, 1e15)))
-    found = sharded(trace, shards, free, overlaps=False)
+    found = sharded(trace, shards, free, NCCL if run.has("backend") == "nccl" else GLOO)
     other = sum(alone.median("phases", name) or 0.0 for name in ("data", "update"))
     return ShardedTrace(**{**vars(found), "passes": found.passes._replace(other=other)})

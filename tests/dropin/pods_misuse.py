@@ -5,6 +5,7 @@ Each function below is a case; rank 0 prints its name when it holds on all ranks
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -45,8 +46,25 @@ def what_differs_between_replicas_is_named() -> None:
     model = Net()
     model.blocks[0].bias.requires_grad = not pod
     says(f"on rank {first} but", lambda: pods(model=model))
-    wrapped = sharded()
-    says("mesh: shard is", lambda: wirebench.compress_replicas(wrapped, compressors.build("none"), job.MESH["shard"]))
+    every = init_device_mesh("cpu", (4,))
+    says("mesh: shard is", lambda: wirebench.compress_replicas(sharded(), compressors.build("none"), every))
+
+
+def the_dimension_of_shards_is_refused_in_place_of_replicas() -> None:
+    """Also with one shard, where its ranks are alone and would average nothing."""
+    dense, rule = compressors.build("none"), schedulers.build("wfbp")
+    for mesh in (job.MESH, init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))):
+        model, group = sharded(mesh=mesh["shard"]), mesh["shard"].get_group()
+        words = ", ".join(map(str, dist.get_process_group_ranks(group)))
+        says(
+            f'pass the dimension of the replicas, mesh["replicate"]; in this one are the ranks that share the model, '
+            f"{words}",
+            partial(wirebench.compress_replicas, model, dense, mesh["shard"]),
+        )
+        says(
+            'process_group: pass mesh["replicate"].get_group(); in this one',
+            partial(wirebench.synchronise, model, dense, rule, process_group=group),
+        )
 
 
 def frozen_parameters_have_no_gradient_and_no_residual() -> None:
@@ -71,6 +89,130 @@ def frozen_parameters_have_no_gradient_and_no_residual() -> None:
 
 SENDS_ZEROS = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
 """Whether FSDP reduces zeros for a parameter without a gradient: torch 2.15 does, and 2.11 leaves it out."""
+
+
+class Even(nn.Module):
+    """Layers that two ranks share evenly, and three parameters of one size, each of which may learn."""
+
+    def __init__(self, learning: str = "abc") -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.first, self.last = Layer(12, 20), Layer(20, 4)
+        for name in "abc":
+            setattr(self, name, nn.Parameter(torch.ones(4, 2), requires_grad=name in learning))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x))) * (self.a + 2 * self.b + 3 * self.c).sum()
+
+
+def learn(model: Any) -> None:
+    model(batch(0)[0]).square().mean().backward()
+
+
+def what_learns_later_is_one_line() -> None:
+    """A module in which nothing learned, which has no exchange; parameters that change places in one message; and a
+    module that was frozen, which residuals would move on.
+    """
+    model = Net()
+    for parameter in model.scale.parameters():
+        parameter.requires_grad = False
+    wrapped, replicas = pods("topk", model=model)
+    loss_of(wrapped, 0).backward()
+    model.scale.weight.requires_grad = True
+    says("scale was unfrozen after compress_replicas was called", lambda: loss_of(wrapped, 1).backward())
+    replicas.close()
+    wrapped, replicas = pods("topk", model=Even("ab"))
+    learn(wrapped)
+    wrapped.b.requires_grad, wrapped.c.requires_grad = False, True
+    says("has other gradients, or in another order", lambda: learn(wrapped))
+    replicas.close()
+    wrapped, replicas = pods("topk")
+    loss_of(wrapped, 0).backward()
+    wrapped.blocks[1].requires_grad_(False)
+    says("blocks.1 has other gradients", lambda: loss_of(wrapped, 1).backward())
+    replicas.close()
+
+
+def gradients_of_several_dtypes_are_one_line() -> None:
+    """Those of one module, which torch 2.15 packs by dtype, and those of several, which messages may hold together."""
+    model = Net()
+    fully_shard(model.blocks[0], mesh=job.MESH["shard"], mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+    wrapped = fully_shard(model, mesh=job.MESH["shard"])
+    replicas = wirebench.compress_replicas(wrapped, compressors.build("none"), job.MESH["replicate"])
+    says("reduces blocks.0 in bfloat16 and other modules in float32", lambda: loss_of(wrapped, 0).backward())
+    replicas.close()
+    if not SENDS_ZEROS:
+        return
+    even: Any = Even().bfloat16()
+    even.b.grad_dtype = torch.float32
+    wrapped, replicas = pods(model=even, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
+    says("give all of them one grad_dtype", lambda: wrapped(batch(0)[0].bfloat16()).sum().backward())
+    replicas.close()
+
+
+def a_state_of_another_shard_is_refused() -> None:
+    """Its layers may be as long; that of another replica of the shard is taken."""
+    group, rule = job.MESH["replicate"].get_group(), schedulers.build("wfbp")
+    for kind in ("replicas", "sync"):
+        made: list[Any] = []
+        for _ in range(2):
+            model = sharded(Even())
+            build = compressors.build("topk", density=0.1)
+            if kind == "replicas":
+                made.append(wirebench.compress_replicas(model, build, job.MESH["replicate"]))
+            else:
+                made.append(wirebench.synchronise(model, build, rule, process_group=group))
+            if len(made) == 1:
+                learn(model)
+                if kind == "sync":
+                    made[0].wait()
+        states: list[Any] = [None] * 4
+        dist.all_gather_object(states, made[0].state_dict())
+        says(
+            f"the state is of shard [{1 - job.RANK % 2}] of [2], and this rank has shard [{job.RANK % 2}] of [2]",
+            partial(made[1].load_state_dict, states[job.RANK ^ 1]),
+        )
+        made[1].load_state_dict(states[job.RANK ^ 2])
+        for each in made:
+            each.close()
+
+
+class Scaled(nn.Module):
+    """A parameter of the model's own that some ranks use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.last = Layer(12, 20), Layer(20, 5)
+        self.scale = nn.Parameter(torch.ones(4, 2))
+        self.uses = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.last(torch.relu(self.first(x)))
+        return logits * self.scale.sum() if self.uses else logits
+
+
+def a_module_that_one_rank_of_a_pod_leaves_out_is_averaged_all_the_same() -> None:
+    """FSDP sums what the others have of it, and this rank's part of that sum is no zero."""
+    if not SENDS_ZEROS:
+        return
+    ends = []
+    for kind in ("ddp", "pods"):
+        model, replicas = Scaled(), None
+        if kind == "ddp":
+            trained: nn.Module = DistributedDataParallel(model, find_unused_parameters=True)
+        else:
+            trained, replicas = pods(model=model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.02)
+        for step in range(4):
+            model.uses = step == 0 or job.RANK == 1
+            optimizer.zero_grad()
+            loss_of(trained, step).backward()
+            optimizer.step()
+        ends.append(whole(model))
+        if replicas:
+            replicas.close()
+    assert apart(*ends) < 1e-6, apart(*ends)
 
 
 class Branching(nn.Module):
@@ -208,6 +350,11 @@ def wrong_uses_are_one_line() -> None:
     partly = Net()
     fully_shard(partly.blocks[0], mesh=job.MESH["shard"])
     says("is in no module of fully_shard", lambda: wrap(partly, none, between))
+    says("is in no module of fully_shard, so that", lambda: wirebench.synchronise(
+        partly, none, schedulers.build("wfbp"), process_group=between.get_group()))  # fmt: skip
+    with torch.device("meta"):
+        empty = sharded(Net())
+    says("has no data (device meta)", lambda: wrap(empty, none, between))
     model, replicas = pods()
     says("no step is done yet", replicas.report)
     says("has an all-reduce hook already", lambda: wrap(model, none, between))
@@ -330,6 +477,11 @@ def a_rank_that_dies_is_named_by_its_replica() -> None:
 CASES: list[Callable[[], None]] = [
     replicas_begin_alike,
     what_differs_between_replicas_is_named,
+    the_dimension_of_shards_is_refused_in_place_of_replicas,
+    what_learns_later_is_one_line,
+    gradients_of_several_dtypes_are_one_line,
+    a_state_of_another_shard_is_refused,
+    a_module_that_one_rank_of_a_pod_leaves_out_is_averaged_all_the_same,
     frozen_parameters_have_no_gradient_and_no_residual,
     a_module_that_one_replica_leaves_out_is_averaged_all_the_same,
     a_layout_that_changes_is_refused,

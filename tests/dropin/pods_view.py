@@ -145,8 +145,7 @@ def wrong_uses_are_one_line() -> None:
          lambda: wirebench.synchronise(sharded(), *build))  # fmt: skip
     native = sharded(mesh=job.MESH)
     says("over a mesh of 2 dimensions", lambda: wirebench.synchronise(native, *build, process_group=group))
-    across = job.MESH["shard"].get_group()
-    says("mesh: shard is", lambda: wirebench.synchronise(sharded(), *build, process_group=across))
+    says("mesh: shard is", lambda: wirebench.synchronise(sharded(), *build, process_group=dist.group.WORLD))
     scaler = torch.amp.GradScaler("cpu")
     says("takes no GradScaler", lambda: synchronised(scaler=scaler))
     model = sharded()
@@ -177,6 +176,9 @@ def a_model_that_was_evaluated_before_is_averaged() -> None:
     for each in (model, plain_model):
         with torch.no_grad():
             each(job.batch(0)[0])
+    wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"]).close()
+    with torch.no_grad():
+        model(job.batch(0)[0])
     _, sync = synchronised(model=model)
     optimizer = plain(model.parameters())
     loop(model, sync, optimizer, range(3))

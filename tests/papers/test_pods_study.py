@@ -1,5 +1,6 @@
 """The study pods: what its table and its verdicts make of runs, and what is predicted of them."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 import pytest
 
 from papers import judged
-from papers.pods.report import exchange_over_computing, findings, load
+from papers.emulated import trainings
+from papers.pods import run
+from papers.pods.parts import CLAIMED, PARTS
+from papers.pods.report import CLAIMS, exchange_over_computing, findings, load, ratio_words
 from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
@@ -83,12 +87,48 @@ def test_the_table_has_speeds_bytes_predictions_and_losses(tmp_path: Path) -> No
     assert report(["--runs", str(tmp_path), "--dir", str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "## 20x: links of 10gbit within pods, 8mbit between them" in text
+    assert "takes 20.0 times as long as a step computes; wanted are 20 times." in text
     lines = [line for line in text.splitlines() if line.startswith("| no exchange")]
-    assert len(lines) == 1 and "| 306 | - | - | 5.5 | 0 |" in lines[0]
+    assert len(lines) == 1 and "| 306 | - | - | - | 5.5 | 0 |" in lines[0]
     predicted = next(line for line in text.splitlines() if line.startswith("| dense | 5 |")).split(" | ")
     # 34,176 parameters, half of them on each of two ranks that share 1 MB/s: 137 ms, on top of 300 ms without them.
-    assert predicted[5] == "437" and predicted[8].endswith("(0.0684) |")
+    assert predicted[5] == "20.00" and predicted[6] == "437" and predicted[9].endswith("(0.0684) |")
     assert "| dense | 3 | 210 | 2.0100 [1.9852 to 2.0348] | - |" in text and "| int4 | 3 | 210 | 2.1100" in text
+
+
+def test_runs_end_with_the_link_that_would_give_the_wanted_ratio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates go with the time of an exchange, which links count out."""
+    for label, step in {"dense": 5.0, "no exchange": 0.3}.items():
+        put(tmp_path, "20x", label, 0, step)
+    put(tmp_path, "5x", "dense", 0, 1.9)
+    monkeypatch.setattr(run, "RUNS", type("Runs", (), {"run": lambda options, launch: ["5x: no exchange"]}))
+    parser = argparse.ArgumentParser()
+    run.flags(parser)
+    options = parser.parse_args(["--out", str(tmp_path)])
+    assert run.run(options, lambda command: 1) == ["5x: no exchange"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and 'takes 15.7 times as long as a step computes; wanted are 20 times, as links of --link ' \
+        '"10gbit;6.27mbit" would give' in said[0]  # fmt: skip
+    assert said[1].startswith("5x: Without runs of `dense` and `no exchange`")
+    assert "wanted are 20 times, as" in ratio_words("20x", load(tmp_path / "20x"))
+
+
+def test_rows_of_claims_take_the_turns_that_a_claim_needs() -> None:
+    assert {each for claim in CLAIMS for kind in ("methods", "rivals") for each in claim.about[kind]} < set(CLAIMED)
+    parser = argparse.ArgumentParser()
+    run.flags(parser)
+    counts = {}
+    for words in ([], ["--turns", "1", "--rows", "dense", "no exchange"]):
+        options = parser.parse_args(words)
+        runs = {name: [each.label for each in trainings(PARTS[name], options)] for name in PARTS}
+        counts[bool(words)] = {name: {label: labels.count(label) for label in labels} for name, labels in runs.items()}
+    assert set(counts[False]["20x"].values()) == {3, 5}
+    assert {label for label, turns in counts[False]["20x"].items() if turns == 5} == set(CLAIMED)
+    assert set(counts[False]["5x"].values()) == set(counts[False]["loss"].values()) == {3}
+    assert counts[True] == {"20x": {"dense": 1, "no exchange": 1}, "5x": {"dense": 1, "no exchange": 1},
+                            "loss": {"dense": 1}}  # fmt: skip
 
 
 def test_without_runs_there_is_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,13 +23,14 @@ from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
 from wirebench.comm.engine import Engine
 from wirebench.dropin import optimizer_watch
+from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.comm_hook import after_backward
 from wirebench.dropin.exchange_job import refuse_whole_model
-from wirebench.dropin.fsdp_units import Unit, backward_runs, units_of
-from wirebench.dropin.replicas import agree, parts_of, tensors_of
+from wirebench.dropin.fsdp_units import Unit, backward_runs, frozen_units, refuse_unfrozen, units_of
+from wirebench.dropin.replicas import agree, parts_of, refuse_meta, tensors_of
 from wirebench.dropin.shard_job import ShardJob
-from wirebench.dropin.shard_view import local, place_of
+from wirebench.dropin.shard_view import local, place_of, refuse_other_shard, refuse_shard_group
 from wirebench.dropin.usage import (
     mark_state,
     refuse_kinds,
@@ -87,19 +88,21 @@ def compress_replicas(
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
     refuse_wire(method, collective)
-    units = units_of(model)
+    units, frozen = units_of(model), frozen_units(model)
+    refuse_meta(dict(model.named_parameters()))
     _refuse_replicated(units)
-    for unit in units:
+    for unit in (*units, *frozen):
         unit.refuse_hooks()
     _refuse_method(method, scheduler, units)
     group = _refuse_mesh(mesh).get_group()
+    refuse_shard_group(model, group, f'{NAME}: pass the dimension of the replicas, mesh["replicate"]')
     engine = attach(units[0].device, timeout_seconds, group)
     if method.divides and engine.size > 1 and engine.size % method.divides:
         raise UserError(f"compressor: groups of {method.divides} do not divide the {engine.size} replicas")
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
     _make_alike(engine, model, units, parts)
     job = ShardJob(engine, units, method, collective, scheduler, scaler, seed, warmup_steps)
-    return Replicas(model, job, scaler)
+    return Replicas(job, frozen, place_of(model), scaler)
 
 
 class OneByOne(Scheduler):
@@ -116,14 +119,20 @@ class Replicas:
     epoch  set it if the loop has epochs: a compressor's warm-up counts them
     """
 
-    def __init__(self, model: nn.Module, job: ShardJob, scaler: torch.amp.GradScaler | None) -> None:
-        self._job, self.epoch, self._closed = job, 0, False
+    def __init__(
+        self, job: ShardJob, frozen: Sequence[Unit], place: Mapping[str, Any], scaler: torch.amp.GradScaler | None
+    ) -> None:
+        self._job, self.epoch, self._closed, self._place = job, 0, False, place
         self._end = BackwardEnd(self._pass_ends)
-        for place, unit in enumerate(job.units):
-            unit.hook(partial(self._arrives, place))
-        held = lambda: {id(parameter) for parameter in model.parameters()}  # noqa: E731
+        self._units = (*job.units, *frozen)
+        for number, unit in enumerate(job.units):
+            unit.hook(partial(self._arrives, number))
+        for unit in frozen:
+            unit.hook(partial(refuse_unfrozen, unit.label))
+        held = lambda: {id(parameter) for unit in job.units for parameter in unit.parameters}  # noqa: E731
         self._leave = use(job.compressor, self)
         self._unwatch = optimizer_watch.watch(job.compressor, scaler, held)
+        close_at_exit(self)
 
     @property
     def compressor(self) -> Method:
@@ -150,6 +159,7 @@ class Replicas:
             "steps": self.steps,
             "replicas": self._job.engine.size,
             "layers": self._job.layout(),
+            **self._place,
             "cut": self._job.cut.state_dict(),
             "compressor": self.compressor.state_dict(),
         }
@@ -183,6 +193,7 @@ class Replicas:
             refuse_state(state, NAME, self.compressor)
             if state.get("layers") != self._job.layout():
                 raise UserError(f"{NAME}.{where}: the state is of another model, or of another number of shards")
+            refuse_other_shard(f"{NAME}.{where}", state, self._place)
         self.epoch = states[0]["epoch"]
 
     def close(self) -> None:
@@ -192,7 +203,7 @@ class Replicas:
         self._closed = True
         self._unwatch()
         self._leave()
-        for unit in self._job.units:
+        for unit in self._units:
             unit.unhook()
         self._job.close()
 
@@ -204,7 +215,8 @@ class Replicas:
             raise UserError(
                 f"{NAME}: FSDP reduces outside of backward(); set_manual_backward_finalization(False) first"
             )
-        if not self._job.units[place].gets_gradients:  # zeros of FSDP's
+        # Asked of the whole pass: of a module that this rank has left out, others of its pod may have gradients.
+        if not any(unit.gets_gradients for unit in self._job.units):  # torch.autograd.grad: zeros of FSDP's
             return
         self._end.seen()
         self._job.arrive(place, shard, self.epoch)

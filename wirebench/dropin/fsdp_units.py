@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
-from wirebench.dropin.shard_view import local
+from wirebench.dropin.shard_view import local, reshard
 from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer, check_alike
 
@@ -44,7 +44,7 @@ class Unit:
         layers, stop = [], start
         for each in self._learning:
             if id(each.sharded_param) not in names:
-                raise UserError(f"model: {name or 'its own part'} is gathered now; call it before training")
+                raise UserError(f"model: {name or 'its own part'} is gathered now; call it between steps")
             size = _of(each, "sharded_size")
             rows = max(size[0], 1) if size else 1
             layers.append(Layer(names[id(each.sharded_param)], stop, stop + size.numel(), len(size), rows))
@@ -139,6 +139,19 @@ class Unit:
                 "parameter had none, or was frozen or unfrozen; residuals are kept by place, so each parameter has to "
                 "take part in every step"
             )
+        self.refuse_order()
+
+    def refuse_order(self) -> None:
+        """UserError where FSDP packs gradients of other parameters than `layers`, or in another order."""
+        every = _of(self._group, "fsdp_params")
+        # torch 2.15 packs them by the dtypes of their gradients, which are known after the first forward pass.
+        order = getattr(self._group, "_reduce_scatter_param_indices", None) or range(len(every))
+        if [every[place] for place in order if every[place].sharded_param.requires_grad] != self._learning:
+            raise UserError(
+                f"compress_replicas: {self.label} has other gradients, or in another order, than at first. Where "
+                "parameters were frozen or unfrozen, close() it and call compress_replicas again; give all of them one "
+                "grad_dtype"
+            )
 
     def weights(self) -> Tensor:
         """The shards of the weights, with the layout of `layers`."""
@@ -158,11 +171,28 @@ class Unit:
 
 
 def units_of(model: nn.Module) -> list[Unit]:
-    """The units of a model under FSDP2, in the reverse of the order in which the model has them.
+    """The units of a model under FSDP2 that learn, in the reverse of the order in which the model has them.
 
     UserError where it is not sharded, or a parameter that learns is in no unit.
     """
     _refuse_unsharded(model)
+    reshard(model)
+    units = [unit for unit in _all_units(model) if unit.layers]
+    held = {id(parameter) for unit in units for parameter in unit.parameters}
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    check_alike(learning)
+    outside = next((name for name, parameter in learning.items() if id(parameter) not in held), None)
+    if outside is not None:
+        raise UserError(f"model: {outside} is in no module of fully_shard; call fully_shard(model), too")
+    return units
+
+
+def frozen_units(model: nn.Module) -> list[Unit]:
+    """The units of which no parameter learns."""
+    return [unit for unit in _all_units(model) if not unit.layers]
+
+
+def _all_units(model: nn.Module) -> list[Unit]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     units: list[Unit] = []
     seen: list[Any] = []
@@ -173,16 +203,16 @@ def units_of(model: nn.Module) -> list[Unit]:
         if group is None or any(group is each for each in seen):  # fully_shard([a, b]) makes one group of two modules
             continue
         seen.append(group)
-        unit = Unit(name, module, group, names, units[-1].start + units[-1].numel if units else 0)
-        if unit.layers:
-            units.append(unit)
-    held = {id(parameter) for unit in units for parameter in unit.parameters}
-    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    check_alike(learning)
-    outside = next((name for name, parameter in learning.items() if id(parameter) not in held), None)
-    if outside is not None:
-        raise UserError(f"model: {outside} is in no module of fully_shard; call fully_shard(model), too")
+        units.append(Unit(name, module, group, names, units[-1].start + units[-1].numel if units else 0))
     return units
+
+
+def refuse_unfrozen(label: str, _: Tensor) -> None:
+    """The hook of a module in which nothing has learned so far."""
+    raise UserError(
+        f"compress_replicas: {label} was unfrozen after compress_replicas was called; close() it, and call it again "
+        "with the changed model"
+    )
 
 
 def refuse_closed(_: Tensor) -> None:

@@ -19,9 +19,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that have a gradient, by name; UserError if none has one, or if their dtypes differ."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     check_alike(named)
-    empty = next((name for name, p in named.items() if p.is_meta), None)
-    if empty is not None:
-        raise UserError(f"model: {empty} has no data (device meta); load or initialise the model before")
+    refuse_meta(named)
     sharded = next((name for name, p in named.items() if isinstance(p.data, DTensor)), None)
     if sharded is not None:
         raise UserError(
@@ -29,6 +27,13 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             "whole gradients, as DDP has them"
         )
     return named
+
+
+def refuse_meta(named: Mapping[str, Tensor]) -> None:
+    """UserError for a parameter without data."""
+    empty = next((name for name, each in named.items() if each.is_meta), None)
+    if empty is not None:
+        raise UserError(f"model: {empty} has no data (device meta); load or initialise the model before")
 
 
 def make_alike(engine: Engine, model: nn.Module, parts: Mapping[str, Any], refuse: Callable[[], None]) -> None:

@@ -61,6 +61,8 @@ class ShardJob(ExchangeJob):
         self._gradients: dict[int, Tensor] = {}
         """By group, the gradients of its units that have come in."""
         self._queued = 0
+        self._dtype: torch.dtype | None = None
+        """In which FSDP reduces all units: what all messages and residuals are laid out for."""
         self._timed = False
         self._hooks: torch.cuda.Stream | None = None
         """The stream on which FSDP calls hooks, and later reads the gradients."""
@@ -80,11 +82,12 @@ class ShardJob(ExchangeJob):
         unit = self.units[place]
         unit.refuse_changes(shard)
         conformance.refuse_dtype(self.compressor, shard.dtype)
+        self._refuse_dtypes(unit, shard.dtype)
         if place in self._arrived:
             raise UserError(
                 f"compress_replicas: the gradient of {unit.label} came twice in a backward pass. Where a module runs "
                 "twice in a forward pass, call fully_shard for its caller alone; checkpointing needs "
-                "use_reentrant=False"
+                "use_reentrant=False; after a backward pass that failed, close() it and call compress_replicas again"
             )
         if not self._arrived:
             self._begin_step()
@@ -101,7 +104,9 @@ class ShardJob(ExchangeJob):
         if self._hooks is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._hooks)
         like = next(iter(self._gradients.values()))
-        for place in range(len(self.units)):
+        for place, unit in enumerate(self.units):
+            if place not in self._arrived:
+                unit.refuse_order()  # a module that was frozen is to have no gradient, not what residuals have of it
             self._place_of(place, like)
             self._arrived.add(place)
         self._queue_next(epoch)
@@ -128,6 +133,16 @@ class ShardJob(ExchangeJob):
             raise UserError("compress_replicas: no step is done yet")
         about = {"shards": self.units[0].shards, "parameters": self.numel, "messages": len(self.cut.groups)}
         return self.numbers(about, PHASES_OF_FSDP)
+
+    def _refuse_dtypes(self, unit: Unit, dtype: torch.dtype) -> None:
+        """UserError where units are reduced in several dtypes: which one a message has would depend on their order."""
+        if self._dtype not in (None, dtype):
+            mine, others = (str(each).removeprefix("torch.") for each in (dtype, self._dtype))
+            raise UserError(
+                f"compress_replicas: FSDP reduces {unit.label} in {mine} and other modules in {others}; give all of "
+                "them one MixedPrecisionPolicy(reduce_dtype=...)"
+            )
+        self._dtype = dtype
 
     def _begin_step(self) -> None:
         """The first unit of a step is there: the step before has ended, with all that the loop does between them."""
@@ -189,12 +204,13 @@ class ShardedOverflow(Overflow):
 
     def __init__(self, engine: Engine, scaler: torch.amp.GradScaler, units: Sequence[Unit]) -> None:
         super().__init__(engine, scaler)
-        mesh: Any = units[0].parameters[0]
-        self._mesh = mesh.device_mesh
+        sharded: list[Any] = [each for unit in units for each in unit.parameters]
+        groups = [group for each in sharded for group in each.device_mesh.get_all_groups()]
+        self._groups = {tuple(dist.get_process_group_ranks(group)): group for group in groups}
 
     def total(self, mine: Tensor) -> Tensor:
         """The sum over replicas, then over the ranks that share a replica: the backward pass has done with them."""
         total = self.engine.sum_over_ranks([mine])
-        for group in self._mesh.get_all_groups():
+        for group in self._groups.values():
             dist.all_reduce(total, group=group)
         return total

@@ -16,6 +16,7 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.native import NativeCollective
 from wirebench.comm.attach import attach
 from wirebench.comm.engine import Engine
+from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.fsdp_units import Unit, units_of
 from wirebench.dropin.replicas import agree, parts_of
 from wirebench.dropin.usage import refuse_names, refuse_no_module
@@ -41,7 +42,10 @@ def compress_shards(model: nn.Module, compressor: Compressor, *, timeout_seconds
     refuse_names(compressor=compressor)
     method = conformance.method_of(compressor)
     if method.unshared:
-        raise UserError(f"{NAME}: {conformance.name_of(method)!r} cannot sum shards: {method.unshared}")
+        name, route = conformance.name_of(method), "synchronise" if method.makes_update else "compress_replicas"
+        raise UserError(
+            f"{NAME}: {name!r} cannot sum shards: {method.unshared}; wirebench.{route} takes it, between replicas"
+        )
     if getattr(method, "rounding", "nearest") != "nearest":
         raise UserError(f"{NAME}: rounding=stochastic would draw alike in all pods; build it with rounding=nearest")
     if isinstance(method.inner, Method):
@@ -68,6 +72,7 @@ class ShardSums:
         self._before = [(unit, unit.summed_by) for unit in units]
         for unit in units:
             unit.sum_by(self)
+        close_at_exit(self)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for FSDP's input and output."""
@@ -91,7 +96,9 @@ class ShardSums:
         self._dense += (self.engine.size - 1) * output_tensor.nbytes
 
     def report(self) -> dict[str, Any]:
-        """This rank's reduce-scatters so far: their number, the bytes sent, and the bytes that FSDP's own sends."""
+        """This rank's reduce-scatters so far: their number, the bytes sent, and those of a reduce-scatter of full
+        gradients. FSDP's own sends as many by NCCL, and twice as many by Gloo.
+        """
         about = {"world_size": self.engine.size, "compressor": conformance.name_of(self.compressor)}
         return {**about, "calls": self._calls, "wire_bytes": self._sent, "dense_bytes": self._dense}
 

@@ -1,10 +1,11 @@
 """A model of DTensors as `synchronise` sees it: this rank's shards as plain parameters, which share their memory."""
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -15,6 +16,9 @@ from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.usage import AGAIN, CHANGED, ModelWatch, holds
 from wirebench.errors import UserError
 from wirebench.utils.hooks import WeakHook
+
+SHARD = "mesh: shard"
+"""The key of a shard's place, among facts that ranks share and in states."""
 
 
 class ShardView:
@@ -166,21 +170,60 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
                 'process_group=mesh["replicate"].get_group()'
             )
         sharded = True
-    return ShardView(model) if sharded else None
+    if not sharded:
+        return None
+    whole = next((name for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)), None)
+    if whole is not None and fsdp_modules(model):
+        raise UserError(
+            f"model: {whole} is in no module of fully_shard, so that the ranks of a pod would each learn their own; "
+            "call fully_shard(model), too"
+        )
+    if isinstance(group, dist.ProcessGroup):
+        refuse_shard_group(model, group, 'process_group: pass mesh["replicate"].get_group()')
+    return ShardView(model)
+
+
+def refuse_shard_group(model: nn.Module, group: dist.ProcessGroup, remedy: str) -> None:
+    """UserError for a group that shares the model, where replicas of a shard are asked for.
+
+    Ranks of one shard each are all in the group alone, so that nothing would be averaged and nothing differ.
+    """
+    ranks = dist.get_process_group_ranks(group)
+    meshes = {each.device_mesh for each in model.parameters() if isinstance(each, DTensor)}
+    shared = [dist.get_process_group_ranks(each) for mesh in meshes for each in mesh.get_all_groups()]
+    if dist.get_world_size() > 1 and ranks in shared:
+        raise UserError(f"{remedy}; in this one are the ranks that share the model, {', '.join(map(str, ranks))}")
 
 
 def reshard(model: nn.Module) -> None:
     """Let FSDP2 register its shards again: after an evaluation a model still has the parameters that were gathered."""
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    for module in model.modules() if fsdp is not None else ():
-        if isinstance(module, fsdp.FSDPModule):
-            module.reshard()
+    for module in fsdp_modules(model):
+        module.reshard()
+
+
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """The modules that fully_shard was called for."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # a whole model does not need to import it
+    return [] if fsdp is None else [each for each in model.modules() if isinstance(each, fsdp.FSDPModule)]
 
 
 def place_of(model: nn.Module) -> dict[str, Any]:
     """Which shard of the model this rank has: a fact that the ranks share that average it."""
     meshes = {each.device_mesh for each in model.parameters() if isinstance(each, DTensor)}
-    return {"mesh: shard": sorted(f"{mesh.get_coordinate()} of {list(mesh.shape)}" for mesh in meshes)}
+    return {SHARD: sorted(f"{mesh.get_coordinate()} of {list(mesh.shape)}" for mesh in meshes)}
+
+
+def refuse_other_shard(where: str, state: Mapping[str, Any], place: Mapping[str, Any]) -> None:
+    """UserError for the state of another shard, whose layers may be as long; a state without a place is an older one.
+
+    place  as `place_of` makes it
+    """
+    saved, here = state.get(SHARD, place[SHARD]), place[SHARD]
+    if saved != here:
+        raise UserError(
+            f"{where}: the state is of shard {', '.join(saved)}, and this rank has shard {', '.join(here)}; load what "
+            "a rank with this shard has saved"
+        )
 
 
 def local(tensor: Any) -> Tensor:

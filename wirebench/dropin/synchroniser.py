@@ -27,7 +27,7 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, parts_of, trainable
-from wirebench.dropin.shard_view import ShardView, ShardWatch, place_of, view_of
+from wirebench.dropin.shard_view import ShardView, ShardWatch, place_of, refuse_other_shard, view_of
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
@@ -407,7 +407,7 @@ class ShardedSync(Sync):
 
     def __init__(self, exchange: ModelExchange, view: ShardView) -> None:
         super().__init__(exchange, None)
-        self._view = view
+        self._view, self._place = view, place_of(view.real)
         self._model.close()
         self._model = ShardWatch(view.real)
         self._done: list[Optimizer] | None = None
@@ -442,6 +442,16 @@ class ShardedSync(Sync):
         super().wait()
         self._view.give()
         self._done = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to resume after a restart; see Sync.state_dict."""
+        return {**super().state_dict(), **self._place}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from what `state_dict` returned on a rank with this shard; before the first step."""
+        if isinstance(state, Mapping):
+            refuse_other_shard(f"{NAME}.load_state_dict", state, self._place)
+        super().load_state_dict(state)
 
     def close(self) -> None:
         """Detach from the model and leave the suite's own process group; the model does not change."""

@@ -41,7 +41,7 @@ from wirebench.planner.compositions import (
     sizes_of,
 )
 from wirebench.planner.networks import WIDTH, error_of, gbit_of, source_of, topology_of
-from wirebench.planner.pods import misfit, pods_of, refuse_schedules
+from wirebench.planner.pods import Pods, misfit, pods_of, refuse_schedules
 from wirebench.planner.ranges import Between
 from wirebench.planner.schedules import built
 from wirebench.planner.speedups import Point, figure
@@ -179,7 +179,7 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Simul
     usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
     for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
         whole = topology_of(options, workers, gbit)
-        inside = pods_of(options, options.gpu is not None or is_gpu(model.hardware))
+        inside = _pods(options, model)
         topology = whole if inside is None else inside.replicas(whole)
         factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
         if workers not in sizes:
@@ -203,6 +203,10 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Simul
             within = computed.within_bytes if isinstance(computed, ShardedTrace) else None
             rows.append(SimulatedRow(workers, carried, batch, speed, name, simulated, layers, seconds, drawn, within))
     return rows
+
+
+def _pods(options: argparse.Namespace, model: Trace) -> Pods | None:
+    return pods_of(options, options.gpu is not None or is_gpu(model.hardware))
 
 
 def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
@@ -233,12 +237,14 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
 
 def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow], timed: TimedExchange) -> None:
     """Write the files that were asked for, and print the table."""
+    inside = _pods(options, model)
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
         given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu", "shard")
         content = {key: getattr(options, key) for key in given} | {
             "collective": options.collective or collective_of(options.compressor),
             "network": source_of(options),
+            "backend": None if inside is None else inside.backend.name.lower(),
             "unit": model.unit,
             "timed_here": timed.entry(),
             "rows": [row.entry() for row in rows],
@@ -258,7 +264,8 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
     collective = options.collective or collective_of(options.compressor)
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
     undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
-    for line in (said, *timed.said, *undisturbed):
+    within = [] if inside is None else [f"Within a pod {inside.volume}."]
+    for line in (said, *timed.said, *within, *undisturbed):
         shown.print(line, markup=False, highlight=False, soft_wrap=True)
     shown.print(schedules)
     for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):

@@ -1,13 +1,15 @@
 """A model that FSDP shards within pods, as the exchange between its replicas sees it.
 
 FSDP gathers a unit's parameters before its forward pass and again before its backward pass, and reduces and scatters
-its gradient. Of N parameters on S ranks, each rank sends 3 N (S - 1)/S in a step, where an all-reduce sends 2 N of
-them. The unit that holds the rest of the model is gathered once. Between pods only gradients of N / S elements travel.
+its gradient. Of N parameters on S ranks, each rank sends 3 N (S - 1)/S in a step by NCCL and 4 N (S - 1)/S by Gloo,
+where an all-reduce among W ranks sends 2 N (W - 1)/W. The unit that holds the rest of the model is gathered once.
+Between pods only gradients of N / S elements travel.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
+from typing import NamedTuple
 
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
@@ -16,6 +18,30 @@ from wirebench.gradient.requests import Gather, Sum
 from wirebench.simulation.trace import Trace, TraceLayer
 
 FLOAT_BYTES = 4
+
+
+class Backend(NamedTuple):
+    """What carries FSDP's messages.
+
+    name      as torch.distributed calls it
+    overlaps  messages run beside the computation; else one waits for the other
+    summed    elements that a rank sends for each N (S - 1)/S of a reduce-scatter
+    """
+
+    name: str
+    overlaps: bool
+    summed: int
+
+    @property
+    def volume(self) -> str:
+        """The elements that a rank sends in a step, of N parameters on S ranks."""
+        return f"{2 + self.summed} N (S - 1)/S"
+
+
+NCCL = Backend("NCCL", True, 1)
+GLOO = Backend("Gloo", False, 2)
+"""Its reduce-scatter is an all-reduce of which each rank keeps its share (ProcessGroupGloo.cpp, pytorch #149869).
+`tests/dropin/pods_sums.py` counts the bytes, with torch 2.15."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +76,28 @@ class UnitLayers:
 Seconds = dict[UnitLayers, float]
 
 
-def sharded(trace: Trace, shards: int, within: Pricer, overlaps: bool) -> ShardedTrace:
+def sharded(trace: Trace, shards: int, within: Pricer, backend: Backend) -> ShardedTrace:
     """The trace of a rank of pods of `shards` ranks.
 
-    within    prices what FSDP sends between the ranks of a pod
-    overlaps  FSDP's messages run beside the computation, as on a GPU; else one waits for the other, as on a CPU
+    within   prices what FSDP sends between the ranks of a pod
+    backend  what carries it: NCCL between GPUs, Gloo between CPUs
     A unit is a member of a list of modules, by the number in its name (blocks.3); the rest of the model is another one.
     """
     units = units_of(trace)
     # As FSDP2 has it when a list's members and then the model are sharded.
     order = [unit for unit in units if unit.rest] + [unit for unit in units if not unit.rest]
     gathers = {unit: _gather(unit.num_bytes, shards, within) for unit in order}
-    sums = {unit: _reduce_scatter(unit.num_bytes, within) for unit in order}
-    forward = _forward(trace, order, gathers, overlaps)
-    reduced, backward = _backward(trace, order, gathers, sums, overlaps)
+    sums = {unit: _reduce_scatter(unit.num_bytes, within, backend) for unit in order}
+    forward = _forward(trace, order, gathers, backend.overlaps)
+    reduced, backward = _backward(trace, order, gathers, sums, backend.overlaps)
     mine = {unit: [_shard(layer, shards) for layer in unit.layers if layer.numel] for unit in order if unit.num_bytes}
     runs: list[range] = []
     ready: list[float] = []
     for unit, layers in reversed(mine.items()):
         runs.append(range(len(ready), len(ready) + len(layers)))
         ready += [max([reduced[unit], *ready[-1:]])] * len(layers)
-    sent = sum((2 if unit.rest else 3) * unit.num_bytes * (shards - 1) / shards for unit in order)
+    times = {unit: (1 if unit.rest else 2) + backend.summed for unit in order}
+    sent = sum(times[unit] * unit.num_bytes * (shards - 1) / shards for unit in order)
     passes = Passes((forward, *[0.0] * (len(ready) - 1)), tuple(ready), max(backward, *ready))
     known = {each.name: getattr(trace, each.name) for each in fields(Trace)}
     known["layers"] = tuple(layer for layers in mine.values() for layer in layers)
@@ -81,8 +108,11 @@ def _gather(num_bytes: int, shards: int, within: Pricer) -> float:
     return within.seconds(RequestSize(Gather, num_bytes / shards, num_bytes / shards)) if num_bytes else 0.0
 
 
-def _reduce_scatter(num_bytes: int, within: Pricer) -> float:
-    return within.halves(RequestSize(Sum, num_bytes, num_bytes)).seconds if num_bytes else 0.0
+def _reduce_scatter(num_bytes: int, within: Pricer, backend: Backend) -> float:
+    if not num_bytes:
+        return 0.0
+    whole = RequestSize(Sum, num_bytes, num_bytes)
+    return within.seconds(whole) if backend.summed > 1 else within.halves(whole).seconds
 
 
 def units_of(trace: Trace) -> list[UnitLayers]:
