@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wirebench.comm.host_list import ListedHost, nodes, parse_words, read_hostfile, select
-from wirebench.doctor import links, tables
+from wirebench.doctor import tables
 from wirebench.doctor.hosts import SSH
 from wirebench.doctor.visit import examine
 from wirebench.topology.rates import parse_rate
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     seen = examine(listed, options, nominal)
     for finding in seen.findings:
         print(finding.line())
-    print(f"{links.summary(seen.links, len(listed), seen.all_reduce)}; {_counted(len(seen.findings))}")
+    print(f"{tables.summary(seen.links, len(listed), seen.all_reduce)}; {_counted(len(seen.findings))}")
     tables.show(seen.links)
     return 1 if seen.findings else 0
 
