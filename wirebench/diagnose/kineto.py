@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
 from wirebench.diagnose.evidence import COMPUTING, Evidence
 from wirebench.diagnose.full_link import planned
-from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass
+from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass, steadily
 from wirebench.diagnose.link import TimedMessage, fitted
 from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
@@ -234,7 +234,7 @@ def _arrivals(
         made.append(
             Arrival(
                 file.rank or 0, lasts[place] / lasts.total(), statistics.median(held) * MICROSECOND,
-                statistics.median(waited) * MICROSECOND,
+                statistics.median(waited) * MICROSECOND, tuple(each * MICROSECOND for each in held),
             )
         )  # fmt: skip
     return made
@@ -408,7 +408,7 @@ def _rank(file: RankFile, files: Sequence[RankFile]) -> dict[str, Any]:
         "rank": file.rank, "host": file.host or "?", "threads": facts.get("threads"), "cores": facts.get("cores"),
         "ranks_on_host": facts.get("ranks_on_host") or max(same, 1), "core_wait": facts.get("core_wait"),
         "step_seconds": statistics.median(step.seconds for step in steps),
-        "compute_seconds": statistics.median(computed),
+        "compute_seconds": statistics.median(computed), "compute_steadily": steadily(computed),
         "phases": {name: statistics.fmean(step.phases[name] for step in steps) for name in PHASES},
         "sent": facts.get("sent") or {}, "link_mbit": facts.get("link_mbit") or {},
     }  # fmt: skip
