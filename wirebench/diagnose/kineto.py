@@ -89,7 +89,8 @@ def _ranked(files: Sequence[RankFile]) -> list[RankFile]:
         (one, first), (other, second) = list(worlds.items())[:2]
         raise UserError(f"{second}: is of a job of {other} ranks, and {first} of one of {one}")
     sizes = [each.size for file in files for step in file.steps for each in step.collectives]
-    world = next(iter(worlds), 0) or max([len(files), *sizes])
+    ranks = [(each.rank or 0) + 1 for each in files]
+    world = next(iter(worlds), 0) or max(2, len(files), *sizes, *ranks)  # who calls collectives is not alone
     placed: dict[int, RankFile] = {}
     for place, each in enumerate(files):
         rank = place if each.rank is None else each.rank
@@ -97,11 +98,17 @@ def _ranked(files: Sequence[RankFile]) -> list[RankFile]:
             raise UserError(f"{each.path}: is of rank {rank}, as {placed[rank].path} is")
         if rank >= world:
             raise UserError(f"{each.path}: is of rank {rank}, and the job has {world} ranks")
-        placed[rank] = each._replace(rank=rank, world=world)
+        placed[rank] = each._replace(rank=rank, world=world, steps=[_sized(step, world) for step in each.steps])
     for each in placed.values():
         if not each.steps:
             raise UserError(f"{each.path}: has no whole step")
     return [placed[rank] for rank in sorted(placed)]
+
+
+def _sized(step: ProfiledStep, world: int) -> ProfiledStep:
+    """The step; a collective whose group's size the file does not say is one of all ranks."""
+    sized = (each if each.size > 1 else each._replace(size=world) for each in step.collectives)
+    return step._replace(collectives=tuple(sized))
 
 
 def _aligned(files: Sequence[RankFile]) -> list[Row]:
