@@ -24,6 +24,7 @@ from wirebench.doctor.hosts import AskedHost, Unreachable
 from wirebench.doctor.links import Seen
 from wirebench.doctor.sums import RankTimes, SumTimes, joined
 from wirebench.doctor.wire import LinkTimes
+from wirebench.errors import UserError
 
 ON_LO = {"GLOO_SOCKET_IFNAME": "lo"}
 PARTS = ("wirebench", "compressors", "models", "schedulers", "configs")
@@ -298,6 +299,24 @@ def test_hosts_come_from_a_list_or_from_slurms_job(monkeypatch: pytest.MonkeyPat
     listed = ["--hostfile", str(tmp_path / "hosts"), "--include", "h2:0,1"]
     assert verb.main([]) == verb.main(listed) == verb.main(["h1:8", "--exclude", "h1:7"]) == 0
     assert asked == [[ListedHost("n1"), ListedHost("n2")], [ListedHost("h2", 2)], [ListedHost("h1", 7)]]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "slots"),
+    [("2(x3),1", [2, 2, 2, 1]), ("8(x999999999999)", [8] * 4), ("4", [4, None, None, None]), ("", [None] * 4)],
+)
+def test_a_slurm_job_has_its_tasks(tasks: str, slots: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it asked for tasks: else the list has a node's cores, which are no ranks."""
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-4]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    assert {each.slots for each in verb._of_job()} == {None}
+    monkeypatch.setenv("SLURM_NTASKS", "7")
+    assert [each.slots for each in verb._of_job()] == slots
+    for wrong in ("2(x", "0", "2,", "2(x3)1", "a"):
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", wrong)
+        with pytest.raises(UserError, match=r"^SLURM_TASKS_PER_NODE: must be counts from 1 to "):
+            verb._of_job()
 
 
 # --- What is compared, and how
