@@ -23,8 +23,8 @@ FOLDER = shlex.quote(str(TOP))
 """The project's folder, quoted for commands that users copy into a shell."""
 SUM_SHARE, LEAST_SUM, MOST_SUM = 0.125, 2**18, 2**26
 """What is summed: what the slowest way carries in this share of --seconds, within these bounds in bytes."""
-AGAIN = 2
-"""Times that what looks slow is measured again."""
+AGAIN, BETTER = 2, 1.05
+"""Times that what looks slow is measured again, at most, and how many times as fast a way is that has got better."""
 
 
 @dataclass
@@ -119,6 +119,7 @@ def _time_links(
     """Time the ways between neighbours, one after the other, since they share the links; `ways` gets their times.
 
     What looks slow is timed again, and the faster time counts: a host is not blamed for what ran there for a moment.
+    What is as slow again is slow.
     """
     ring = {(here.name, there.name): (here, there) for here, there in (_ring(hosts) if len(hosts) > 1 else ())}
     way = ("", "")
@@ -128,9 +129,12 @@ def _time_links(
             if timed is not None:
                 ways[way] = timed
         for _ in range(AGAIN):
+            before = dict(ways)
             for way in links.doubtful(seen.links):
                 timed = _time_way(*ring[way], options, seen, again=True)
                 ways[way] = ways[way] if timed is None else ways[way].better(timed)
+            if all(ways[each].bytes_per_second < BETTER * before[each].bytes_per_second for each in ways):
+                break
     except Unreachable as error:
         seen.findings.append(_ended(" or ".join(way), error))
 
