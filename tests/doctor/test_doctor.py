@@ -137,7 +137,7 @@ def odd_host(monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any]) -> AskedH
         (r"printf '\\000\\377\\033[31m\\n{\"answer\": 7}\\n'", ""),
         ("head -c 3000000 /dev/zero; yes motd | head -n 20000", ""),
         ("echo banner >&2", "exit 255"),
-        ("", "sleep 2; echo late"),
+        ("", "sleep 0.3; echo late"),
     ],
 )
 def test_what_a_login_shell_prints_is_no_answer(shell: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +162,8 @@ def test_what_a_login_shell_prints_is_no_answer(shell: tuple[str, str], monkeypa
         ({"command": {sys.executable: "/nowhere/python"}}, "/nowhere/python"),
         ({"command": {"(3, 11)": "(9, 1)"}}, "Python 3."),
         ({"command": {"wirebench.doctor.agent": "wirebench.none"}}, "No module named wirebench.none"),
-        ({"command": {"exec ": "sleep 600; exec "}}, "no answer in 0.5 s"),
-        ({"shell": ("echo Welcome; touch WELCOMED; exec sleep 600", "")}, "no answer in 0.5 s; it printed 'Welcome'"),
+        ({"command": {"exec ": "sleep 600; exec "}}, "no answer in 0.2 s"),
+        ({"shell": ("echo Welcome; touch WELCOMED; exec sleep 600", "")}, "no answer in 0.2 s; it printed 'Welcome'"),
     ],
 )
 def test_an_odd_host_is_one_line(
@@ -172,7 +172,7 @@ def test_an_odd_host_is_one_line(
     welcomed = tmp_path / "welcomed"
     host = odd_host(monkeypatch, json.loads(json.dumps(differs).replace("WELCOMED", str(welcomed))))
     if "no answer" in why:
-        monkeypatch.setattr(hosts, "PATIENCE", 0.5)
+        monkeypatch.setattr(hosts, "PATIENCE", 0.2)
     while "Welcome" in why and not welcomed.exists():
         time.sleep(0.01)
     with pytest.raises(Unreachable) as said:
