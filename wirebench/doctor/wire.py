@@ -141,7 +141,7 @@ def measure(address: str, port: int, seconds: float) -> LinkTimes:
             rate = _RATE.unpack(_exactly(connection, _RATE.size))[0] or sent / (time.perf_counter() - begin)
         except (TimeoutError, ConnectionError):  # whichever end loses patience first
             return LinkTimes(trip, 0.0, source=source)
-        return LinkTimes(trip, rate, tuple(by_size), segment, source, max(waited, 0.0))
+        return LinkTimes(trip, rate, tuple(by_size), segment, source, min(max(waited, 0.0), 1.0))
 
 
 def _by_size(connection: socket.socket, trip: float) -> list[tuple[int, float]]:
