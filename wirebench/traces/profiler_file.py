@@ -71,7 +71,7 @@ class Event:
         self.begin = float(event["ts"])
         self.end = self.begin + float(event.get("dur", 0.0))
         self.thread = sys.intern(str(event.get("pid"))), sys.intern(str(event.get("tid")))
-        self.correlation = sys.intern(str(self.args.get("correlation")))
+        self.correlation = str(self.args.get("correlation"))
         self.root: Event | None = None
         self.node: Event | None = None
         number = self.args.get("Sequence number")
