@@ -1,5 +1,6 @@
 """Lists of hosts in every form that a launcher takes; each mistake is one line with its place and what is allowed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from wirebench.errors import UserError
         ("gpu[3,5-6]-ib,cpu1", "gpu3-ib gpu5-ib gpu6-ib cpu1"),
         ("r1n[1-2].example.org,login", "r1n1.example.org r1n2.example.org login"),
         ("n[1],n[3-3]", "n1 n3"),
+        ("n[001-003,7]-ib[0-1]", "n001-ib0 n001-ib1 n002-ib0 n002-ib1 n003-ib0 n003-ib1 n7-ib0 n7-ib1"),
+        ("r[1-2]c[1-2]n[08-09]s", "r1c1n08s r1c1n09s r1c2n08s r1c2n09s r2c1n08s r2c1n09s r2c2n08s r2c2n09s"),
     ],
 )
 def test_a_node_list_of_slurm(text: str, names: str) -> None:
@@ -59,6 +62,7 @@ def test_a_list_of_too_many_nodes_is_refused_at_once() -> None:
         (["h1:4,h2:4", "10.0.0.3"], [("h1", 4), ("h2", 4), ("10.0.0.3", None)]),
         (["node[1-2]:8,login"], [("node1", 8), ("node2", 8), ("login", None)]),
         (["[::1]:2", "[fd00::2]", "fe80::1%eth0"], [("::1", 2), ("fd00::2", None), ("fe80::1%eth0", None)]),
+        (["[fe80::1]:2,h1:2", "[fe80::1%eth0]:4"], [("fe80::1", 2), ("h1", 2), ("fe80::1%eth0", 4)]),
     ],
 )  # fmt: skip
 def test_hosts_in_words(words: list[str], hosts: list[tuple[str, int | None]]) -> None:
@@ -102,8 +106,10 @@ def test_a_list_is_written_as_it_is_read() -> None:
         ("h1\nh1\nh2\nh1\n", [("h1", 3), ("h2", 1)]),
         ("node[01-02] slots=8\n", [("node01", 8), ("node02", 8)]),
         ("\ufeffh1 slots=4\r\nh2 slots=4\r\n", [("h1", 4), ("h2", 4)]),
+        ("fe80::1 slots=2\n[fe80::2] slots=2\n[fe80::3]:2\n", [("fe80::1", 2), ("fe80::2", 2), ("fe80::3", 2)]),
+        ("\r\n \t\r\n#h0\r\n\th1:2#two\r\n\r\nh2 max_slots=4", [("h1", 2), ("h2", None)]),
     ],
-    ids=["horovodrun", "open-mpi", "mpich", "names", "repeated", "slurm", "windows"],
+    ids=["horovodrun", "open-mpi", "mpich", "names", "repeated", "slurm", "windows", "ipv6", "blanks"],
 )
 def test_a_host_file(text: str, hosts: list[tuple[str, int | None]], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(text)
@@ -126,6 +132,16 @@ def test_a_host_file(text: str, hosts: list[tuple[str, int | None]], tmp_path: P
         ("h1\nh1 slots=2\n", "line 2: h1 is in line 1, too; "),
         ("n[2-1]\n", "line 1: 'n[2-1]': '2-1' is no range of numbers; "),
         ("# nobody\n", "names no host; a line reads h1, "),
+        ("", "names no host; a line reads h1, "),
+        ("\r\n\r\n", "names no host; a line reads h1, "),
+        ("h1\nh2 slots\n", "line 2: 'slots' cannot be read; "),
+        ("h1 slots=4 max_slots=8 slots=4\n", "line 1: 'slots=4' cannot be read; "),
+        ("h1 slots=-1\n", "line 1: 'slots=-1' cannot be read; "),
+        ("[fe80::1]:2 slots=2\n", "line 1: '[fe80::1]:2 slots=2' gives the slots twice; "),
+        ("[fe80::1:2\n", "line 1: '[fe80::1:2' is no host; "),
+        ("h1:2\n\nh1:2\n", "line 3: h1 is in line 1, too; "),
+        ("n[1-2] slots=2\nn2 slots=2\n", "line 2: n2 is in line 1, too; "),
+        ("h1\0\n", "line 1: 'h1\\x00' is no host; "),
     ],
 )  # fmt: skip
 def test_a_line_that_cannot_be_read_is_named(text: str, line: str, tmp_path: Path) -> None:
@@ -137,7 +153,11 @@ def test_a_line_that_cannot_be_read_is_named(text: str, line: str, tmp_path: Pat
 
 def test_a_host_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00h1")
-    for name, why in (("none", "No such file"), ("binary", "is no text")):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "wide").write_text("h1 slots=2\n", encoding="utf-16")
+    whys = {"none": "No such file", "binary": "is no text", "wide": "is no text", "pipe": "not a file"}
+    for name, why in {**whys, "folder": "Is a directory"}.items():
         with pytest.raises(UserError, match=why):
             read_hostfile(tmp_path / name)
 

@@ -259,6 +259,10 @@ HEALTHY: dict[str, Seen] = {
         {name: facts(n, **eth0(n, mbit=1e5, duplex="full", mtu=9000)) for n, name in enumerate(HOSTS, 1)},
         ring({way: 3e9 for way in ring()}, segment=8948, trip=3e-5),
     ),
+    "more than one connection fills, as far as a core carries it": Seen(
+        hosts(),
+        ring({way: 3e9 for way in ring()}) | {("h1", "h2"): timed(5.6e9), ("h2", "h3"): timed(9e8, "h2", trip=0.03)},
+    ),
     "InfiniBand, whose interface NCCL takes": Seen(
         every(
             lambda n: {

@@ -12,7 +12,7 @@ from wirebench.doctor import compare
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = shlex.quote(str(ROOT))
-SSH = shlex.join([sys.executable, str(Path(__file__).with_name("other_host.py"))])
+SSH = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("other_host.py"))])
 
 
 class Told(NamedTuple):

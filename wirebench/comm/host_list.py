@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wirebench.errors import UserError
+from wirebench.utils.files import readable
 
 MOST_HOSTS = 65_536
 _NODES = r"(?![-.\[])(?:[A-Za-z0-9_.-]|\[[0-9,-]+\])+"
@@ -83,6 +84,19 @@ def nodes(text: str, where: str) -> Iterator[str]:
         yield from map("".join, itertools.product(*choices))
 
 
+def task_counts(text: str, where: str, most: int) -> Iterator[tuple[int, int]]:
+    """(tasks, nodes) of Slurm's list of counts: 2(x3),1 is three nodes with two tasks each, then one with one.
+
+    where  what the list comes from, for the error
+    Raises UserError for any other text, and for more tasks on a node than `most`.
+    """
+    for part in text.split(","):
+        known = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,18})\))?", part)
+        if not known or not 1 <= int(known[1]) <= most:
+            raise UserError(f"{where}: must be counts from 1 to {most}, such as 2(x3),1, got {text!r}")
+        yield int(known[1]), int(known[2] or 1)
+
+
 def read_hostfile(path: Path) -> list[ListedHost]:
     """The hosts of a host file, in order.
 
@@ -90,7 +104,7 @@ def read_hostfile(path: Path) -> list[ListedHost]:
     what is allowed.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = readable(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is no text") from error
     except OSError as error:

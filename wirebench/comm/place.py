@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from wirebench.comm.host_list import task_counts
 from wirebench.errors import UserError
 
 Environment = Mapping[str, str]
@@ -210,12 +211,9 @@ def number(environment: Environment, name: str, least: int, most: int, why: str 
 def _tasks_on_this_node(environment: Environment, size: int) -> int:
     """The number from srun's list, e.g. "2(x3),1": three nodes with two tasks each, then one with one. 0 if unknown."""
     text, node, nodes = environment.get(_SRUN_LOCAL_SIZE, ""), number(environment, "SLURM_NODEID", 0, MOST), 0
-    for part in text.split(",") if text else ():
-        # The list is only walked: 1(x999999999) is a long one.
-        known = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,18})\))?", part)
-        if not known or not 1 <= int(known[1]) <= size:
-            raise UserError(f"{_SRUN_LOCAL_SIZE}: must be counts from 1 to {size}, such as 2(x3),1, got {text!r}")
-        nodes += int(known[2] or 1)
+    # The list is only walked: 1(x999999999) is a long one.
+    for tasks, times in task_counts(text, _SRUN_LOCAL_SIZE, size) if text else ():
+        nodes += times
         if node < nodes:
-            return int(known[1])
+            return tasks
     return 0

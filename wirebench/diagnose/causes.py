@@ -7,7 +7,7 @@ from wirebench import schedulers
 from wirebench.diagnose.cause import Cause, Change
 from wirebench.diagnose.evidence import UNNAMED, Evidence
 from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
-from wirebench.diagnose.job import DDP, FRAMEWORKS, FSDP, HOROVOD, OTHER, Job
+from wirebench.diagnose.job import DDP, FRAMEWORKS, FSDP, HOROVOD, OTHER, Job, steadily
 from wirebench.diagnose.words import gbit, ms
 from wirebench.planner.ddp_caps import caps_of_elements, caps_text
 
@@ -55,7 +55,9 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     seconds = [evidence.computing(rank) for rank in range(len(evidence.ranks))]
     slowest = max(range(len(seconds)), key=seconds.__getitem__)
     others = statistics.median(each for rank, each in enumerate(seconds) if rank != slowest)
-    if seconds[slowest] < SLOWER * others:
+    # A job's files say it by step: a rank that is slow in some of them only is disturbed, as the others are in turn.
+    steady = evidence.ranks[slowest].get("compute_steadily", seconds[slowest])
+    if seconds[slowest] < SLOWER * others or steady <= others:
         return None
     host, rank = evidence.ranks[slowest]["host"], evidence.ranks[slowest]["rank"]
     named, its = (f" on {host}", host) if host != UNNAMED else ("", "its host")
@@ -79,11 +81,13 @@ def late_rank(evidence: Evidence, nominal: float | None) -> Cause | None:
     longer = evidence.computing(place) - statistics.median(evidence.computing(each) for each in apart)
     data = [float(each["phases"]["data"]) for each in evidence.ranks]
     longer_data = data[place] - statistics.median(data[each] for each in apart)
-    # Ranks that are disturbed now and then wait for each other in turn.
-    mutual = statistics.median(each.held for each in evidence.job.arrivals if each is not late)
-    unexplained = late.held - mutual - max(longer, 0.0) - max(longer_data, 0.0)
-    if unexplained <= _spread(evidence):
+    # Ranks that are disturbed now and then wait for each other in turn, as ranks without a free core do.
+    others = [each.by_step for each in evidence.job.arrivals if each is not late]
+    more = [mine - statistics.median(theirs) for mine, *theirs in zip(late.by_step, *others, strict=True)]
+    explained = max(longer, 0.0) + max(longer_data, 0.0)
+    if steadily(more) - explained <= _spread(evidence):
         return None
+    unexplained = statistics.median(more) - explained
     return Cause(
         "late rank",
         f"Rank {late.rank} comes late to the collectives: the others wait {ms(late.held)} of a step for it, and "

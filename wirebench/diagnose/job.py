@@ -1,10 +1,18 @@
 """What a job's profiler files say beside the evidence that every run has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+EXCEPT = 8
+"""One step of so many may be unlike the others, where something is said of a rank's steps."""
 DDP, FSDP, HOROVOD, OTHER = "ddp", "fsdp", "horovod", "other"
 FRAMEWORKS = {DDP: "DDP", FSDP: "FSDP", HOROVOD: "Horovod", OTHER: "a loop of its own"}
+
+
+def steadily(by_step: Iterable[float]) -> float:
+    """What a rank's steps reach, but for one of EXCEPT: what is more in some steps only is no habit of the rank."""
+    ordered = sorted(by_step)
+    return ordered[len(ordered) // EXCEPT]
 
 
 class Clock(NamedTuple):
@@ -27,12 +35,14 @@ class Arrival(NamedTuple):
     last    share of the collectives at which it came last
     held    seconds of a step that the other ranks wait for it, exposed
     waited  seconds of a step that it waits for the others, exposed
+    by_step  `held` of each step; the same steps of all ranks
     """
 
     rank: int
     last: float
     held: float
     waited: float
+    by_step: tuple[float, ...]
 
 
 class SizeClass(NamedTuple):

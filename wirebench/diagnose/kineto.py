@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
 from wirebench.diagnose.evidence import COMPUTING, Evidence
 from wirebench.diagnose.full_link import planned
-from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass
+from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass, steadily
 from wirebench.diagnose.link import TimedMessage, fitted
 from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
@@ -89,7 +89,8 @@ def _ranked(files: Sequence[RankFile]) -> list[RankFile]:
         (one, first), (other, second) = list(worlds.items())[:2]
         raise UserError(f"{second}: is of a job of {other} ranks, and {first} of one of {one}")
     sizes = [each.size for file in files for step in file.steps for each in step.collectives]
-    world = next(iter(worlds), 0) or max([len(files), *sizes])
+    ranks = [(each.rank or 0) + 1 for each in files]
+    world = next(iter(worlds), 0) or max(2, len(files), *sizes, *ranks)  # who calls collectives is not alone
     placed: dict[int, RankFile] = {}
     for place, each in enumerate(files):
         rank = place if each.rank is None else each.rank
@@ -97,11 +98,17 @@ def _ranked(files: Sequence[RankFile]) -> list[RankFile]:
             raise UserError(f"{each.path}: is of rank {rank}, as {placed[rank].path} is")
         if rank >= world:
             raise UserError(f"{each.path}: is of rank {rank}, and the job has {world} ranks")
-        placed[rank] = each._replace(rank=rank, world=world)
+        placed[rank] = each._replace(rank=rank, world=world, steps=[_sized(step, world) for step in each.steps])
     for each in placed.values():
         if not each.steps:
             raise UserError(f"{each.path}: has no whole step")
     return [placed[rank] for rank in sorted(placed)]
+
+
+def _sized(step: ProfiledStep, world: int) -> ProfiledStep:
+    """The step; a collective whose group's size the file does not say is one of all ranks."""
+    sized = (each if each.size > 1 else each._replace(size=world) for each in step.collectives)
+    return step._replace(collectives=tuple(sized))
 
 
 def _aligned(files: Sequence[RankFile]) -> list[Row]:
@@ -234,7 +241,7 @@ def _arrivals(
         made.append(
             Arrival(
                 file.rank or 0, lasts[place] / lasts.total(), statistics.median(held) * MICROSECOND,
-                statistics.median(waited) * MICROSECOND,
+                statistics.median(waited) * MICROSECOND, tuple(each * MICROSECOND for each in held),
             )
         )  # fmt: skip
     return made
@@ -408,7 +415,7 @@ def _rank(file: RankFile, files: Sequence[RankFile]) -> dict[str, Any]:
         "rank": file.rank, "host": file.host or "?", "threads": facts.get("threads"), "cores": facts.get("cores"),
         "ranks_on_host": facts.get("ranks_on_host") or max(same, 1), "core_wait": facts.get("core_wait"),
         "step_seconds": statistics.median(step.seconds for step in steps),
-        "compute_seconds": statistics.median(computed),
+        "compute_seconds": statistics.median(computed), "compute_steadily": steadily(computed),
         "phases": {name: statistics.fmean(step.phases[name] for step in steps) for name in PHASES},
         "sent": facts.get("sent") or {}, "link_mbit": facts.get("link_mbit") or {},
     }  # fmt: skip

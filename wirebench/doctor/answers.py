@@ -87,6 +87,7 @@ FACTS: Mapping[str, Check] = {
 _TIMED: Mapping[str, Mapping[str, Check]] = {
     "measure": {
         "round_trip": _number, "bytes_per_second": _number, "by_size": _sizes, "segment": _number, "source": _text,
+        "waited": _number,
     },
     "sum": {
         **dict.fromkeys(("start_up", "bytes_per_second", "seconds"), _positive),

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wirebench.doctor.sums import RankTimes
+from wirebench.utils import this_machine
 
 PATIENCE = timedelta(seconds=30)
 REPEATS = 3
@@ -85,17 +86,22 @@ def _message(sender: int, receiver: int, rank: int, content: Tensor) -> float:
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Seconds of a call, and the processor's seconds in a second of it."""
+    """Seconds of a call, and in a second of it those in which this process had a core, or was ready and had none."""
     took, busy = [], []
     for repeat in range(REPEATS + 1):
         _await(device)
-        begin, begin_busy = time.perf_counter(), time.process_time()
+        begin, begin_busy = time.perf_counter(), _wanted()
         call()
         _await(device)
         if repeat:
             took.append(time.perf_counter() - begin)
-            busy.append(time.process_time() - begin_busy)
-    return min(took), sum(busy) / max(sum(took), 1e-9)
+            busy.append(_wanted() - begin_busy)
+    return min(took), max(sum(busy), 0.0) / max(sum(took), 1e-9)
+
+
+def _wanted() -> float:
+    """Seconds of the processor that this process has had, or has waited for."""
+    return time.process_time() + (this_machine.waited_for_a_core() or 0.0)
 
 
 def _await(device: torch.device) -> None:

@@ -104,14 +104,18 @@ class AskedHost:
             os.killpg(self._agent.pid, signal.SIGKILL)
 
     def clock_ahead(self, times: int = 5) -> float:
-        """Seconds by which its clock is ahead of ours, from the question that was answered soonest."""
+        """Seconds by which its clock is ahead of ours; 0 where the way there and back may take as long.
+
+        The question that was answered soonest says it.
+        """
         trips = []
         for _ in range(times):
             begin = time.time()
             theirs = self.ask("clock")
             end = time.time()
             trips.append((end - begin, theirs - (begin + end) / 2))
-        return min(trips)[1]
+        trip, ahead = min(trips)
+        return ahead if abs(ahead) > trip / 2 else 0.0
 
     def close(self) -> None:
         """Close the agent's pipes, on which it ends."""

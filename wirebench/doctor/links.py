@@ -20,11 +20,13 @@ SLOW_SHARE = 0.6
 OF_NOMINAL = 0.8
 """A way is slow that carries less than this share of what it should; headers take 6 %."""
 ONE_CONNECTION = 10e9
-"""Bits per second that one TCP connection fills: above this a link's own rate is not expected of it."""
+"""Bits per second that one TCP connection fills: above this neither a link's rate nor the fastest way's is expected."""
 OF_NORMAL = 0.6
 """An all-reduce is slow whose bus bandwidth is less than this share of the normal one."""
 BUSY = 0.8
 """The processor, not the link, limits a process that is this busy, or all cores that hosts share."""
+DISTURBED = 0.1
+"""A measurement counts as disturbed whose sender had no core for a larger share of the time."""
 LEAST_MTU = 1280
 """Every link of IPv6 carries this; tunnels and overlays leave more."""
 LEAST_WINDOW = 65_536
@@ -102,15 +104,32 @@ class Seen(NamedTuple):
         """Bits per second of the fastest way; 0 without one."""
         return max((8 * each.bytes_per_second for each in self.ways.values()), default=0.0)
 
+    @property
+    def usual(self) -> float:
+        """Bits per second that every way should carry, by the fastest one."""
+        return min(self.best, ONE_CONNECTION)
+
     def wanted(self, way: Way) -> float:
         """Bits per second that a connection should carry: what is asked for, negotiated or carried by the fastest."""
         line = self.line_rate(way)
-        return max(self.nominal or 0.0, self.best, line if line <= ONE_CONNECTION else 0.0)
+        return max(self.nominal or 0.0, self.usual, line if line <= ONE_CONNECTION else 0.0)
+
+    def round_trip(self, way: Way) -> float:
+        """Seconds of a byte there and back; both directions time the same, and what disturbs one adds to it."""
+        return min(self.ways[each].round_trip for each in (way, way[::-1]) if each in self.ways)
 
     def in_flight(self, host: str) -> float:
         """Bytes that the fullest connection of a host has on the way at once, if it carries what it should."""
         ways = [way for way in self.ways if host in way]
-        return max((self.wanted(way) / 8 * self.ways[way].round_trip for way in ways), default=0.0)
+        return max((self.wanted(way) / 8 * self.round_trip(way) for way in ways), default=0.0)
+
+    def disturbed(self, way: Way) -> str:
+        """Which end of a way other programs kept from sending, in words; "" for none."""
+        for host in way:
+            share = max((each.waited for (src, _), each in self.ways.items() if src == host), default=0.0)
+            if share > DISTURBED:
+                return f"disturbed: {host} had no core {share:.0%} of the time"
+        return ""
 
     def slowdown(self, host: str) -> float:
         """By how much the slowest way from or to a host is slower than it should be."""
@@ -356,14 +375,14 @@ def slow(seen: Seen) -> Iterator[HostFinding]:
 
     A host is named once where all of its ways in a direction are slow, and its neighbours have other ways that are not.
     """
-    found = {way: _reason(seen, way) for way in seen.ways}
-    bad = {way: reason for way, reason in found.items() if reason is not None}
-    good = [way for way in found if way not in bad]
+    bad = {way: found for way in seen.ways if (found := _reason(seen, way))}
+    good = [way for way in seen.ways if way not in bad]
     rates = [8 * seen.ways[way].bytes_per_second for way in bad]
     if len(bad) > 2 and not good and min(rates) >= SLOW_SHARE * max(rates):
-        reason, cost = max((reason for reason in bad.values()), key=lambda each: each[1])
+        reason, cost, mend = max(bad.values(), key=lambda each: each.cost)
         what = f"links: they carry {bits(max(rates))} at most, {reason}"
-        yield HostFinding(ALL, what, "look at switch, interfaces and traffic shaping (ethtool, tc qdisc)", cost)
+        look = "look at switch, interfaces and traffic shaping (ethtool, tc qdisc)"
+        yield HostFinding(ALL, what, mend or look, cost)
         return
     sends, receives = ({way[end] for way in bad} - {way[end] for way in good} for end in (0, 1))
     for host in dict.fromkeys(host for way in bad for host in way):
@@ -371,35 +390,54 @@ def slow(seen: Seen) -> Iterator[HostFinding]:
         into = [way for way in bad if way[1] == host and host in receives and way[0] not in sends]
         if len(out) + len(into) < 2:
             continue
-        worst = max((*out, *into), key=lambda way: bad[way][1])
+        worst = max((*out, *into), key=lambda way: bad[way].cost)
         verb = " and ".join(name for name, ways in (("sends", out), ("receives", into)) if ways)
-        what = f"link: it {verb} {_rate(seen, worst)}, {bad[worst][0]}"
-        mend = "look at its cable, switch port, interface and traffic shaping (ethtool, tc qdisc)"
-        yield HostFinding(host, what, mend, bad[worst][1])
+        what = f"link: it {verb} {_rate(seen, worst)}, {bad[worst].reason}"
+        look = "look at its cable, switch port, interface and traffic shaping (ethtool, tc qdisc)"
+        yield HostFinding(host, what, bad[worst].mend or look, bad[worst].cost)
         for way in (*out, *into):
             del bad[way]
-    for (here, there), (reason, cost) in bad.items():
-        mend = "look at its cable, switch port and interface (ethtool), or name another with --interface"
-        if not seen.ways[here, there].bytes_per_second:
-            mend = f"see the MTU on the way: ping -M do -s 1472 {there}"
-        yield HostFinding(here, f"link: {_rate(seen, (here, there))} to {there}, {reason}", mend, cost)
+    look = "look at its cable, switch port and interface (ethtool), or name another with --interface"
+    for (here, there), (reason, cost, mend) in bad.items():
+        yield HostFinding(here, f"link: {_rate(seen, (here, there))} to {there}, {reason}", mend or look, cost)
 
 
-def _reason(seen: Seen, way: Way) -> tuple[str, float] | None:
-    """Why a way is slow, and how many times it is; None where it is not."""
+class _Slow(NamedTuple):
+    """Why a way is slow, and how many times it is; mend: what to do where its cables are not to blame."""
+
+    reason: str
+    cost: float
+    mend: str = ""
+
+
+def doubtful(seen: Seen) -> list[Way]:
+    """Ways that look slow, and are to be timed again before a host is blamed."""
+    return [way for way, timed in seen.ways.items() if timed.bytes_per_second and _reason(seen, way)]
+
+
+def _reason(seen: Seen, way: Way) -> _Slow | None:
+    """Why a way is slow; None where it is not. What was disturbed is not known to be slower."""
+    if not seen.ways[way].bytes_per_second:
+        mend = f"see the MTU on the way: ping -M do -s 1472 {way[1]}"
+        return _Slow("a byte comes through, a long message does not", STOPS, mend)
+    found, disturbed = _slower(seen, way), seen.disturbed(way)
+    if found is None or not disturbed:
+        return found
+    return _Slow(f"{found.reason}, {disturbed}", 1.0, "ask again when nothing else runs there")
+
+
+def _slower(seen: Seen, way: Way) -> _Slow | None:
     rate = 8 * seen.ways[way].bytes_per_second
     back = 8 * seen.ways[way[::-1]].bytes_per_second if way[::-1] in seen.ways else 0.0
     line = seen.line_rate(way)
-    if not rate:
-        return "a byte comes through, a long message does not", STOPS
     if seen.nominal is not None and rate < OF_NOMINAL * seen.nominal:
-        return f"{show_rate(seen.nominal)} is asked for", seen.nominal / rate
-    if rate < SLOW_SHARE * back and back >= SLOW_SHARE * seen.best:
-        return f"the other way carries {bits(back)}", back / rate
-    if rate < SLOW_SHARE * seen.best:
-        return f"the fastest link carries {bits(seen.best)}", seen.best / rate
+        return _Slow(f"{show_rate(seen.nominal)} is asked for", seen.nominal / rate)
+    if rate < SLOW_SHARE * min(back, ONE_CONNECTION) and back >= SLOW_SHARE * seen.usual:
+        return _Slow(f"the other way carries {bits(back)}", back / rate)
+    if rate < SLOW_SHARE * seen.usual:
+        return _Slow(f"the fastest link carries {bits(seen.best)}", seen.best / rate)
     if rate < SLOW_SHARE * line <= SLOW_SHARE * ONE_CONNECTION:
-        return f"its interfaces negotiated {bits(line)}", line / rate
+        return _Slow(f"its interfaces negotiated {bits(line)}", line / rate)
     return None
 
 
@@ -433,33 +471,6 @@ def limited_by_processor(seen: Seen, timed: SumTimes) -> bool:
     for host, busy in timed.busy.items():
         shared[seen.facts[host].get("boot", host), seen.facts[host].get("cores", 1)] += busy
     return max(timed.busy.values()) > BUSY or any(busy > BUSY * cores for (_, cores), busy in shared.items())
-
-
-def summary(seen: Seen, hosts: int, timed: SumTimes | None = None) -> str:
-    """One line about what was measured."""
-    if not seen.ways:
-        return f"{hosts} hosts" if hosts > 1 else "1 host, so no link was measured"
-    rates = [each.bytes_per_second * 8 for each in seen.ways.values()]
-    trips = [each.round_trip for each in seen.ways.values()]
-    rated = seen.nominal is not None or any(map(seen.line_rate, seen.ways))
-    # Both ways between two hosts are one link, and there is no other to compare it with.
-    alone = hosts == 2 and not rated
-    return (
-        f"{hosts} hosts; links carry {bits(min(rates))} to {bits(max(rates))}, "
-        f"a byte there and back takes {1e3 * min(trips):.2f} to {1e3 * max(trips):.2f} ms"
-        + ("; whether the one link is slow --link RATE alone can tell" if alone else "")
-        + (f"; {_sum(seen, timed)}" if timed else "")
-    )
-
-
-def _sum(seen: Seen, timed: SumTimes) -> str:
-    line = seen.nominal or min(map(seen.line_rate, seen.ways))
-    of_line = f", {8 * timed.bus_rate / line:.0%} of the line rate" if line else ""
-    limit = ", limited by the processor" if limited_by_processor(seen, timed) else ""
-    return (
-        f"all-reduce ({timed.backend}) has a bus bandwidth of {bits(8 * timed.bus_rate)}, "
-        f"{timed.bus_rate / timed.normal_rate:.0%} of a ring's{of_line}{limit}"
-    )
 
 
 def _over(rate: float, measured: float) -> float:

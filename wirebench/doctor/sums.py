@@ -17,7 +17,7 @@ class RankTimes(NamedTuple):
     bytes_per_second  of a long message to a neighbour, while all others are silent: of the slower neighbour
     add               seconds that it takes to add a byte to another one
     seconds           of the all-reduce
-    busy              seconds of the processor in a second of the all-reduce, of this process
+    busy              seconds of the processor in a second of the all-reduce, which this process had or waited for
     """
 
     start_up: float

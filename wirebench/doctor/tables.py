@@ -1,14 +1,42 @@
-"""What the hosts' interfaces are, and what each way between neighbours carries, as tables."""
+"""What was measured, in one line, and as tables: the hosts' interfaces, what each way between neighbours carries."""
 
 from rich.table import Table
 
 from wirebench.doctor import choices
-from wirebench.doctor.links import Seen, bits
+from wirebench.doctor.links import Seen, bits, limited_by_processor
+from wirebench.doctor.sums import SumTimes
 from wirebench.doctor.wire import SIZES
 from wirebench.utils.console import columns, console, with_room
 
 WIDTH = 100
 UNKNOWN = "-"
+
+
+def summary(seen: Seen, hosts: int, timed: SumTimes | None = None) -> str:
+    """One line about what was measured."""
+    if not seen.ways:
+        return f"{hosts} hosts" if hosts > 1 else "1 host, so no link was measured"
+    rates = [each.bytes_per_second * 8 for each in seen.ways.values()]
+    trips = [each.round_trip for each in seen.ways.values()]
+    rated = seen.nominal is not None or any(map(seen.line_rate, seen.ways))
+    # Both ways between two hosts are one link, and there is no other to compare it with.
+    alone = hosts == 2 and not rated
+    return (
+        f"{hosts} hosts; links carry {bits(min(rates))} to {bits(max(rates))}, "
+        f"a byte there and back takes {1e3 * min(trips):.2f} to {1e3 * max(trips):.2f} ms"
+        + ("; whether the one link is slow --link RATE alone can tell" if alone else "")
+        + (f"; {_sum(seen, timed)}" if timed else "")
+    )
+
+
+def _sum(seen: Seen, timed: SumTimes) -> str:
+    line = seen.nominal or min(map(seen.line_rate, seen.ways))
+    of_line = f", {8 * timed.bus_rate / line:.0%} of the line rate" if line else ""
+    limit = ", limited by the processor" if limited_by_processor(seen, timed) else ""
+    return (
+        f"all-reduce ({timed.backend}) has a bus bandwidth of {bits(8 * timed.bus_rate)}, "
+        f"{timed.bus_rate / timed.normal_rate:.0%} of a ring's{of_line}{limit}"
+    )
 
 
 def show(seen: Seen) -> None:

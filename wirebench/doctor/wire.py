@@ -13,6 +13,8 @@ import threading
 import time
 from typing import NamedTuple
 
+from wirebench.utils import this_machine
+
 PINGS = 50
 SIZES = (4_096, 65_536, 1_048_576)
 """Bytes of messages that are timed; their number falls where a link takes long for one."""
@@ -31,6 +33,7 @@ class LinkTimes(NamedTuple):
     by_size           (bytes, seconds) of a message one way, the median: until all of it has arrived, start-up included
     segment           bytes of TCP's largest segment, which follows from the smallest MTU on the way; 0: not known
     source            the address from which the connection was made
+    waited            share of the time in which the sender was ready and had no core: other programs had them
     """
 
     round_trip: float
@@ -38,11 +41,17 @@ class LinkTimes(NamedTuple):
     by_size: tuple[tuple[int, float], ...] = ()
     segment: int = 0
     source: str = ""
+    waited: float = 0.0
 
     @property
     def start_up(self) -> float:
         """Seconds that a message takes one way, whatever its size (alpha of the cost model)."""
         return self.round_trip / 2
+
+    def better(self, other: "LinkTimes") -> "LinkTimes":
+        """The faster one of two measurements of a way: what disturbs one makes it slower, never faster."""
+        faster = max(self, other, key=lambda each: each.bytes_per_second)
+        return faster._replace(round_trip=min(self.round_trip, other.round_trip))
 
 
 def listen(port: int) -> int:
@@ -94,15 +103,17 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _rate(connection: socket.socket) -> float:
-    """Bytes per second of what comes until the sender is done."""
+    """Bytes per second of what comes until the sender is done; 0 where all of it comes at once."""
     room = bytearray(2**18)
     count = connection.recv_into(room)
     seen = [(time.perf_counter(), count)]
     while got := connection.recv_into(room):
         count += got
         seen.append((time.perf_counter(), count))
-    (begin, _), (end, total) = seen[0], seen[-1]
+    (begin, first), (end, total) = seen[0], seen[-1]
     steady, before = next((when, sum_) for when, sum_ in seen if when >= begin + (end - begin) / 5)
+    if steady == end:  # all but the last came in the first fifth
+        steady, before = begin, first
     return (total - before) / (end - steady) if end > steady else 0.0
 
 
@@ -120,15 +131,17 @@ def measure(address: str, port: int, seconds: float) -> LinkTimes:
             if seconds >= 2 * LONG_SECONDS:
                 by_size += _by_size(connection, trip)
             connection.sendall(_SIZE.pack(0))
-            end = time.perf_counter() + seconds
-            while time.perf_counter() < end:
+            begin, before, sent = time.perf_counter(), this_machine.waited_for_a_core(), 0
+            while not sent or time.perf_counter() < begin + seconds:
                 connection.sendall(_CHUNK)
+                sent += len(_CHUNK)
+            waited = ((this_machine.waited_for_a_core() or 0.0) - (before or 0.0)) / (time.perf_counter() - begin)
             segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             connection.shutdown(socket.SHUT_WR)
-            rate = _RATE.unpack(_exactly(connection, _RATE.size))[0]
+            rate = _RATE.unpack(_exactly(connection, _RATE.size))[0] or sent / (time.perf_counter() - begin)
         except (TimeoutError, ConnectionError):  # whichever end loses patience first
             return LinkTimes(trip, 0.0, source=source)
-        return LinkTimes(trip, rate, tuple(by_size), segment, source)
+        return LinkTimes(trip, rate, tuple(by_size), segment, source, min(max(waited, 0.0), 1.0))
 
 
 def _by_size(connection: socket.socket, trip: float) -> list[tuple[int, float]]:

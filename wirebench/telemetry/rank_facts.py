@@ -7,7 +7,6 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,8 +105,4 @@ def _number(text: str) -> float:
 
 def _waited_for_a_core() -> float | None:
     """Seconds that the main thread has been ready and not running; None where the kernel does not count them."""
-    try:
-        # The main thread's number is the process's.
-        return float(Path(f"/proc/self/task/{os.getpid()}/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, ValueError, IndexError):
-        return None
+    return this_machine.waited_for_a_core(os.getpid())  # the main thread's number is the process's

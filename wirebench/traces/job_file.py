@@ -255,7 +255,10 @@ def of(path: Path, recording: Recording) -> RankFile:
     told = {**(own if isinstance(own, Mapping) else {}), **facts}
     world = _whole(told.get("world_size")) or 0
     nccl = [kernel for kernel in recording.kernels if kernel.name.lower().startswith(COMMUNICATION)]
-    calls = [*_of_nccl(recording, nccl, host), *_of_gloo(recording, host, world)]
+    gloo = _of_gloo(recording, host, world)
+    calls = [*_of_nccl(recording, nccl, host), *gloo]
+    # Without a back end in init_process_group the file says `undefined`, or names one for each device.
+    backend = "nccl" if nccl else "gloo" if gloo else str(told.get("backend") or "gloo").rpartition(":")[2]
     flight = union((each.begin, each.end) for _, each in calls)
     waits = [] if calls else host.waits
     calls += [(span[0], Collective(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
@@ -275,9 +278,9 @@ def of(path: Path, recording: Recording) -> RankFile:
     made = made[1:] if len(made) > (1 if facts else 2) else made
     return RankFile(
         path, _rank(path, told), world, _host_name(path, about, facts), "cuda" if recording.kernels else "cpu",
-        recording.hardware, str(told.get("backend") or ("nccl" if nccl else "gloo")).rpartition(":")[2],
-        _framework(host), facts, made, host.numbered, _whole(about.get("baseTimeNanoseconds")) or 0, host.loads,
-        _optimizer(host), "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images",
+        recording.hardware, backend, _framework(host), facts, made, host.numbered,
+        _whole(about.get("baseTimeNanoseconds")) or 0, host.loads, _optimizer(host),
+        "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images",
     )  # fmt: skip
 
 
@@ -379,13 +382,13 @@ def _around(by_thread: Mapping[tuple[str, str], Sequence[Event]], launch: Event 
 
 
 def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collective:
-    kind = _kind(str(args.get(NAME, kernel.name)))
+    # Collectives that are called together are recorded as `coalesced`.
+    kind = _kind(str(args.get(NAME, ""))) or _kind(kernel.name)
     counts = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
     elements = counts[1] if kind == "all_gather" else counts[0]
     each = _BYTES.get(str(args.get("dtype")).lower())
     size = _whole(args.get("Group size")) or 0
-    known = elements is not None and each is not None and size > 0
-    num_bytes = elements * each if elements is not None and each is not None and known else None
+    num_bytes = elements * each if elements and each and size else None
     group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
     return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, in_backward, group)
 
@@ -400,7 +403,7 @@ def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float,
         types = event.args.get("Input type")
         first = str(types[0] if isinstance(types, list) and types else "").lower().removeprefix("c10::")
         elements = sum(math.prod(shape) for shape in shapes) * (max(world, 1) if kind == "all_gather" else 1)
-        known = bool(shapes) and first in _BYTES and world > 0
+        known = bool(shapes) and first in _BYTES and (world > 0 or kind != "all_gather")
         num_bytes = elements * _BYTES[first] if known else None
         backward = host.label(event.begin) in IN_BACKWARD
         found.append(

@@ -1,6 +1,8 @@
 """The file that PyTorch's profiler writes (Kineto, as Chrome's trace events): read, checked, sorted by kind."""
 
 import gzip
+import json
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +17,8 @@ LATEST = 1e18
 """Microseconds: times from there on are no clock's."""
 LARGEST = 2**40
 """Elements along an axis: what is more is no tensor's shape."""
+LOST = 0.01
+"""Share of a file's events from which on those without a time count: the profiler has lost them."""
 NODE = "autograd::engine::evaluate_function: "
 ASYNCHRONOUS = ("gloo:", "nccl:")
 """Begins of ranges that last until a collective is done, whatever their thread does meanwhile."""
@@ -36,6 +40,14 @@ KINDS: dict[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 """Categories in lower case. PyTorch up to 1.12 wrote Operator, Kernel, Memcpy, Memset and Runtime."""
 _KIND_OF = {category: kind for kind, categories in KINDS.items() for category in categories}
+UNREAD = "python_function"
+"""The category of Python's frames, which with_stack=True records: most of a large file, and nothing that is read."""
+READ = {
+    "correlation", "External id", "Sequence number", "Fwd thread id", "Input Dims", "Input dims", "Input type",
+    "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name",
+    "Process Group Ranks",
+}  # fmt: skip
+"""Arguments of events that are read; all others are dropped, since a large file's would fill the memory."""
 
 
 class Event:
@@ -51,12 +63,14 @@ class Event:
 
     def __init__(self, event: Mapping[str, Any]) -> None:
         args = event.get("args")
-        self.args: Mapping[str, Any] = args if isinstance(args, dict) else {}
-        self.name: str = event["name"]
-        self.category = str(event.get("cat")).lower()
+        self.args: Mapping[str, Any] = (
+            {key: value for key, value in args.items() if key in READ} if isinstance(args, dict) else {}
+        )
+        self.name = sys.intern(event["name"])
+        self.category = sys.intern(str(event.get("cat")).lower())
         self.begin = float(event["ts"])
         self.end = self.begin + float(event.get("dur", 0.0))
-        self.thread = str(event.get("pid")), str(event.get("tid"))
+        self.thread = sys.intern(str(event.get("pid"))), sys.intern(str(event.get("tid")))
         self.correlation = str(self.args.get("correlation"))
         self.root: Event | None = None
         self.node: Event | None = None
@@ -111,40 +125,71 @@ def read(path: Path) -> bytes:
 
 def load(path: Path, text: bytes) -> Recording:
     """The recording of a file's text; UserError unless it is a profiler's, or for a category that is not known."""
+    events = _Events(path)
     try:
-        table = json_of(text)
+        whole = text.decode(json.detect_encoding(text), "surrogatepass")
+        del text  # a large file's would take the memory twice
+        # Each event is taken as it is parsed, for the same reason. Names of functions may have line breaks in them.
+        table = json_of(whole, events.take, strict=False)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error
     # Chrome's format has two forms: an object, and the list of its events alone.
-    events = table.get("traceEvents") if isinstance(table, dict) else table
-    if not isinstance(events, list):
+    if not isinstance(table.get("traceEvents") if isinstance(table, dict) else table, list):
         raise UserError(f"{path}: has no traceEvents; torch.profiler's export_chrome_trace() writes them")
-    found: dict[Kind, list[Event]] = {kind: [] for kind in KINDS}
-    ends: dict[str, dict[Any, tuple[tuple[str, str], float]]] = {"s": {}, "f": {}}
-    for place, event in enumerate(events):
-        if not isinstance(event, dict) or not isinstance(event.get("name"), str) or "ts" not in event:
-            continue
-        _check_times(f"{path}: traceEvents[{place}]", event)
-        kind = _KIND_OF.get(str(event.get("cat")).lower())
-        if event.get("ph") == "X":
-            if "cat" not in event:
-                raise UserError(
-                    f"{path}: traceEvents[{place}] has no category, as torch.profiler's have; a run's trace.json is a "
-                    "timeline, and the trace of its model is layers.json in the same folder"
-                )
-            if kind is None:
-                raise UserError(f"{path}: traceEvents[{place}]: category {event.get('cat')!r} is not known")
-            found[kind].append(Event(event))
-        elif kind == "flow" and event.get("ph") in ends:
-            end = Event(event)
-            ends[event["ph"]][str(event.get("id"))] = end.thread, end.begin
+    found = events.found
+    if events.lost > LOST * (events.lost + sum(map(len, found.values()))):
+        raise UserError(
+            f"{path}: {events.lost:,} events have no time (ts 0, dur 0): the profiler lost it; record fewer steps"
+        )
     for each in found.values():
         each.sort(key=lambda event: (event.begin, -event.end))
     _nest(found["operator"])
+    ends = events.ends
     arrows = {back: ends["s"][number] for number, back in ends["f"].items() if number in ends["s"]}
     hardware = _device(table) if found["kernel"] else ""
     about = {key: value for key, value in table.items() if key != "traceEvents"} if isinstance(table, dict) else {}
     return Recording(found["operator"], found["kernel"], found["launch"], arrows, found["note"], hardware, about)
+
+
+class _Events:
+    """The events of a file, by kind, and the ends of its arrows; `lost` of them have neither a begin nor a length."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place, self.lost = path, -1, 0
+        self.found: dict[Kind, list[Event]] = {kind: [] for kind in KINDS}
+        self.ends: dict[str, dict[Any, tuple[tuple[str, str], float]]] = {"s": {}, "f": {}}
+
+    def take(self, table: dict[str, Any]) -> dict[str, Any] | None:
+        """Keep an event, and leave nothing in its place; any other object stays."""
+        if "ph" not in table:
+            return table
+        self._place += 1
+        kind = _KIND_OF.get(str(table.get("cat")).lower())
+        if isinstance(table.get("name"), str) and "ts" in table and table.get("cat") != UNREAD:
+            where = f"{self._path}: traceEvents[{self._place}]"
+            _check_times(where, table)
+            if table["ph"] == "X":
+                self._keep(where, kind, table)
+            elif kind == "flow" and table["ph"] in self.ends:
+                end = Event(table)
+                self.ends[table["ph"]][str(table.get("id"))] = end.thread, end.begin
+        return None
+
+    def _keep(self, where: str, kind: Kind | None, table: dict[str, Any]) -> None:
+        if "cat" not in table:
+            raise UserError(
+                f"{where} has no category, as torch.profiler's have; a run's trace.json is a timeline, and the trace "
+                "of its model is layers.json in the same folder"
+            )
+        if kind is None:
+            raise UserError(f"{where}: category {table.get('cat')!r} is not known")
+        event = Event(table)
+        if event.begin == event.end == 0:
+            self.lost += 1
+        else:
+            self.found[kind].append(event)
 
 
 def _check_times(where: str, event: Mapping[str, Any]) -> None:

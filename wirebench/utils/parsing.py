@@ -2,15 +2,20 @@
 
 import json
 import tomllib
+from collections.abc import Callable
 from typing import Any
 
 _TOO_DEEP = "it is nested too deeply"
 
 
-def json_of(text: str | bytes) -> Any:
-    """What a JSON text says; ValueError where it is none, also where Python's own parser gives up on its depth."""
+def json_of(text: str | bytes, hook: Callable[[dict[str, Any]], Any] | None = None, strict: bool = True) -> Any:
+    """What a JSON text says; ValueError where it is none, also where Python's own parser gives up on its depth.
+
+    hook    what takes the place of each object, the innermost first
+    strict  whether a text with control characters is refused
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_hook=hook, strict=strict)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
 

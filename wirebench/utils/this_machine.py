@@ -263,6 +263,19 @@ def link_mbit(interface: str) -> float:
         return 0.0
 
 
+def waited_for_a_core(thread: int | None = None) -> float | None:
+    """Seconds in which a thread of this process was ready to run and had no core; None where the kernel counts none.
+
+    thread  its number; without one all threads count, together
+    """
+    threads = Path("/proc/self/task")
+    try:
+        those = list(threads.iterdir()) if thread is None else [threads / str(thread)]
+        return sum(float((each / "schedstat").read_text().split()[1]) for each in those) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def process_age() -> float:
     """Seconds since this process was started, or forked."""
     return max(0.0, time.time() - float(psutil.Process().create_time()))

@@ -11,18 +11,20 @@ wrong. Without a host in a Slurm job: the job's nodes.
 """
 
 import argparse
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from wirebench.comm.host_list import ListedHost, nodes, parse_words, read_hostfile, select
-from wirebench.doctor import links, tables
+from wirebench.comm.host_list import ListedHost, nodes, parse_words, read_hostfile, select, task_counts
+from wirebench.comm.place import MOST
+from wirebench.doctor import tables
 from wirebench.doctor.hosts import SSH
 from wirebench.doctor.visit import examine
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
 
-JOBS_NODES = "SLURM_JOB_NODELIST"
+JOBS_NODES, JOBS_TASKS, ASKED = "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     seen = examine(listed, options, nominal)
     for finding in seen.findings:
         print(finding.line())
-    print(f"{links.summary(seen.links, len(listed), seen.all_reduce)}; {_counted(len(seen.findings))}")
+    print(f"{tables.summary(seen.links, len(listed), seen.all_reduce)}; {_counted(len(seen.findings))}")
     tables.show(seen.links)
     return 1 if seen.findings else 0
 
@@ -43,7 +45,15 @@ def _listed(options: argparse.Namespace) -> list[ListedHost]:
         return read_hostfile(options.hostfile)
     if options.hosts:
         return parse_words(options.hosts)
-    return [ListedHost(name) for name in nodes(os.environ[JOBS_NODES], JOBS_NODES)]
+    return _of_job()
+
+
+def _of_job() -> list[ListedHost]:
+    """The Slurm job's nodes, with their tasks where the job asked for a number: else Slurm counts cores."""
+    text = os.environ.get(JOBS_TASKS, "") if ASKED in os.environ else ""
+    counts = task_counts(text, JOBS_TASKS, MOST) if text else ()
+    slots = itertools.chain.from_iterable(itertools.starmap(itertools.repeat, counts))
+    return [ListedHost(name, next(slots, None)) for name in nodes(os.environ[JOBS_NODES], JOBS_NODES)]
 
 
 def _counted(findings: int) -> str:
