@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from papers import trust
 from papers.accuracy.curve import WINDOW, steps_of
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
-from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared
+from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared, tokens
 from papers.accuracy.task import Task, laid_over
 from papers.accuracy.times import Yardstick, equal_time, fronts, steps_table
 from papers.findings import Finding, claims_table
@@ -15,8 +15,9 @@ from papers.significance import LEVEL, Comparison, corrected
 from wirebench.utils.markdown import table
 
 INTERVALS = f"A ratio of losses has its {100 * (1 - LEVEL):.0f} % interval in brackets, by Fieller's theorem."
-HEAD = ("method", "seeds", "test loss", "over dense", "against dense (Welch)", "metric", "bytes of a run",
-        "fewer bytes", "learning rate")  # fmt: skip
+HEAD = ("method", "seeds", "tokens a parameter", "test loss", "over dense", "against dense (Welch)", "metric",
+        "bytes of a run", "fewer bytes", "learning rate")  # fmt: skip
+TOKENS = HEAD.index("tokens a parameter")
 
 
 def document(
@@ -37,8 +38,10 @@ def document(
     family = corrected([_compared(method, dense) for method in whole])
     compared = {method.label: each for method, each in zip(whole, family, strict=True)}
     lines = [f"# The methods of today: {task.name}", "", *_setting(task, methods)]
-    cells = [_cells(method, dense, compared.get(method.label)) for method in methods]
-    lines += table(*with_energy(HEAD, cells, methods))
+    cells, head = [_cells(method, dense, compared.get(method.label)) for method in methods], HEAD
+    if all(row[TOKENS] == "-" for row in cells):  # images have none
+        head, *cells = [[*row[:TOKENS], *row[TOKENS + 1 :]] for row in (HEAD, *cells)]
+    lines += table(*with_energy(head, cells, methods))
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []
@@ -97,6 +100,7 @@ def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | 
     return [
         method.title,
         str(len(method.runs)),
+        tokens(method.runs),
         _spread(mine),
         "-" if not (mine and theirs) else f"{statistics.mean(mine) / statistics.mean(theirs):.3f}x",
         "-" if compared is None else compared.words,
