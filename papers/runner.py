@@ -99,7 +99,7 @@ def measure(
         title = f"{out.name}: {each.label}" if len(planned) > 1 else each.label
         if id(each) not in told:
             left = _left(took, [out, *(folder for folder, _ in queue)])
-            print(f"cell {len(missing) - len(queue)} of {len(missing)}: {title}{left}", file=sys.stderr)
+            print(f"cell {len(told) + 1} of {len(missing)}: {title}{left}", file=sys.stderr)
         began = time.monotonic()
         try:
             if each.make(out, launch):
