@@ -79,6 +79,19 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """By label, without the rate that the search finds. quantised_sum has 4 bits and feedback, which is LoCo's rule (arXiv
 2407.04480)."""
 
+CAUSES: Mapping[str, tuple[str, str]] = {
+    "topk density=0.1": ("topk", "compressor.density=0.1"),
+    "powersgd rank=8": ("powersgd", "compressor.rank=8"),
+    "demo k=128": ("demo", "compressor.k=128"),
+    "dion rank_fraction=1": ("dion", "compressor.rank_fraction=1"),
+    "zero_one_adam longest=1": ("zero_one_adam", "compressor.longest=1"),
+    "diloco every=8": ("diloco", "scheduler.every=8"),
+    "muloco momentum=0.5 every=8": ("muloco momentum=0.5", "scheduler.every=8"),
+    "sparseloco every=8": ("sparseloco", "scheduler.every=8"),
+    "sparseloco k=512": ("sparseloco", "compressor.k=512"),
+}
+"""By label a method and the one thing that is changed of it, at the method's rate: what its loss comes from."""
+
 
 def steps(size: Size, ratio: float) -> int:
     """Steps of a run with `ratio` tokens a parameter, in whole rounds."""
@@ -96,6 +109,8 @@ def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: t
     # One more sequence, in which the cuts shift.
     shared = (*shape, f"data.train_bytes={count * PER_STEP + LENGTH}", *more)
     settings = {label: (*words, *adams(count).get(label, ())) for label, words in METHODS.items()}
+    if ratio == AT and seeds > 1:
+        settings |= {label: (*settings[method], word) for label, (method, word) in CAUSES.items()}
     return Task(
         name, SERIES, CONFIG, 1, seeds, size.parameters, methods, data=False, shared=shared, settings=settings, own=OWN
     )
@@ -133,11 +148,11 @@ def found(size: str) -> dict[str, Searched]:
     path = RESULTS / SERIES / f"gpt_{size}{SEARCH}" / CHOSEN
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
+        return {label: Searched(each["rate"], tuple(each["tried"])) for label, each in known.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    return {label: Searched(each["rate"], tuple(each["tried"])) for label, each in known.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read: {error!r}; wirebench study accuracy report makes it anew") from error
 
 
 def rates_of(size: str) -> dict[str, float]:
@@ -186,7 +201,7 @@ def _rounded(rate: float) -> float:
 
 def _trained(size: str, part: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
     """Every method at the rate that its search found."""
-    return at_rates(part, names, size, lambda label: label)
+    return at_rates(part, names, size, lambda label: CAUSES[label][0] if label in CAUSES else label)
 
 
 SEARCHES = tuple(
@@ -285,10 +300,23 @@ def page(folder: Path, task: Task) -> Page | None:
         ),
         multiplicity(family),
         "",
+        *_causes(methods, dense),
         *missing(task, methods),
         *trust.note({method.label: method.runs for method in methods}, "seeds"),
     ]  # fmt: skip
     return Page(folder, "\n".join(text))
+
+
+def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str]:
+    """A table of the methods of which one thing was changed; nothing without both rows."""
+    by_label = {method.label: method for method in methods}
+    rows = [
+        [method, word.partition(".")[2], _gap(by_label[method], dense), _gap(by_label[label], dense)]
+        for label, (method, word) in CAUSES.items()
+        if label in by_label and method in by_label
+    ]
+    head = ("method", "changed", "gap of the method", "gap with the change")
+    return ["What a gap comes from: one thing changed, at the method's rate.", "", *table(head, rows)] if rows else []
 
 
 def missing(task: Task, methods: Sequence[MethodRuns]) -> list[str]:

@@ -13,6 +13,7 @@ from papers.accuracy.modern import DENSE
 from papers.accuracy.sizes import AT, PER_STEP, SEARCHES, SIZED
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import TASKS
+from papers.rows import flat
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
 from wirebench import data, models
@@ -70,6 +71,24 @@ def test_every_method_is_searched_with_the_same_number_of_rates() -> None:
             assert optimizer.lr * optimizer.weight_decay == pytest.approx(sizes.DECAY, rel=1e-3), each.label
 
 
+def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> None:
+    folder = results / "sizes" / SEARCH
+    folder.mkdir(parents=True)
+    tried = [0.001, 0.002, 0.004, 0.008, 0.016]
+    known = {label: {"rate": tried[1 + number % 3], "tried": tried} for number, label in enumerate(sizes.METHODS)}
+    (folder / sizes.CHOSEN).write_text(json.dumps(known))
+    part = TASKS["gpt_0.1m_20"]
+    by_label = {each.label: resolve(part.composed(each)) for each in part.methods(part, None, 0.0)}
+    assert list(by_label) == [*sizes.METHODS, *sizes.CAUSES]
+    for label, (method, word) in sizes.CAUSES.items():
+        mine, theirs = (dict(flat(loader.to_dict(by_label[each]))) for each in (label, method))
+        assert [key for key in mine if mine[key] != theirs.get(key)] == [word.partition("=")[0]]
+    assert not set(sizes.CAUSES) & TASKS["gpt_0.1m_2"].settings.keys()
+    (folder / sizes.CHOSEN).write_text('{"dense": 3}')
+    with pytest.raises(UserError, match=r"chosen\.json: cannot be read"):
+        part.methods(part, None, 0.0)
+
+
 def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_have(results: Path) -> None:
     part, sized = TASKS[SEARCH], TASKS["gpt_0.1m_20"]
     assert not sized.methods(sized, None, 0.0)
@@ -82,7 +101,7 @@ def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_ha
     assert "| dense | 0.016 | 5 | no |" in text and "20.0 tokens a parameter" in text
     assert "Searches that are not over: dense, muon, bf16, " in text and "Broken rules" not in text
     assert [each.label for each in part.methods(part, [DENSE], 0.0)][-1] == "dense lr=0.032"
-    assert not sized.methods(sized, None, 0.0) and sizes.without_rate(sized) == list(sizes.METHODS)
+    assert not sized.methods(sized, None, 0.0) and sizes.without_rate(sized) == [*sizes.METHODS, *sizes.CAUSES]
     _search(results, {0.032: 2.2})
     assert len(part.methods(part, [DENSE], 0.0)) == 6
     known = json.loads((results / "sizes" / SEARCH / sizes.CHOSEN).read_text())
@@ -139,6 +158,7 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
         rates = {label: {"rate": 0.004, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]} for label in (DENSE, "topk")}
         (results / "sizes" / f"gpt_{size}_search").mkdir(parents=True)
         (results / "sizes" / f"gpt_{size}_search" / sizes.CHOSEN).write_text(json.dumps(rates))
+        _put(results, f"gpt_{size}_20", "topk density=0.1", 0, 2.02, 0.004)
         for seed, wobble in enumerate((-0.01, 0.0, 0.01)):
             _put(results, f"gpt_{size}_20", DENSE, seed, 2.0 + wobble, 0.004)
             _put(results, f"gpt_{size}_20", "topk", seed, (2.2 if size == "0.1m" else 2.1) + wobble, 0.004)
@@ -147,8 +167,9 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     assert "at 20.0 tokens a parameter" in of_size and "with 20 tokens a parameter and 98,336 parameters" in of_size
     assert "| topk | 3 | 20.0 | 2.2000 +- 0.0100 | +10.00 % [" in of_size and "worse (p " in of_size
     assert "Not measured yet, without a run: muon, bf16, " in of_size
+    assert "| topk | density=0.1 | +10.00 % [" in of_size and "unfinished: topk density=0.1 (1 of 3 seeds)." in of_size
     table = (results / "sizes/table.md").read_text()
-    assert "| method | 0.1m, 20.0 | 0.3m, 19.9 |" in table and "+5.00 % [" in table
+    assert "| method | 0.1m, 20.0 | 0.3m, 19.9 |" in table and "+5.00 % [" in table and "density=0.1" not in table
     assert "Without a run: 1m, 20; 0.1m, 2; 0.3m, 2; 1m, 2; 0.1m, 60; 0.3m, 60; 1m, 60 tokens a parameter." in table
     assert (results / "sizes/gaps.svg").exists()
 
