@@ -127,7 +127,9 @@ def chosen(options: argparse.Namespace) -> list[Task]:
     if left_out:
         print(f"left out without --data: {left_out}", file=sys.stderr)
     for name in options.methods or ():
-        if not any(task.known([name], options.density) for task in given):
+        # What waits for a rate has a name already.
+        waits = any(name in task.settings for task in given if task in AT_SEARCHED_RATES)
+        if not waits and not any(task.known([name], options.density) for task in given):
             given[0].methods(given[0], [name], options.density)  # which says why
     found = _with_methods(options, given)
     without = [task for task in given if task not in found]

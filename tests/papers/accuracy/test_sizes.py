@@ -137,7 +137,7 @@ def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsy
 
     words = ["--methods", DENSE, "--out", str(results), "--task"]
     assert run([*words, "gpt_0.1m_20"], verb.nothing) == 2
-    assert "--methods: dense: has no rate; first" in capsys.readouterr().err
+    assert "--task: gpt_0.1m_20: no method has a rate; --task also names its search" in capsys.readouterr().err
     assert run([*words, SEARCH, "gpt_0.1m_20"], launch) == 0
     rates = ["0.001", "0.002", "0.004", "0.008", "0.016", "0.032", "0.064"]
     assert made[:7] == [f".dense-lr={rate}-0.part" for rate in rates]
