@@ -252,7 +252,7 @@ def test_a_step_waits_for_the_straggler_which_is_the_last_rank(tmp_path):
     more = ["engine.name=torch", "network.straggler=3", "train.max_steps=4"]
     done = fork("torch", 2, arguments(tmp_path, *more), tmp_path)
     assert done.code == 0, done.said
-    assert json.loads((tmp_path / "run/record.json").read_text())["step_seconds"]["p10"] > 0.14
+    assert json.loads((tmp_path / "run/record.json").read_text())["step_seconds"]["median"] > 0.14
     with pytest.raises(UserError, match=r"network\.straggler: virtual workers take turns in one process"):
         compose(loader.load(arguments(tmp_path)[0], arguments(tmp_path, "network.straggler=3")[1:]))
 
