@@ -42,10 +42,10 @@ def document(
     family = corrected([_compared(method, dense) for method in whole])
     compared = {method.label: each for method, each in zip(whole, family, strict=True)}
     lines = [f"# The methods of today: {task.name}", "", *_setting(task, methods)]
-    cells, head = [_cells(method, dense, compared.get(method.label)) for method in methods], HEAD
-    if all(row[TOKENS] == "-" for row in cells):  # images have none
-        head, *cells = [[*row[:TOKENS], *row[TOKENS + 1 :]] for row in (HEAD, *cells)]
-    lines += table(*with_energy(head, cells, methods))
+    rows: list[Sequence[str]] = [HEAD, *(_cells(method, dense, compared.get(method.label)) for method in methods)]
+    if all(row[TOKENS] == "-" for row in rows[1:]):  # images have none
+        rows = [[*row[:TOKENS], *row[TOKENS + 1 :]] for row in rows]
+    lines += table(*with_energy(rows[0], rows[1:], methods))
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []

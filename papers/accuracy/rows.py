@@ -147,7 +147,7 @@ def tokens_per_parameter(run: NotedRun) -> float | None:
     if not all(told):
         return None
     *factors, parameters = told
-    return math.prod(factors) / parameters
+    return float(math.prod(factors) / parameters)
 
 
 def tokens(runs: Iterable[NotedRun]) -> str:
