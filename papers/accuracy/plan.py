@@ -26,8 +26,10 @@ class _Took(NamedTuple):
     training: float
 
 
-def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path) -> list[str]:
+def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path, again: bool = False) -> list[str]:
     """A line for each task, and one for all: cells that are there, minutes a cell, and how long the others take.
+
+    again: those that are there are made anew, so that none counts.
 
     A task without a cell is expected to take as long for a token and a parameter as the nearest task that has some.
     On emulated hosts the workers share the machine's cores, and every method is expected to send as much as dense
@@ -35,7 +37,7 @@ def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path) -> list
     """
     told, left = [], [0.0, 0.0]
     for task, those in planned:
-        there = sum(each.is_there(out / task.folder) for each in those)
+        there = 0 if again else sum(each.is_there(out / task.folder) for each in those)
         seconds, by = _expected(task, out)
         missing = len(those) - there
         time = "no cell tells how long one takes"

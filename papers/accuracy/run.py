@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         new = [(task, those) for task, those in new if those]
         if not new:
             return list(dict.fromkeys(failed))
-        print(*plan.lines(new, options.out), sep="\n", file=sys.stderr)
+        print(*plan.lines(new, options.out, options.again), sep="\n", file=sys.stderr)
         if options.dry_run:
             return []
         trainings = {(options.out / task.folder).resolve(): those for task, those in new}
