@@ -69,12 +69,12 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         new = [(task, those) for task, those in new if those]
         if not new:
             return list(dict.fromkeys(failed))
-        print(*plan.lines(new, options.out, options.again), sep="\n", file=sys.stderr)
-        if options.dry_run:
-            return []
         trainings = {(options.out / task.folder).resolve(): those for task, those in new}
         for out, those in trainings.items():
             _refuse_others(out, those)
+        print(*plan.lines(new, options.out, options.again), sep="\n", file=sys.stderr)
+        if options.dry_run:
+            return []
         failed += measure(trainings, launch, options.again, _show)
         for out in trainings:
             _show(out)
