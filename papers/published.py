@@ -12,7 +12,7 @@ from wirebench.utils.names import suggest
 from wirebench.utils.parsing import toml_of
 
 FILE = "published.toml"
-REPEATS = ("turns", "seeds", "counts")
+REPEATS = ("turns", "seeds", "timed seeds", "counts")
 ACCURACY = ("points", "% top-1")
 """Units of claims about an accuracy."""
 SOURCE = ("authors", "title", "published")
@@ -29,7 +29,7 @@ class Published:
     claims   by id
     tables   numbers that belong together, by name; each says `where` it stands and its `unit`
     records  folders of runs below results/, as patterns: whether a claim about them needs several `turns` or `seeds`,
-             or is about `counts`, which one run tells
+             `timed seeds`, which are of a quiet machine, or is about `counts`, which one run tells
     excluded the source's other numbers, none of which is a claim
     """
 

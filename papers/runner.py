@@ -27,6 +27,8 @@ ANEW = "\r\033[K"
 INTERRUPTED = 128 + signal.SIGINT
 AFTER_SECONDS = 300.0
 """From one report of a series under way to the next: its figures take seconds, of which short runs would have many."""
+BUSY_SECONDS = 2.0
+"""Between two looks at runs that other calls make."""
 WIREBENCH = [sys.executable, "-m", "wirebench"]
 """The command `wirebench`, also where it is not installed."""
 
@@ -40,6 +42,10 @@ class Part(NamedTuple):
 
     minutes: float
     words: list[str]
+
+
+class Busy(UserError):
+    """Another call makes this run now."""
 
 
 class Planned(Protocol):
@@ -56,7 +62,7 @@ class Planned(Protocol):
         """Whether its result is below `out`; UserError for one of other settings."""
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Make it below `out`, in place of an earlier one; whether it left a result."""
+        """Make it below `out`, in place of an earlier one; whether it left a result. Busy where another call does."""
 
 
 def measure(
@@ -66,6 +72,9 @@ def measure(
     after: Callable[[Path], None] | None = None,
 ) -> list[str]:
     """Make all runs of a study that are not there yet; returns the labels of those that failed, without harm to others.
+
+    Two calls of one command share its runs: each takes what the other neither made nor makes, and both end when all
+    runs are there.
 
     planned  by the folder of their results: of several settings, models or tasks each has its own, and one call has
              them all, so that the number of cells and the time left are the study's
@@ -82,15 +91,30 @@ def measure(
     failed: list[str] = []
     took: dict[Path, list[float]] = {out: [] for out in planned}
     shown = dict.fromkeys(planned, time.monotonic())
-    for number, (out, each) in enumerate(missing):
+    queue, told, busy = deque(missing), set[int](), 0
+    while queue:
+        out, each = queue.popleft()
+        if not again and each.is_there(out):  # another call has made it
+            continue
         title = f"{out.name}: {each.label}" if len(planned) > 1 else each.label
-        left = _left(took, [folder for folder, _ in missing[number:]])
-        print(f"cell {number + 1} of {len(missing)}: {title}{left}", file=sys.stderr)
+        if id(each) not in told:
+            left = _left(took, [out, *(folder for folder, _ in queue)])
+            print(f"cell {len(told) + 1} of {len(missing)}: {title}{left}", file=sys.stderr)
         began = time.monotonic()
-        if each.make(out, launch):
-            took[out].append(time.monotonic() - began)
-        else:
-            failed.append(title)
+        try:
+            if each.make(out, launch):
+                took[out].append(time.monotonic() - began)
+            else:
+                failed.append(title)
+            busy = 0
+        except Busy as error:
+            if id(each) not in told:
+                print(error, file=sys.stderr)
+            queue.append((out, each))
+            busy += 1
+        told.add(id(each))
+        if busy >= len(queue) > 0:  # all that is left
+            time.sleep(BUSY_SECONDS)
         if after is not None and time.monotonic() - shown[out] > AFTER_SECONDS:
             after(out)
             shown[out] = time.monotonic()

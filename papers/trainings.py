@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from papers.runner import ROOT, WIREBENCH, Command, Launch, attempt, shown, within
+from filelock import FileLock, Timeout
+
+from papers.runner import ROOT, WIREBENCH, Busy, Command, Launch, attempt, shown, within
 from wirebench.cluster.plan import make_plan
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
@@ -129,8 +131,20 @@ class Training:
         return run is not None
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Train; whether that left a result."""
+        """Train; whether that left a result. Busy where another call of the study trains it."""
         made = part_of(out / self.folder)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        lock = made.with_name(f"{made.name}.lock")
+        try:
+            with FileLock(lock, timeout=0):
+                try:
+                    return self._make(made, out, launch)
+                finally:
+                    lock.unlink(missing_ok=True)
+        except Timeout as error:
+            raise Busy(f"{within(out / self.folder)}: another call makes this run now") from error
+
+    def _make(self, made: Path, out: Path, launch: Launch) -> bool:
         if not _is_free(made):
             return False
         if not self.resumes or not (made / recorded.NOTE).exists():  # without its note nobody knows what it is

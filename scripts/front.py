@@ -177,7 +177,9 @@ def _lost(each: dict[str, Any]) -> str:
     known = each["accuracy"]
     if known is None or (each["compressor"] == "none" and not each["scheduler"].startswith("outer")):
         return "exact"
-    return f"{known['top1_points']:+.1f} points" if "top1_points" in known else f"{known['loss_ratio']:.3f}x loss"
+    if "top1_points" in known:
+        return f"{known['top1_points']:+.1f} points"
+    return f"{known['loss_ratio']:.3f}x loss at {known['of']['words'].rpartition(', ')[2]}"
 
 
 def _size(each: dict[str, Any]) -> str:

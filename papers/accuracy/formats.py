@@ -13,7 +13,7 @@ from pathlib import Path
 from papers import trust
 from papers.accuracy.curve import steps_of
 from papers.accuracy.modern import DENSE
-from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, shared
+from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, shared, tokens
 from papers.accuracy.task import Task, laid_over, listed, refuse_others
 from papers.page import Page
 from papers.significance import Comparison, corrected
@@ -94,12 +94,14 @@ def document(task: Task, methods: Sequence[MethodRuns]) -> str:
 def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
     usual, runs = shared(methods), runs_of(methods)
     more = " ".join(laid_over(runs, task, task.known(None, 0.0)))
+    seen = f", {told} tokens a parameter" if (told := tokens(runs)) != "-" else ""
     return (
         f"{usual.get('model')} on {usual.get('data')}, {usual.get('workers')} virtual workers of "
-        f"{usual.get('batch size')} samples, {max(map(steps_of, runs))} steps. One hop is `quantised_sum`; `ring` "
-        "codes every hop. Rounding is to nearest where nothing is said. The loss is that of the test set at the end, "
-        f"in nats; after its sign, the standard deviation over seeds. {f'All runs have {more}. ' if more else ''}Made "
-        f"by `wirebench study accuracy run --task {task.name}` on {', '.join(dict.fromkeys(r.machine for r in runs))}."
+        f"{usual.get('batch size')} samples, {max(map(steps_of, runs))} steps{seen}. One hop is `quantised_sum`; "
+        "`ring` codes every hop. Rounding is to nearest where nothing is said. The loss is that of the test set at the "
+        f"end, in nats; after its sign, the standard deviation over seeds. {f'All runs have {more}. ' if more else ''}"
+        f"Made by `wirebench study accuracy run --task {task.name}` on "
+        f"{', '.join(dict.fromkeys(run.machine for run in runs))}."
     )
 
 

@@ -2,8 +2,8 @@
 
 Each cell trains the smallest GPT of sizes.py, 21 tokens a parameter, three seeds, at the rate that its method's search
 found (with rounds of 32 local steps). The test loss is measured eight times in a run; evaluations count for no time.
-The target is a loss that dense training reaches in every seed: MARGIN above its mean final loss. Beside every measured
-step stands the one that the cost model says of it: the same computing, the exchange simulated.
+The target is MARGIN above dense training's mean final loss; whether its seeds reach it is measured like any method's.
+Beside every measured step stands the one that the cost model says of it: the same computing, the exchange simulated.
 """
 
 import math
@@ -17,12 +17,22 @@ from typing import NamedTuple
 from papers import estimate, trust
 from papers.accuracy.curve import pace, passes_seconds
 from papers.accuracy.modern import DENSE, OWN
-from papers.accuracy.rows import MethodRuns, history, load, losses, runs_of
-from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, PER_STEP, SIZES, at_rate, found, spread
-from papers.accuracy.task import Composition, Task, listed, refuse_others
+from papers.accuracy.rows import MethodRuns, history, load, losses, runs_of, tokens
+from papers.accuracy.sizes import (
+    CONFIG,
+    LENGTH,
+    LOCAL,
+    METHODS,
+    PER_STEP,
+    ROUND,
+    SIZES,
+    at_rates,
+    missing,
+    spread,
+)
+from papers.accuracy.task import Composition, Task, refuse_others
 from papers.page import Page
 from papers.trainings import OwnCluster
-from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import provenance
@@ -39,7 +49,9 @@ PARTS, STEPS = 8, 512
 ROUNDS = (8, 32, 128)
 MARGIN = 0.01
 """By how much the target is above dense training's mean final loss, as a share of it."""
-FIRST = (DENSE, "bf16", "quantised_sum int8", "quantised_sum", "topk", "powersgd", "demo")
+REPEATS = "timed seeds"
+"""What a cell needs several of, on a machine that does nothing else."""
+FIRST = (DENSE, "muon", "bf16", "quantised_sum int8", "quantised_sum", "topk", "powersgd", "demo")
 _BYTES = STEPS * PER_STEP + PARTS * LENGTH
 NAMED_FLOPS = 0.4 * 312e12
 """Of an A100 in bf16 that computes with 40 % of its peak."""
@@ -63,17 +75,7 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
 
 def _trained(part: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
     """The cells of a link whose methods have a rate; UserError for a named one that has none."""
-    chosen, every = found(SIZE), listed(part, names)
-    lacking = [each.label for each in every if _method(each.label) not in chosen]
-    if names is not None and lacking:
-        raise UserError(
-            f"--methods: {', '.join(lacking)}: has no rate; first wirebench study accuracy run --task gpt_{SIZE}_search"
-        )
-    return [
-        Composition(each.label, at_rate(each.overrides, chosen[_method(each.label)].rate))
-        for each in every
-        if _method(each.label) in chosen
-    ]
+    return at_rates(part, names, SIZE, _method)
 
 
 def _method(label: str) -> str:
@@ -94,9 +96,10 @@ CELLS = tuple(
 class Cell(NamedTuple):
     """What was measured of a method on a link, by seed where it is a tuple.
 
-    step       seconds of a mean step; predicted: by the cost model, None where it does not say
+    step       seconds of a mean step, infinite where every seed diverged; predicted: by the cost model, None where it
+               does not say
     nbytes     bytes of a step on the interface of rank 0's host
-    to_target  seconds until the target; infinite where a seed did not reach it
+    to_target  seconds until the target; infinite where a seed did not reach it, or there is no target
     """
 
     method: MethodRuns
@@ -110,6 +113,11 @@ class Cell(NamedTuple):
         """(predicted - measured) / measured."""
         return None if self.predicted is None else self.predicted / self.step - 1
 
+    @property
+    def reached(self) -> bool:
+        """Whether every seed reached the target."""
+        return max(self.to_target) < math.inf
+
 
 def page(folder: Path, task: Task) -> Page | None:
     """The cells of a link; None where nothing has run."""
@@ -118,43 +126,50 @@ def page(folder: Path, task: Task) -> Page | None:
         return None
     dense = next((each for each in cells if each.method.label == DENSE), None)
     run = cells[0].method.runs[0]
-    link = task.place.link if task.place else ""
+    link = _link(task)
     rows = [_row(each, dense) for each in cells]
+    goal = "There is no target without a loss of dense training."
+    if target is not None:
+        goal = f"The target is a test loss of {target:.4f} nats a byte, {100 * MARGIN:g} % above dense training's mean."
     text = [
         f"# Time to a loss on links of {link}",
         "",
-        f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {PER_STEP:,} bytes, {HOSTS} emulated "
-        f"hosts of one {run.machine}. The target is a test loss of {target:.4f} nats a byte, {100 * MARGIN:g} % above "
-        "dense training's mean final loss. Times are of training, without evaluations; in brackets the interval "
-        "of 95 % over seeds. `predicted` is the same computing with a simulated exchange. Bytes are the "
-        f"interface's. {_same_ratio(cells, link)} Made by `wirebench study accuracy run`, which runs "
-        f"`{run.note['launch']}` and the like.",
+        f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {PER_STEP:,} bytes, "
+        f"{tokens(run for each in cells for run in each.method.runs)} tokens a parameter, {HOSTS} emulated hosts of "
+        f"one {run.machine}. "
+        f"{goal} A loss is read on a straight line between {PARTS} evaluations. Times are of training, without "
+        "evaluations; in brackets the interval of 95 % over seeds. `predicted` is the same computing with a simulated "
+        "exchange. Bytes are those that rank 0's interface counted. After dense training's time a faster method has "
+        "its final loss, and a slower one that of an unfinished run. Every method has the rate that its search found, "
+        f"local steps that of rounds of {ROUND} steps. {_same_ratio(cells, link)} Made by `wirebench study accuracy "
+        f"run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(
-            ("method", "seeds", "ms a step", "predicted", "kB a step", "test loss", "s to the target",
-             "over dense", "loss after dense's time"),
+            ("method", "seeds", "tokens a parameter", "ms a step", "predicted", "kB a step", "test loss",
+             "s to the target", "over dense", "loss after dense's time"),
             rows,
         ),
         *_errors(cells),
-        *trust.note({each.method.label: each.method.runs for each in cells}, ""),
+        *missing(task, [each.method for each in cells]),
+        *trust.note({each.method.label: each.method.runs for each in cells}, REPEATS),
     ]  # fmt: skip
     return Page(folder, "\n".join(text))
 
 
-def cells_of(folder: Path, task: Task) -> tuple[list[Cell], float]:
-    """The cells of a link, dense training first, then by their time; and the target's loss, infinite without dense."""
+def cells_of(folder: Path, task: Task) -> tuple[list[Cell], float | None]:
+    """The cells of a link, dense training first, then by their time; and the target's loss, None without dense."""
     methods = load(folder, own=OWN)
     refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
     dense = next((losses(each) for each in methods if each.label == DENSE), [])
-    target = (1 + MARGIN) * statistics.mean(dense) if dense else math.inf
+    target = (1 + MARGIN) * statistics.mean(dense) if dense else None
     cells = [_cell(each, target, task) for each in methods]
-    return sorted(cells, key=lambda each: (each.method.label != DENSE, statistics.mean(each.to_target))), target
+    order = [(each.method.label != DENSE, statistics.mean(each.to_target), each.step) for each in cells]
+    return [cell for _, cell in sorted(zip(order, cells, strict=True), key=lambda each: each[0])], target
 
 
-def _cell(method: MethodRuns, target: float, task: Task) -> Cell:
+def _cell(method: MethodRuns, target: float | None, task: Task) -> Cell:
     steps = [_seconds(run)[-1] / STEPS for run in method.runs if not run.diverged]
-    gbit = parse_rate(task.place.link) / 1e9 if task.place else math.inf
-    paces = [pace(run, gbit, passes_seconds(run)) for run in method.runs if not run.diverged]
+    paces = [pace(run, _gbit(task), passes_seconds(run)) for run in method.runs if not run.diverged]
     known = [each.seconds for each in paces if each is not None]
     return Cell(
         method,
@@ -177,8 +192,10 @@ def _points(run: NotedRun) -> list[tuple[float, float]]:
     return [(at, entry["test_loss"]) for at, entry in tested if entry.get("test_loss") is not None]
 
 
-def _first_time(run: NotedRun, target: float) -> float:
+def _first_time(run: NotedRun, target: float | None) -> float:
     """Seconds until the loss is first at most `target`, on a straight line between evaluations; infinite: never."""
+    if target is None:
+        return math.inf
     points = _points(run)
     if points and points[0][1] <= target:
         return points[0][0]
@@ -199,18 +216,24 @@ def _loss_at(run: NotedRun, seconds: float) -> float:
 
 def _row(cell: Cell, dense: Cell | None) -> list[str]:
     method, reached = cell.method, [each for each in cell.to_target if each < math.inf]
-    whole = len(reached) == len(method.runs)
-    time = estimate.mean(reached).words("{:.1f}", "{:.1f}") if whole else f"{len(reached)} of {len(method.runs)} seeds"
+    time = "-"
+    if dense is not None:
+        some = f"{len(reached)} of {len(method.runs)} seeds"
+        time = estimate.mean(reached).words("{:.1f}", "{:.1f}") if cell.reached else some
     over = "-"
-    if dense is not None and whole and cell is not dense and max(dense.to_target) < math.inf:
+    if dense is not None and cell is not dense and cell.reached and dense.reached:
         over = estimate.ratio_of_means(dense.to_target, reached).words()
     after = "-"
     if dense is not None and dense.step < math.inf:
-        after = f"{statistics.mean(_loss_at(run, STEPS * dense.step) for run in method.runs):.4f}"
+        then = [_loss_at(run, STEPS * dense.step) for run in method.runs if not run.diverged]
+        if len(then) == len(method.runs) and max(then) < math.inf:
+            after = f"{statistics.mean(then):.4f}"
+    step = "-" if cell.step == math.inf else f"{1e3 * cell.step:.1f}"
     predicted = "-" if cell.predicted is None else f"{1e3 * cell.predicted:.1f} ({100 * (cell.error or 0.0):+.0f} %)"
+    sent = "-" if math.isnan(cell.nbytes) else f"{cell.nbytes / 1e3:.1f}"
     return [
-        method.title, str(len(method.runs)), f"{1e3 * cell.step:.1f}", predicted, f"{cell.nbytes / 1e3:.1f}",
-        spread(losses(method)), time, over, after,
+        method.title, str(len(method.runs)), tokens(method.runs), step, predicted, sent, spread(losses(method)), time,
+        over, after,
     ]  # fmt: skip
 
 
@@ -226,9 +249,9 @@ def _errors(cells: Sequence[Cell]) -> list[str]:
 
 
 def _tau(first: Sequence[float], second: Sequence[float]) -> float:
-    pairs = [(a, b) for a in range(len(first)) for b in range(a)]
-    signs = [math.copysign(1, (first[a] - first[b]) * (second[a] - second[b])) for a, b in pairs]
-    return sum(signs) / len(signs)
+    """Kendall's tau a: a pair that is equal in one of both counts as 0."""
+    products = [(first[a] - first[b]) * (second[a] - second[b]) for a in range(len(first)) for b in range(a)]
+    return sum((each > 0) - (each < 0) for each in products) / len(products)
 
 
 def _same_ratio(cells: Sequence[Cell], link: str) -> str:
@@ -255,33 +278,61 @@ def summary(out: Path) -> Page | None:
         return None
     by_link = [(task, {each.method.label: each for each in cells}) for task, cells in known]
     labels = [label for label in _LABELS if any(label in cells for _, cells in by_link)]
-    rows = [[label, *(_gain(cells, label) for _, cells in by_link)] for label in labels if label != DENSE]
+    rows, simulated = (
+        [[label, *(of(cells, label) for _, cells in by_link)] for label in labels if label != DENSE]
+        for of in (_gain, _simulated)
+    )
     runs = [run for _, cells in known for each in cells for run in each.method.runs]
     figure = _figure(by_link, labels, provenance(run.has("environment") or {} for run in runs))
-    heads = [task.place.link if task.place else "" for task, _ in by_link]
+    heads = [_link(task) for task, _ in by_link]
+    without = [_link(task) for task, cells in there if not cells]
     text = [
         "# The measured map: how much sooner a loss is reached",
         "",
-        "Dense training's seconds to the target over the method's, on four emulated hosts; in brackets the interval of "
-        "95 % over seeds. Dense training reaches the target in every seed.",
+        f"Dense training's seconds to the target over the method's, on {HOSTS} emulated hosts, "
+        f"{tokens(runs)} tokens a parameter; in brackets the interval "
+        "of 95 % over seeds. The tables of the links have targets, losses, bytes and steps.",
         "",
         *table(("method", *heads), rows),
         *(["![gains](gains.svg)", ""] if figure is not None else []),
-    ]
+        "The same by simulated exchanges: each step takes its measured computing and the exchange that the cost model "
+        "says, and as many steps lead to the target as were measured. In brackets how far the factor is off.",
+        "",
+        *table(("method", *heads), simulated),
+        *(f"{_link(task)}: {said}\n" for task, cells in known if (said := _same_ratio(cells, _link(task)))),
+        *([f"Links without a run: {', '.join(without)}.", ""] if without else []),
+    ]  # fmt: skip
     return Page(out / SERIES, "\n".join(text), {"gains.svg": figure})
 
 
+def _link(task: Task) -> str:
+    assert task.place is not None
+    return task.place.link
+
+
 def _gbit(task: Task) -> float:
-    return parse_rate(task.place.link) / 1e9 if task.place else math.inf
+    return parse_rate(_link(task)) / 1e9
 
 
 def _gain(cells: Mapping[str, Cell], label: str) -> str:
     cell, dense = cells.get(label), cells.get(DENSE)
     if cell is None or dense is None:
         return "-"
-    if max((*cell.to_target, *dense.to_target)) == math.inf:
+    if not (cell.reached and dense.reached):
         return "not reached"
     return estimate.ratio_of_means(dense.to_target, cell.to_target).words()
+
+
+def _simulated(cells: Mapping[str, Cell], label: str) -> str:
+    """The gain by predicted steps, and its error against the measured gain; "-" without both."""
+    cell, dense = cells.get(label), cells.get(DENSE)
+    if cell is None or dense is None or not (cell.reached and dense.reached):
+        return "-"
+    if cell.error is None or dense.error is None:
+        return "-"
+    gain = statistics.mean(dense.to_target) / statistics.mean(cell.to_target)
+    share = (1 + dense.error) / (1 + cell.error)
+    return f"{share * gain:.2f}x ({100 * (share - 1):+.0f} %)"
 
 
 def _figure(by_link: Sequence[tuple[Task, Mapping[str, Cell]]], labels: Sequence[str], where: str) -> Figure | None:
@@ -291,7 +342,7 @@ def _figure(by_link: Sequence[tuple[Task, Mapping[str, Cell]]], labels: Sequence
         points = []
         for task, cells in by_link:
             cell, dense = cells.get(label), cells.get(DENSE)
-            if cell and dense and max((*cell.to_target, *dense.to_target)) < math.inf:
+            if cell and dense and cell.reached and dense.reached:
                 points.append((_gbit(task), statistics.mean(dense.to_target) / statistics.mean(cell.to_target)))
         if len(points) > 1:
             lines.append(Curve(label, colours.method(label), [at for at, _ in points], [gain for _, gain in points]))

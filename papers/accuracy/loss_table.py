@@ -5,18 +5,23 @@ from collections.abc import Sequence
 
 from papers import trust
 from papers.accuracy.curve import WINDOW, steps_of
+from papers.accuracy.grid import NAMED_FLOPS
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
-from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared
+from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared, tokens
+from papers.accuracy.sizes import AT
 from papers.accuracy.task import Task, laid_over
 from papers.accuracy.times import Yardstick, equal_time, fronts, steps_table
+from papers.claim import Claim
 from papers.findings import Finding, claims_table
 from papers.rows import with_energy
+from papers.runner import in_words
 from papers.significance import LEVEL, Comparison, corrected
 from wirebench.utils.markdown import table
 
 INTERVALS = f"A ratio of losses has its {100 * (1 - LEVEL):.0f} % interval in brackets, by Fieller's theorem."
-HEAD = ("method", "seeds", "test loss", "over dense", "against dense (Welch)", "metric", "bytes of a run",
-        "fewer bytes", "learning rate")  # fmt: skip
+HEAD = ("method", "seeds", "tokens a parameter", "test loss", "over dense", "against dense (Welch)", "metric",
+        "bytes of a run", "fewer bytes", "learning rate")  # fmt: skip
+TOKENS = HEAD.index("tokens a parameter")
 
 
 def document(
@@ -37,8 +42,10 @@ def document(
     family = corrected([_compared(method, dense) for method in whole])
     compared = {method.label: each for method, each in zip(whole, family, strict=True)}
     lines = [f"# The methods of today: {task.name}", "", *_setting(task, methods)]
-    cells = [_cells(method, dense, compared.get(method.label)) for method in methods]
-    lines += table(*with_energy(HEAD, cells, methods))
+    rows: list[Sequence[str]] = [HEAD, *(_cells(method, dense, compared.get(method.label)) for method in methods)]
+    if all(row[TOKENS] == "-" for row in rows[1:]):  # images have none
+        rows = [[*row[:TOKENS], *row[TOKENS + 1 :]] for row in rows]
+    lines += table(*with_energy(rows[0], rows[1:], methods))
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []
@@ -54,14 +61,27 @@ def document(
 
 
 def _settings_of(found: Sequence[Finding]) -> list[str]:
-    """Lines with the setting in which each claim was made, or is judged."""
+    """Lines with the setting in which each claim was made, or is judged, and what a run there would take."""
     claims = {each.claim.id: each.claim for each in found}.values()
     return [
-        "Settings, of the source where nothing else is said:",
+        "Settings, of the source where nothing else is said. Where a claim is of larger models, a run of the smallest "
+        f"of them has the source's tokens, or {AT} a parameter, on an A100 at 40 % of its peak:",
         "",
-        *(f"- {c.text}: {c.setting}" for c in claims),
+        *(f"- {each.text}: {each.setting}{_run_there(each)}" for each in claims),
         "",
     ]
+
+
+def _run_there(claim: Claim) -> str:
+    """How long the smallest run takes of which a claim is made; "" where the source names no size."""
+    parameters = claim.least.get("parameters")
+    if parameters is None:
+        return ""
+    seen = claim.least.get("tokens", AT * parameters)
+    minutes = 6 * parameters * seen / NAMED_FLOPS / 60
+    return (
+        f"; a run of {parameters / 1e6:,.0f}M parameters and {seen / 1e9:,.3g} billion tokens takes {in_words(minutes)}"
+    )
 
 
 def _setting(task: Task, every: Sequence[MethodRuns]) -> list[str]:
@@ -97,6 +117,7 @@ def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | 
     return [
         method.title,
         str(len(method.runs)),
+        tokens(method.runs),
         _spread(mine),
         "-" if not (mine and theirs) else f"{statistics.mean(mine) / statistics.mean(theirs):.3f}x",
         "-" if compared is None else compared.words,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.modern import DENSE, FORM, OTHER_DENSE, OTHERS_OF_DION, OWN, SHORTER
-from papers.accuracy.rows import MARGIN, MethodRuns, load, read, settings
+from papers.accuracy.rows import MARGIN, MethodRuns, load, read, settings, tokens
 from papers.accuracy.task import Composition, Task, listed, refuse_others
 from papers.page import Page
 from wirebench.errors import UserError
@@ -159,13 +159,18 @@ def document(part: Task, tried: Sequence[MethodRuns], usual: Sequence[MethodRuns
         if others:
             rows.append([label, *_cells(part, label, [*others, *([own[label]] if label in own else [])])])
     run = tried[0].runs[0]
+    seen = (
+        f", after {told} tokens a parameter"
+        if (told := tokens(run for each in tried for run in each.runs)) != "-"
+        else ""
+    )
     return "\n".join(
         [
             f"# The methods of today: learning rates on {_task(part)}",
             "",
-            "Loss of the test set, with the first seed, at a third of a method's rate, at its rate in the study, and "
-            "at three times as much; the decay of a step stays. The least is marked. There is no validation set: rates "
-            f"are compared on the set that losses are told of. On {run.machine}; made by `wirebench study "
+            f"Loss of the test set, with the first seed{seen}, at a third of a method's rate, at its rate in the "
+            "study, and at three times as much; the decay of a step stays. The least is marked. There is no validation "
+            f"set: rates are compared on the set that losses are told of. On {run.machine}; made by `wirebench study "
             f"accuracy run`, which runs `{run.note['launch']}` and the like.",
             "",
             *table(("method", "a third", "the study's", "three times", "between"), rows),

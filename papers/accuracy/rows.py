@@ -140,6 +140,23 @@ def first_reaching(run: NotedRun, accuracy: float | None) -> dict[str, Any] | No
     return next((e for e in history(run) if e["top1"] is not None and e["top1"] >= accuracy), None)
 
 
+def tokens_per_parameter(run: NotedRun) -> float | None:
+    """Tokens that all workers trained on, over the model's parameters; None for images, and without a number of it."""
+    data, steps = run.has("config", "data") or {}, run.has("steps_done")
+    told = steps, data.get("batch_size"), data.get("length"), run.has("world_size"), run.has("parameters")
+    if not all(told):
+        return None
+    *factors, parameters = told
+    return float(math.prod(factors) / parameters)
+
+
+def tokens(runs: Iterable[NotedRun]) -> str:
+    """Tokens a parameter of these runs, in words for a cell: one number, or the least to the most; "-" for images."""
+    known = sorted({each for run in runs if (each := tokens_per_parameter(run)) is not None})
+    shown = list(dict.fromkeys(f"{each:.2g}" if each < 1 else f"{each:.1f}" for each in known[:1] + known[-1:]))
+    return " to ".join(shown) or "-"
+
+
 def losses(method: MethodRuns) -> list[float]:
     """Final test losses; none where a seed diverged."""
     return [] if method.ends else method.each(lambda run: run.has("final", "loss"))

@@ -8,6 +8,7 @@
   wirebench study accuracy run --task gpt_times                    short runs that have the machine for themselves
   wirebench study accuracy run --task gpt_0.1m_search              rates of every method, on the validation split
   wirebench study accuracy run --task gpt_0.1m_20 gpt_0.1m_2       the same GPT at 20 and at 2 tokens a parameter
+  wirebench study accuracy run --task gpt_0.3m_20 --dry-run        how long it takes, by the cells that are there
   wirebench study accuracy run --task gpt_formats_4                losses by wire format, on 4 workers
   wirebench study accuracy report                                  the tables and the figures, without training
 
@@ -15,8 +16,9 @@ quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 o
 compressor. gpt and resnet have the methods of today. A seed's methods lie together: whatever stops the study, the
 methods that are there can be compared. A run that is there already is not repeated, nor one that diverged. An
 interrupted one continues from its last epoch: start it again as often as you like. Runs of other settings want another
---out. A training uses one core: two series, of other methods, may run side by side, but for those that time steps. A
-task that has none of the methods that are named is left out.
+--out. A training uses one core: the same call may run twice side by side, but for tasks that time steps. Both share its
+cells. A search tries rates until no best one is at an end, then tasks that wait for rates run. A task that has none of
+the methods that are named is left out.
 """
 
 import argparse
@@ -25,10 +27,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from papers.accuracy import classics, formats, modern, report, rows
+from papers.accuracy import classics, formats, modern, plan, report, rows, sizes
 from papers.accuracy.curve import curve_of
 from papers.accuracy.task import Task
-from papers.accuracy.tasks import CURVES, GPT, TASKS, USUAL
+from papers.accuracy.tasks import AT_SEARCHED_RATES, CURVES, GPT, TASKS, USUAL
 from papers.launched import refuse_set
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from papers.trainings import Training
@@ -52,17 +54,36 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, default=RESULTS, metavar="FOLDER", help="for example FOLDER/today/gpt (results)")
+    add("--dry-run", action="store_true", help="say how long each task takes, by the cells that are there; train none")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
-    """All runs that are not there yet, task by task, and the report of all that are there."""
-    trainings = {(options.out / task.folder).resolve(): planned(options, task) for task in chosen(options)}
-    for out, those in trainings.items():
-        _refuse_others(out, those)
-    failed = measure(trainings, launch, options.again, _show)
-    for out in trainings:
-        _show(out)
-    return failed
+    """All runs that are not there yet, task by task, and the report of all that are there.
+
+    What a search finds decides which runs there are: they are listed again until there is no other one.
+    """
+    tasks, listed, failed = chosen(options), set[Path](), list[str]()
+    while True:
+        new = [(task, [each for each in planned(options, task) if _path(options, task, each) not in listed])
+               for task in tasks]  # fmt: skip
+        new = [(task, those) for task, those in new if those]
+        if not new:
+            return list(dict.fromkeys(failed))
+        trainings = {(options.out / task.folder).resolve(): those for task, those in new}
+        for out, those in trainings.items():
+            _refuse_others(out, those)
+        print(*plan.lines(new, options.out, options.again), sep="\n", file=sys.stderr)
+        if options.dry_run:
+            return []
+        failed += measure(trainings, launch, options.again, _show)
+        for out in trainings:
+            _show(out)
+        listed |= {_path(options, task, each) for task, those in new for each in those}
+        tasks = _with_methods(options, _given(options))
+
+
+def _path(options: argparse.Namespace, task: Task, training: Training) -> Path:
+    return Path(options.out, task.folder, training.folder)
 
 
 def _show(out: Path) -> None:
@@ -99,23 +120,39 @@ def chosen(options: argparse.Namespace) -> list[Task]:
     """
     if options.data is not None and not (options.data / CIFAR10).is_dir():
         raise UserError(f"--data: {options.data}: has no {CIFAR10}")
-    asked = [TASKS[name] for name in options.task]
-    given = [task for task in asked if options.data is not None or not task.data]
-    left_out = ", ".join(task.name for task in asked if task not in given)
+    given = _given(options)
+    left_out = ", ".join(name for name in options.task if TASKS[name] not in given)
     if not given:
         raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
     if left_out:
         print(f"left out without --data: {left_out}", file=sys.stderr)
     for name in options.methods or ():
-        if not any(task.known([name], options.density) for task in given):
+        # What waits for a rate has a name already.
+        waits = any(name in task.settings for task in given if task in AT_SEARCHED_RATES)
+        if not waits and not any(task.known([name], options.density) for task in given):
             given[0].methods(given[0], [name], options.density)  # which says why
-    found = [task for task in given if task.known(options.methods, options.density)]
-    if len(found) < len(given):
-        print(
-            f"left out without one of the methods: {', '.join(t.name for t in given if t not in found)}",
-            file=sys.stderr,
-        )
+    found = _with_methods(options, given)
+    without = [task for task in given if task not in found]
+    if waiting := [task.name for task in without if task in AT_SEARCHED_RATES]:
+        print(f"no rates yet, first a search: {', '.join(waiting)}", file=sys.stderr)
+    if others := [task.name for task in without if task not in AT_SEARCHED_RATES]:
+        print(f"left out without one of the methods: {', '.join(others)}", file=sys.stderr)
+    if not found:
+        raise UserError(f"--task: {waiting[0]}: no method has a rate; --task also names its search, gpt_..._search")
     return found
+
+
+def _given(options: argparse.Namespace) -> list[Task]:
+    """The tasks that are named and have their data; UserError for an --out in which no rates are looked for."""
+    asked = [TASKS[name] for name in options.task]
+    if any(task in AT_SEARCHED_RATES for task in asked) and options.out.resolve() != sizes.RESULTS.resolve():
+        where = sizes.RESULTS.resolve()
+        raise UserError(f"--out: rates are read below {where}; the variable WIREBENCH_RESULTS names another folder")
+    return [task for task in asked if options.data is not None or not task.data]
+
+
+def _with_methods(options: argparse.Namespace, tasks: Sequence[Task]) -> list[Task]:
+    return [task for task in tasks if task.known(options.methods, options.density)]
 
 
 def planned(options: argparse.Namespace, task: Task) -> list[Training]:

@@ -1,22 +1,23 @@
 """GPTs of three sizes at three numbers of tokens a parameter: what a gap of a small run says about a large one.
 
-A token is a byte. Every method has the rate that its own search found: five rates or more on the validation split, the
-same number for each method, with 20 tokens a parameter. Where the best one is the lowest or the highest, the next call
-of `wirebench study accuracy run` tries one beyond it. The largest size has the rates of the middle one. The search
-writes chosen.json beside its table, which the other tasks read.
+A token is a byte. Every method has the rate that its own search found, on the validation split with 20 tokens a
+parameter: the same five rates for each, as shares of a first guess, and one more beyond the best while that is the
+lowest or the highest. So the best rate of every method has a neighbour of half and of twice the rate. A method whose
+search has not come that far has no rate, and is not trained. The largest size has the rates of the middle one. The
+search writes chosen.json beside its table, which the other tasks read.
 """
 
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from papers import estimate, trust
 from papers.accuracy.modern import DENSE, OWN, SETTINGS, adams
-from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of
+from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, tokens
 from papers.accuracy.task import Composition, Task, listed, refuse_others
 from papers.page import Page
 from papers.runner import RESULTS
@@ -78,6 +79,19 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """By label, without the rate that the search finds. quantised_sum has 4 bits and feedback, which is LoCo's rule (arXiv
 2407.04480)."""
 
+CAUSES: Mapping[str, tuple[str, str]] = {
+    "topk density=0.1": ("topk", "compressor.density=0.1"),
+    "powersgd rank=8": ("powersgd", "compressor.rank=8"),
+    "demo k=128": ("demo", "compressor.k=128"),
+    "dion rank_fraction=1": ("dion", "compressor.rank_fraction=1"),
+    "zero_one_adam longest=1": ("zero_one_adam", "compressor.longest=1"),
+    "diloco every=8": ("diloco", "scheduler.every=8"),
+    "muloco momentum=0.5 every=8": ("muloco momentum=0.5", "scheduler.every=8"),
+    "sparseloco every=8": ("sparseloco", "scheduler.every=8"),
+    "sparseloco k=512": ("sparseloco", "compressor.k=512"),
+}
+"""By label a method and the one thing that is changed of it, at the method's rate: what its loss comes from."""
+
 
 def steps(size: Size, ratio: float) -> int:
     """Steps of a run with `ratio` tokens a parameter, in whole rounds."""
@@ -95,6 +109,8 @@ def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: t
     # One more sequence, in which the cuts shift.
     shared = (*shape, f"data.train_bytes={count * PER_STEP + LENGTH}", *more)
     settings = {label: (*words, *adams(count).get(label, ())) for label, words in METHODS.items()}
+    if ratio == AT and seeds > 1:
+        settings |= {label: (*settings[method], word) for label, (method, word) in CAUSES.items()}
     return Task(
         name, SERIES, CONFIG, 1, seeds, size.parameters, methods, data=False, shared=shared, settings=settings, own=OWN
     )
@@ -108,7 +124,7 @@ _Known = tuple[Task, Mapping[str, MethodRuns]]
 
 
 class Searched(NamedTuple):
-    """What a search found of a method: the best rate, the rates that were tried, and whether the best is at an end."""
+    """What a search found of a method: the rate with the least loss, and the rates that were tried."""
 
     rate: float
     tried: tuple[float, ...]
@@ -121,17 +137,49 @@ class Searched(NamedTuple):
             return self.rate * factor
         return self.rate / factor if self.rate == min(self.tried) else None
 
+    @property
+    def settled(self) -> bool:
+        """Whether the search is over: it had all its rates, and the best one is at no end."""
+        return len(self.tried) >= len(FACTORS) and self.beyond is None
+
 
 def found(size: str) -> dict[str, Searched]:
     """By label what the search of this size found; nothing where none has run."""
     path = RESULTS / SERIES / f"gpt_{size}{SEARCH}" / CHOSEN
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
+        return {label: Searched(each["rate"], tuple(each["tried"])) for label, each in known.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    return {label: Searched(each["rate"], tuple(each["tried"])) for label, each in known.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read: {error!r}; wirebench study accuracy report makes it anew") from error
+
+
+def rates_of(size: str) -> dict[str, float]:
+    """By label the rates that this size's runs have: those whose searches are over."""
+    return {label: each.rate for label, each in found(SIZES[size].rates).items() if each.settled}
+
+
+def at_rates(part: Task, names: Sequence[str] | None, size: str, label_of: Callable[[str], str]) -> list[Composition]:
+    """The methods that have a rate, at it; UserError for a named one that has none. label_of: whose rate a label has"""
+    rates, every = rates_of(size), listed(part, names)
+    lacking = [each.label for each in every if label_of(each.label) not in rates]
+    if names is not None and lacking:
+        raise UserError(
+            f"--methods: {', '.join(lacking)}: has no rate; first wirebench study accuracy run --task "
+            f"gpt_{SIZES[size].rates}{SEARCH}"
+        )
+    return [
+        Composition(each.label, at_rate(each.overrides, rates[label_of(each.label)]))
+        for each in every
+        if label_of(each.label) in rates
+    ]
+
+
+def without_rate(task: Task) -> list[str]:
+    """The methods of a task that wait for their search."""
+    there = {each.label for each in task.methods(task, None, 0.0)}
+    return [label for label in task.settings if label not in there]
 
 
 def _searching(size: str, part: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
@@ -152,19 +200,8 @@ def _rounded(rate: float) -> float:
 
 
 def _trained(size: str, part: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
-    """Every method at the rate that its search found; UserError where it has none."""
-    chosen, every = found(SIZES[size].rates), listed(part, names)
-    lacking = [each.label for each in every if each.label not in chosen]
-    if names is not None and lacking:
-        raise UserError(
-            f"--methods: {', '.join(lacking)}: has no rate; first wirebench study accuracy run --task "
-            f"gpt_{SIZES[size].rates}{SEARCH}"
-        )
-    return [
-        Composition(each.label, at_rate(each.overrides, chosen[each.label].rate))
-        for each in every
-        if each.label in chosen
-    ]
+    """Every method at the rate that its search found."""
+    return at_rates(part, names, size, lambda label: CAUSES[label][0] if label in CAUSES else label)
 
 
 SEARCHES = tuple(
@@ -190,26 +227,32 @@ def search_page(folder: Path, task: Task) -> Page | None:
     for method in methods:
         label, _, rate = method.label.rpartition(" lr=")
         by_label.setdefault(label, {})[float(rate)] = next(iter(losses(method)), math.inf)
-    best = {label: min(tried, key=tried.__getitem__) for label, tried in by_label.items()}
+    # Where all diverge the lowest counts as the best: the next one is lower.
+    best = {label: min(sorted(tried), key=tried.__getitem__) for label, tried in by_label.items()}
+    known = {label: Searched(best[label], tuple(sorted(tried))) for label, tried in by_label.items()}
     rows = [
-        [label, f"{best[label]:g}", str(len(tried)), "yes" if best[label] in (min(tried), max(tried)) else "no", *[
+        [label, f"{best[label]:g}", str(len(tried)), "yes" if known[label].settled else "no", *[
             ", ".join(f"{rate:g}: {tried[rate]:.4f}" if tried[rate] < math.inf else f"{rate:g}: diverged"
             for rate in sorted(tried))
         ]]
         for label, tried in by_label.items()
     ]  # fmt: skip
     run = methods[0].runs[0]
+    going = [label for label in task.settings if label not in known or not known[label].settled]
     text = [
         f"# Learning rates of every method: {task.name}",
         "",
-        f"Loss on the validation split with the first seed, nats a byte; {AT} tokens a parameter, "
-        f"{run.record['parameters']:,} parameters. On {run.machine}; made by `wirebench study accuracy run`, which "
-        f"runs `{run.note['launch']}` and the like.",
+        f"Loss on the validation split with the first seed, nats a byte; {tokens(runs_of(methods))} tokens a "
+        f"parameter, {run.record['parameters']:,} parameters. Each method has {len(FACTORS)} rates, from a quarter to "
+        "four times of a first guess, and one more while its best rate is the lowest or the highest. The test split "
+        f"is not read. On {run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and "
+        "the like.",
         "",
-        *table(("method", "best rate", "rates tried", "best at an end", "loss by rate"), rows),
-        *trust.note({method.label: method.runs for method in methods}, ""),
+        *table(("method", "best rate", "rates tried", "search is over", "loss by rate"), rows),
+        *([f"Searches that are not over: {', '.join(going)}. They have no rate yet.", ""] if going else []),
+        *trust.note({method.label: method.runs for method in methods}, "counts"),
     ]
-    rates = {label: {"rate": best[label], "tried": sorted(tried)} for label, tried in by_label.items()}
+    rates = {label: {"rate": each.rate, "tried": list(each.tried)} for label, each in known.items()}
     return Page(folder, "\n".join(text), files={CHOSEN: json.dumps(rates, indent=1) + "\n"})
 
 
@@ -232,30 +275,57 @@ def page(folder: Path, task: Task) -> Page | None:
     family = corrected([_compared(method, dense) for method in methods])
     rows = [
         [
-            method.title, str(len(method.runs)), spread(losses(method)), _gap(method, dense),
+            method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
             "-" if compared is None else compared.words, _fewer(method, dense),
             " or ".join(f"{rate:g}" for rate in dict.fromkeys(method.each(_rate))),
         ]
         for method, compared in zip(methods, family, strict=True)
     ]  # fmt: skip
     run = methods[0].runs[0]
-    tokens = PER_STEP * _steps(task)
+    searched = SIZES[_size(task).rates]
     text = [
-        f"# Every method at {tokens / task.parameters:.1f} tokens a parameter: {task.name}",
+        f"# Every method at {tokens(runs_of(methods))} tokens a parameter: {task.name}",
         "",
-        f"A GPT of {run.record['parameters']:,} parameters on {tokens:,} bytes of Python's and packages' sources, "
-        f"{run.record['world_size']} virtual workers of {BATCH} sequences of {LENGTH} bytes. Loss of the test split, "
-        "nats a byte; after its sign, the standard deviation over seeds. The gap is the loss over dense training's, "
-        "less 1, with its interval of 95 % (Fieller). Every method has the rate that its own search found on the "
-        f"validation split. On {run.machine}; made by `wirebench study accuracy run`, which runs "
-        f"`{run.note['launch']}` and the like.",
+        f"A GPT of {run.record['parameters']:,} parameters on Python's and packages' sources, a byte a token, each "
+        f"read once; {run.record['world_size']} virtual workers of {BATCH} sequences of {LENGTH} bytes. Loss of the "
+        "test split, nats a byte; after its sign, the standard deviation over seeds. The gap is the loss over dense "
+        "training's, less 1, with its interval of 95 % (Fieller). Every method has the rate that its own search found "
+        f"on the validation split, with {AT} tokens a parameter and {searched.parameters:,} parameters. On "
+        f"{run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
-        *table(("method", "seeds", "test loss", "gap", "against dense (Welch)", "fewer bytes", "rate"), rows),
+        *table(
+            ("method", "seeds", "tokens a parameter", "test loss", "gap", "against dense (Welch)", "fewer bytes",
+             "rate"),
+            rows,
+        ),
         multiplicity(family),
         "",
+        *_causes(methods, dense),
+        *missing(task, methods),
         *trust.note({method.label: method.runs for method in methods}, "seeds"),
-    ]
+    ]  # fmt: skip
     return Page(folder, "\n".join(text))
+
+
+def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str]:
+    """A table of the methods of which one thing was changed; nothing without both rows."""
+    by_label = {method.label: method for method in methods}
+    rows = [
+        [method, word.partition(".")[2], _gap(by_label[method], dense), _gap(by_label[label], dense)]
+        for label, (method, word) in CAUSES.items()
+        if label in by_label and method in by_label
+    ]
+    head = ("method", "changed", "gap of the method", "gap with the change")
+    return ["What a gap comes from: one thing changed, at the method's rate.", "", *table(head, rows)] if rows else []
+
+
+def missing(task: Task, methods: Sequence[MethodRuns]) -> list[str]:
+    """A line on the methods and the seeds of a task that have no run yet; none where all have."""
+    there = {method.label: len(method.runs) for method in methods}
+    some = [f"{label} ({there[label]} of {task.seeds} seeds)" for label in there if there[label] < task.seeds]
+    none = [label for label in task.settings if label not in there]
+    told = [f"without a run: {', '.join(none)}"] * bool(none) + [f"unfinished: {', '.join(some)}"] * bool(some)
+    return [f"Not measured yet, {'; '.join(told)}.", ""] if told else []
 
 
 def summary(out: Path) -> Page | None:
@@ -271,16 +341,20 @@ def summary(out: Path) -> Page | None:
         for label in labels
         if label != DENSE
     ]
-    heads = [task.name.removeprefix("gpt_").replace("_", ", ") for task, _ in known]
+    heads = [f"{_parameters(task)}, {tokens(runs_of(methods.values()))}" for task, methods in known]
+    without = [f"{_parameters(task)}, {task.name.rpartition('_')[2]}" for task, methods in there if not methods]
     runs = [run for _, methods in known for run in runs_of(methods.values())]
     figure = _figure(known, labels, provenance(run.has("environment") or {} for run in runs))
     text = [
         "# What a method loses, by size and by tokens a parameter",
         "",
         "Gap: the test loss over dense training's, less 1, at the rates that each method's own search found; in "
-        "brackets the interval of 95 % over seeds. Columns are parameters, and tokens a parameter.",
+        "brackets the interval of 95 % over seeds. Columns are parameters, and tokens a parameter. Rates are those of "
+        f"{AT} tokens a parameter, of {_parameters(SIZED[-1])} those of {SIZES[_size(SIZED[-1]).rates].parameters:,} "
+        "parameters.",
         "",
         *table(("method", *heads), rows),
+        *([f"Without a run: {'; '.join(without)} tokens a parameter.", ""] if without else []),
         *(["![gaps](gaps.svg)", ""] if figure is not None else []),
     ]
     return Page(folder, "\n".join(text), {"gaps.svg": figure})
@@ -300,7 +374,7 @@ def _figure(known: Sequence[_Known], labels: Sequence[str], where: str) -> Figur
     for ratio, lines in lines_of.items():
         if lines:
             panels.append(
-                curves(lines, across, up, f"{ratio} tokens a parameter", spread="bars", width=260, height=260)
+                curves(lines, across, up, f"about {ratio} tokens a parameter", spread="bars", width=260, height=260)
             )
     note = f"Means over seeds, bars from the least to the largest seed's. {where}."
     return grid(panels, "What a method loses against dense training", note, len(panels), len(panels) * 430)
@@ -321,9 +395,13 @@ def _line(label: str, known: Sequence[_Known]) -> Curve | None:
     return Curve(label, colours.method(label), [at for at, _ in points], gaps, low, high)
 
 
-def _steps(task: Task) -> int:
+def _size(task: Task) -> Size:
     [size] = [each for each in SIZES.values() if each.parameters == task.parameters]
-    return steps(size, float(task.name.rpartition("_")[2]))
+    return size
+
+
+def _parameters(task: Task) -> str:
+    return next(name for name, size in SIZES.items() if size.parameters == task.parameters)
 
 
 def _compared(method: MethodRuns, dense: MethodRuns | None) -> Any:

@@ -36,7 +36,9 @@ ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=
 _USUAL = (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)
 BY_FORMAT = tuple(part for task in MODERN for part in formats.parts_of(task, loader.load(ROOT / task.config)))
 """Losses by wire format."""
-TASKS = {task.name: task for task in (*_USUAL, *BY_FORMAT, *sizes.SEARCHES, *sizes.SIZED, *grid.CELLS)}
+AT_SEARCHED_RATES = (*sizes.SEARCHES, *sizes.SIZED, *grid.CELLS)
+"""The searches, and the tasks that read what they found."""
+TASKS = {task.name: task for task in (*_USUAL, *BY_FORMAT, *AT_SEARCHED_RATES)}
 USUAL = tuple(task.name for task in _USUAL if task.name not in ("vgg16", "digits"))
 """Tasks of a call that names none."""
 CURVES = (*MODERN, *AT_OTHER_RATES, *ALONE, *BY_FORMAT, *grid.CELLS)

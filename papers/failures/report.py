@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from papers import benchmarks, published
-from papers.failures import checkpoints, faults, worlds
+from papers.failures import checkpoints, faults, stragglers, worlds
 from papers.failures.checkpoints import Cost
 from papers.failures.faults import ELASTIC, MINUTELY, PLAIN, FaultTrials
 from papers.failures.worlds import ComparedWorlds
@@ -44,19 +44,20 @@ class Measured:
         self.trials: list[FaultTrials] = [found for name in TITLES if (found := faults.load(folder, name))]
         each = (faults.load(folder / faults.FOLDER / method, ELASTIC) for method in MINUTELY)
         self.minutely: list[FaultTrials] = [found for found in each if found]
+        self.slowed = stragglers.load(folder / stragglers.FOLDER)
         self.worlds: list[ComparedWorlds] = [worlds.load(folder / worlds.FOLDER.name, name) for name in worlds.ENGINES]
         self.costs: list[Cost] = checkpoints.load(folder)
-        if not (
-            self.trials or self.minutely or self.costs or any(each.broken or each.unbroken for each in self.worlds)
-        ):
+        runs = self.slowed or any(each.broken or each.unbroken for each in self.worlds)
+        if not (self.trials or self.minutely or self.costs or runs):
             raise UserError(f"{folder}: has no trials and no runs; measure first (wirebench study failures run)")
 
     def findings(self) -> Iterator[Finding]:
-        """Findings on the elastic job, on both engines' runs, and on checkpoints."""
+        """Findings on the elastic job, on a slow host, on both engines' runs, and on checkpoints."""
         for trials in self.trials:
             if trials.path.name == ELASTIC:
                 yield from trials.findings(CLAIMS)
         yield from (trials.goodput(CLAIMS["minutely"]) for trials in self.minutely)
+        yield from stragglers.findings(self.slowed, CLAIMS["straggler"])
         for compared in self.worlds:
             found = compared.finding(CLAIMS[f"worlds_{compared.engine}"])
             if found is not None:
@@ -110,6 +111,18 @@ def document(measured: Measured) -> str:
             *table(("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs", "goodput"),
                    [_minutely(each) for each in measured.minutely]),
         ]  # fmt: skip
+    if rows := stragglers.lines(measured.slowed):
+        lines += [
+            "## A host at half speed",
+            "",
+            "By `wirebench study failures run --parts straggler`: ResNet-20 replayed, ten times slower than life, on "
+            f"{stragglers.PLACE.hosts} hosts with links of {stragglers.PLACE.link}, of which one computes twice as "
+            "long. Local steps are 32 a round. Goodput is steps per second over those without the slow host. Every "
+            "exchange waits for the slowest host, after local steps too: they hide no host that is always slow. In "
+            "the last column a step takes one pass's computing longer, and its exchange as long as before.",
+            "",
+            *rows,
+        ]
     if rows := worlds.lines(measured.worlds):
         lines += [
             "## A host is lost, and another comes",

@@ -4,6 +4,7 @@
   wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
   wirebench study failures run --parts plain           60 trials of a job with checkpoints in its place: about 20 min
   wirebench study failures run --parts minutely        30 killed ranks, one a minute, of three methods: about 95 min
+  wirebench study failures run --parts straggler       one of four hosts at half speed, three methods: about 15 min
   wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
   wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 9 min
   wirebench study failures report                      afterwards: table.md and its figure
@@ -21,9 +22,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from papers.failures import checkpoints, worlds
+from papers.failures import checkpoints, stragglers, worlds
 from papers.failures.faults import BESIDE, EACH, ELASTIC, FOLDER, MINUTELY, PLAIN
 from papers.runner import RESULTS, WIREBENCH, Command, Launch, Part, measure
+from papers.trainings import Training
 from wirebench.chaos.campaign import Campaign
 from wirebench.chaos.faults import FAULTS
 from wirebench.chaos.job import JobSetting
@@ -31,7 +33,7 @@ from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.rules import SEEDS
 
-PARTS = ("elastic", "plain", "minutely", "worlds", "checkpoints")
+PARTS = ("elastic", "plain", "minutely", "straggler", "worlds", "checkpoints")
 CHUNK = 3 * len(FAULTS)
 """Trials of one cell: three faults of each kind."""
 KILLS, MINUTE = ("sigkill",), 60.0
@@ -148,7 +150,7 @@ class CheckpointPart:
         return not launch([*WIREBENCH, "bench", "checkpoint", *words, "--json", str(path)]) and path.exists()
 
 
-Cell = Trials | Worlds | CheckpointPart
+Cell = Trials | Worlds | CheckpointPart | Training
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -159,17 +161,17 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=int, metavar="N", help=most)
     add("--mtbf", type=float, default=MTBF_SECONDS, metavar="S", help="mean seconds between faults (%(default)g)")
     add("--seeds", type=int, nargs="+", default=list(range(SEEDS)), help="of the runs of 4, 3, 4 hosts (0 1 2)")
-    add("--turns", type=int, default=5, help="with and without a checkpoint (%(default)s)")
+    add("--turns", type=int, default=5, help="with and without a checkpoint, and a slow host (%(default)s)")
     add("--data", type=Path, metavar="FOLDER", help="of CIFAR-10, for the part worlds")
     add("--out", type=Path, default=RESULTS / "failures", metavar="FOLDER", help="where the results go")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """One part after the other; the labels of the cells that failed."""
-    for name, least in (("trials", 1), ("turns", 2)):
+    parts = options.parts or [part for part in PARTS if part != "worlds" or _can_make_worlds(options)]
+    for name, least in (("trials", 1), ("turns", 2 if "checkpoints" in parts else 1)):
         if (got := getattr(options, name)) is not None and got < least:
             raise UserError(f"--{name}: must be at least {least}, got {got}")
-    parts = options.parts or [part for part in PARTS if part != "worlds" or _can_make_worlds(options)]
     if options.data is None and "worlds" in parts:
         raise UserError("--data: the part worlds needs the folder of CIFAR-10; --parts names others")
     out = options.out.resolve()
@@ -193,7 +195,11 @@ def _set_aside(out: Path, cells: Sequence[Cell]) -> None:
         cell.check()
     try:
         for path in dict.fromkeys(
-            path for cell in cells if not isinstance(cell, Worlds) for path in cell.files(out) if path.exists()
+            path
+            for cell in cells
+            if isinstance(cell, Trials | CheckpointPart)
+            for path in cell.files(out)
+            if path.exists()
         ):
             with FileLock(path.with_suffix(".lock"), timeout=0):  # of a campaign that is under way
                 path.rename(path.with_name(f"{path.name}.old"))
@@ -202,10 +208,13 @@ def _set_aside(out: Path, cells: Sequence[Cell]) -> None:
 
 
 def series(quick: bool) -> list[Part]:
-    """All parts; quick: a fault of each kind."""
+    """All parts; quick: a fault of each kind, and a turn with a slow host."""
     if quick:
-        return [Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))])]
-    times = {"elastic": 75, "minutely": 95, "plain": 20, "checkpoints": 9}
+        return [
+            Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))]),
+            Part(3, ["--parts", "straggler", "--turns", "1"]),
+        ]
+    times = {"elastic": 75, "minutely": 95, "straggler": 15, "plain": 20, "checkpoints": 9}
     parts = [Part(minutes, ["--parts", name]) for name, minutes in times.items()]
     if os.geteuid() != 0:
         print("failures: worlds is left out: needs root", file=sys.stderr)
@@ -218,6 +227,8 @@ def _cells(part: str, options: argparse.Namespace) -> Sequence[Cell]:
         return [Worlds(engine, seed, options.data) for engine in worlds.ENGINES for seed in options.seeds]
     if part == "checkpoints":
         return [CheckpointPart(name, options.turns) for name in checkpoints.COMPRESSORS]
+    if part == "straggler":
+        return list(stragglers.PART.trainings(Path(stragglers.FOLDER), stragglers.PLACE, options.turns, None))
     if part == "minutely":
         most = options.trials or EACH
         counts = [*range(10, most, 10), most]

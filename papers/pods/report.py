@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from papers import trust
+from papers.accuracy.rows import tokens
 from papers.claim import Claim, Verdict
 from papers.estimate import mean, ratio_of_means, ratio_of_turns
 from papers.findings import Finding, claims_table, of_rows, with_unrun
@@ -32,7 +33,8 @@ HEAD = (
     "method", "turns", "steps/s [95 % interval]", "x dense", "ms of a step", "exchange / computing", "predicted ms",
     "error", "MB within a pod (predicted)", "MB between pods (predicted)",
 )  # fmt: skip
-LOSS_HEAD = ("method", "seeds", "steps", "test loss [95 % interval]", "x dense", "MB between pods")
+LOSS_HEAD = ("method", "seeds", "steps", "tokens a parameter", "test loss [95 % interval]", "x dense",
+             "MB between pods")  # fmt: skip
 CLAIMS = list(published(Path(__file__).parent).claims.values())
 NEAR = 0.95, 1.15
 """Between which shares of the wanted ratio of exchange to computing a part's links have to be."""
@@ -186,7 +188,7 @@ def _loss_cells(row: Row, dense: Row | None) -> list[str]:
     mine, theirs = _of_seeds(row), [] if dense is None else _of_seeds(dense)
     ratio = ratio_of_means(mine, theirs).words("{:.3f}x", "{:.3f}") if mine and theirs and row is not dense else "-"
     return [
-        row.title, str(len(row.runs)), str(row.runs[0].record["steps_done"]),
+        row.title, str(len(row.runs)), str(row.runs[0].record["steps_done"]), tokens(row.runs),
         mean(mine).words("{:.4f}", "{:.4f}") if mine else "-", ratio, _mb(row.median("levels", "between"), None),
     ]  # fmt: skip
 

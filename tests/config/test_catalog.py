@@ -23,7 +23,7 @@ def test_every_key_is_listed_with_its_default():
 
 @pytest.mark.parametrize(
     "key",
-    ["timeout_seconds", "dense_below", "warmup_epochs", "accumulation", "dilation", "eval_batch_size", "trace_steps"],
+    ["timeout_seconds", "dense_below", "warmup_epochs", "accumulation", "straggler", "eval_batch_size", "trace_steps"],
 )
 def test_keys_that_need_a_word_have_one(key):
     assert re.search(rf"^  .*\b{key}  +\S", catalog.sections(), re.MULTILINE)

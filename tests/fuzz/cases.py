@@ -165,7 +165,8 @@ KEYS = [
     "compressor.density", "compressor.warmup", "data.batch_size", "data.root", "data.num_classes", "data.image_size",
     "engine.threads", "engine.timeout_seconds", "engine.device", "optimizer.lr", "optimizer.momentum",
     "optimizer.schedule", "train.epochs", "train.accumulation", "train.seed", "train.precision", "train.resume",
-    "train.keep", "train.checkpoint_every_steps", "network.topology", "network.dilation", "output.health_every",
+    "train.keep", "train.checkpoint_every_steps", "network.topology", "network.dilation", "network.straggler",
+    "output.health_every",
     "output.trace_steps", "model.depth", "model.width", "a.b", "train", "", ".", "train.no_such",
 ]  # fmt: skip
 

@@ -11,9 +11,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.distributed.forked import fork
 from tests.distributed.launch import last_of_each
 from wirebench import models
 from wirebench.compose import run as train
+from wirebench.compose.build import compose
+from wirebench.config import loader
+from wirebench.errors import UserError
 from wirebench.gradient.flat import FlatGradient, backward_order
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
@@ -240,6 +244,17 @@ def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path):
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     rank = load_file(tmp_path / "whole/checkpoints/step-00000004/rank-0001.safetensors")
     assert not [name for name in rank if name.startswith("buffer.")]
+
+
+def test_a_step_waits_for_the_straggler_which_is_the_last_rank(tmp_path):
+    """A wait has no upper bound on a busy machine, but it cannot be shorter than what the last rank replays."""
+    write(tmp_path, 0.05)
+    more = ["engine.name=torch", "network.straggler=3", "train.max_steps=4"]
+    done = fork("torch", 2, arguments(tmp_path, *more), tmp_path)
+    assert done.code == 0, done.said
+    assert json.loads((tmp_path / "run/record.json").read_text())["step_seconds"]["median"] > 0.14
+    with pytest.raises(UserError, match=r"network\.straggler: virtual workers take turns in one process"):
+        compose(loader.load(arguments(tmp_path)[0], arguments(tmp_path, "network.straggler=3")[1:]))
 
 
 @pytest.mark.clock

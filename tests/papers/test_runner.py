@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from papers import series
-from papers.runner import LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
+from papers.runner import BUSY_SECONDS, LAST_LINES, WIREBENCH, Busy, Launch, Part, attempt, measure, run, shown
+from papers.trainings import Training
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
@@ -153,6 +154,47 @@ def test_the_cells_of_several_settings_are_one_list(
     ]
     # After 80 seconds not yet, after 160; then resnet20 for the first time after 190, and at 220 not again.
     assert shown_after == ["vgg16", "resnet20"]
+
+
+class Shared(Slow):
+    """A run that another call makes now: at the third look it is there."""
+
+    looks = 0
+
+    def is_there(self, out: Path) -> bool:
+        return self.looks > 2
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        self.looks += 1
+        raise Busy(f"{self.label}: another call makes this run now")
+
+
+def test_two_calls_share_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left waits for the other call: nothing is made twice, and nothing counts as failed."""
+    clock, waits = [0.0], list[float]()
+    monkeypatch.setattr("papers.runner.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("papers.runner.time.sleep", waits.append)
+    theirs, mine = Shared("a-0", clock), [Slow("b-0", clock), Slow("c-0", clock)]
+    assert measure({tmp_path: [theirs, *mine]}, lambda command: 0) == []
+    assert clock == [180.0] and theirs.looks == 3 and waits == [BUSY_SECONDS, BUSY_SECONDS]
+    assert capsys.readouterr().err.splitlines() == [
+        "cell 1 of 3: a-0", "a-0: another call makes this run now", "cell 2 of 3: b-0",
+        "cell 3 of 3: c-0, about 3 min left",
+    ]  # fmt: skip
+
+
+def test_a_training_that_another_call_makes_is_left_alone(tmp_path: Path) -> None:
+    training = Training("dense-0", "dense", None, Path("configs/smoke.toml"), ())
+    lock = tmp_path / ".dense-0.part.lock"
+
+    def launch(command: list[str]) -> int:
+        with pytest.raises(Busy, match="dense-0: another call makes this run now"):
+            training.make(tmp_path, launch)
+        return 1
+
+    assert not training.make(tmp_path, launch) and not lock.exists(), "and the lock goes with the call"
 
 
 class Runs:

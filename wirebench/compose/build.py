@@ -199,8 +199,12 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
         updates = dataclasses.replace(updates, weight_decay=0.0)
     # Of an update the gradient was clipped before (compressors/common/clipped.py).
     clip = 0.0 if compressor.makes_update else updates.clip
+    if settings.network.straggler != 1 and not engine.distributed:
+        raise UserError("network.straggler: virtual workers take turns in one process, so none of them can be slow")
     for rank in engine.ranks:
         model = model_of(settings, dataset, engine.device)
+        if isinstance(model, Paced) and rank == engine.size - 1:
+            model.dilation *= settings.network.straggler
         order = order or _backward_order(settings, model, dataset, engine.device)
         flat = FlatGradient(model, order.names)
         shard = data.Shard(

@@ -43,10 +43,12 @@ def resolve(given: Config) -> Config:
     resolved = _with_defaults(_as_the_paper(given))
     if resolved.train.resume == "auto" and not resolved.output.dir:
         raise UserError("train.resume: auto looks into output.dir; set that too")
-    if resolved.network.dilation != 1 and not hasattr(models.PLUGINS.load(resolved.model.name), "dilation"):
-        raise UserError(
-            f"network.dilation: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
-        )
+    for key in ("dilation", "straggler"):
+        slowed = getattr(resolved.network, key) != 1
+        if slowed and not hasattr(models.PLUGINS.load(resolved.model.name), "dilation"):
+            raise UserError(
+                f"network.{key}: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
+            )
     _check_driver(resolved)
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")

@@ -179,15 +179,17 @@ class TrainConfig:
 class NetworkConfig:
     """[network]: `interface` whose kernel counters are read; empty: the one that the ranks use.
 
-    topology  ranks per machine ("2+3", "(2+2)+(3)") or a file with link speeds (configs/topologies/); empty: by the
-              hosts that the ranks run on. Collectives that follow the network read it
-    dilation  how many times slower than life an emulated cluster runs. It multiplies the times of a replayed model,
-              and only model.name = replay can be slowed down; its links are slowed where they are set up
+    topology   ranks per machine ("2+3", "(2+2)+(3)") or a file with link speeds (configs/topologies/); empty: by the
+               hosts that the ranks run on. Collectives that follow the network read it
+    dilation   how many times slower than life an emulated cluster runs. It multiplies the times of a replayed model,
+               and only model.name = replay can be slowed down; its links are slowed where they are set up
+    straggler  how many times as long as on the other ranks a replayed model computes on the last rank
     """
 
     interface: str = ""
     topology: str = ""
     dilation: float = 1.0
+    straggler: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ _LEAST = {
     "train.keep": 1,
     "output.trace_steps": 0,
     "output.health_every": 0,
+    "network.straggler": 1,
 }
 _GREATEST = {
     "train.label_smoothing": 1,

@@ -211,9 +211,9 @@ def once(runs: Sequence[NotedRun]) -> Iterator[Broken]:
 
 
 ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {
-    "turns": turns, "seeds": seeds, "counts": once,
+    "turns": turns, "seeds": seeds, "timed seeds": seeds, "counts": once,
 }  # fmt: skip
-"""Rules by what a claim needs several of; counts of bytes need one run."""
+"""Rules by what a claim needs several of; counts of bytes need one run, and timed seeds are of a time to a loss."""
 UNTIMED = ("seeds", "counts")
 """Claims about these do not depend on what else the machine did: the rules of its load do not count."""
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from papers.accuracy import grid, sizes
 from papers.accuracy.grid import CELLS, FIRST, LINKS, PARTS, STEPS
 from papers.accuracy.modern import DENSE
 from papers.accuracy.tasks import TASKS
+from papers.published import load
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
 from wirebench.compose.resolve import resolve
 from wirebench.data.base import Key
 from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
+from wirebench.record.rules import ENOUGH, UNTIMED
 
 report = verb.report("accuracy")
 SLOW, FAST = (TASKS[f"gpt_0.1m_{link}"] for link in ("50mbit", "1gbit"))
@@ -29,7 +32,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sizes, "RESULTS", tmp_path)
     folder = tmp_path / "sizes/gpt_0.1m_search"
     folder.mkdir(parents=True)
-    rates = {label: {"rate": 0.004, "tried": [0.002, 0.004, 0.008]} for label in sizes.METHODS}
+    rates = {label: {"rate": 0.004, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]} for label in sizes.METHODS}
     (folder / sizes.CHOSEN).write_text(json.dumps(rates))
     return tmp_path
 
@@ -38,6 +41,8 @@ def _put(folder: Path, task: Any, label: str, seed: int, step: float, losses: li
     """A run whose epochs take 64 steps each, and another 5 s for an evaluation."""
     made = record(losses[-1], 10.0, optimizer={"lr": 0.004})
     made["config"]["train"] = {"epochs": PARTS}
+    made["config"]["data"] |= {"length": sizes.LENGTH}
+    made |= {"steps_done": STEPS, "parameters": task.parameters, "world_size": 4}
     made["bytes_per_step"]["nic"] = 1e5
     made["phases"] |= {"forward": 0.01, "backward": 0.02, "compress": 0.0, "update": 0.001}
     made["history"] = [
@@ -65,7 +70,9 @@ def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
 
 
 def test_a_cell_without_a_rate_is_left_out_or_refused(results: Path) -> None:
-    (results / "sizes/gpt_0.1m_search" / sizes.CHOSEN).write_text('{"dense": {"rate": 0.004, "tried": [0.004]}}')
+    at_an_end = {"rate": 0.016, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]}
+    known = {DENSE: at_an_end | {"rate": 0.004}, "topk": at_an_end, "bf16": {"rate": 0.004, "tried": [0.004]}}
+    (results / "sizes/gpt_0.1m_search" / sizes.CHOSEN).write_text(json.dumps(known))
     assert [each.label for each in SLOW.methods(SLOW, None, 0.0)] == [DENSE]
     with pytest.raises(UserError, match="topk: has no rate; first"):
         SLOW.methods(SLOW, ["topk"], 0.0)
@@ -86,24 +93,44 @@ def test_the_time_to_a_loss_is_read_between_evaluations_and_without_them(results
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
     dense, topk, demo = (lines[label] for label in (DENSE, "topk", "demo"))
     assert f"| {(7 + 0.8) * 6.4:.1f} [" in dense and f"| {(7 + 0.8) * 3.2:.1f} [" in topk and "| 2.00x [" in topk
-    assert "| 0 of 3 seeds | - |" in demo
+    assert "| 0 of 3 seeds | - |" in demo and " | 21.3 | " in demo
+    assert "Not measured yet, without a run: muon, bf16, " in text
     assert topk.rstrip(" |").endswith("2.0000"), "after dense training's time it has ended"
     assert "GPT-2 of 124M" in text
     summary = (results / "grid/table.md").read_text()
     assert "| method | 50mbit | 1gbit |" in summary
     assert "| topk | 2.00x [" in summary and "0.80x [" in summary and "| demo | not reached | - |" in summary
+    assert "Links without a run: 10mbit, 200mbit." in summary or "Links without a run: 200mbit, 10mbit." in summary
+    assert re.search(r"\| topk \| \d+\.\d\dx \([+-]\d+ %\) \|", summary), "by simulated exchanges"
+    assert re.search(r"^50mbit: A ring's dense exchange takes .* GPT-2 of 124M on A100s", summary, re.MULTILINE)
     assert (results / "grid/gains.svg").exists()
+
+
+def test_a_link_without_dense_training_has_no_target_and_a_diverged_seed_no_time(results: Path) -> None:
+    _put(results, SLOW, "topk", 0, 0.05, [3.0] * PARTS)
+    assert report(["--out", str(results)]) == 0
+    text = (results / "grid/gpt_0.1m_50mbit/table.md").read_text()
+    assert "There is no target without a loss of dense training." in text and "inf" not in text
+    [topk] = [line for line in text.splitlines() if line.startswith("| topk |")]
+    assert topk.endswith("| 3.0000 | - | - | - |")
+    assert "unfinished: topk (1 of 3 seeds)" in text and "seeds (1): all rows" in text
+
+
+def test_a_busy_machine_breaks_the_rule_of_load_where_a_loss_is_timed() -> None:
+    [kind] = {what for name, what in load(Path(grid.__file__).parent).records.items() if name.startswith("grid/")}
+    assert kind == grid.REPEATS not in UNTIMED and kind in ENOUGH
 
 
 def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
     for label, step in ((DENSE, 0.1), ("topk", 0.05)):
         _put(results, SLOW, label, 0, step, [3.0] * PARTS)
     cells, target = grid.cells_of(results / "grid/gpt_0.1m_50mbit", SLOW)
-    assert target == pytest.approx(3.03)
+    assert target == pytest.approx(3.03)  # which both have from the first evaluation on
     for each in cells:
         assert each.predicted is not None and each.error == pytest.approx(each.predicted / each.step - 1)
         assert max(each.to_target) < math.inf and each.nbytes == 1e5
     assert grid._tau([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == pytest.approx(1 / 3)
+    assert grid._tau([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]) == pytest.approx(2 / 3)
 
 
 def test_parts_of_the_text_follow_each_other() -> None:

@@ -1,6 +1,8 @@
 """GPTs of several sizes at several tokens a parameter: their lengths, the search of rates, and the tables of gaps."""
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,10 @@ import pytest
 
 from papers.accuracy import sizes
 from papers.accuracy.modern import DENSE
-from papers.accuracy.sizes import AT, PER_STEP, SEARCHES, SIZED, SIZES
+from papers.accuracy.sizes import AT, PER_STEP, SEARCHES, SIZED
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import TASKS
+from papers.rows import flat
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
 from wirebench import data, models
@@ -19,7 +22,7 @@ from wirebench.config import loader
 from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
 
-report = verb.report("accuracy")
+report, run = verb.report("accuracy"), verb.run("accuracy")
 SEARCH = "gpt_0.1m_search"
 
 
@@ -31,8 +34,11 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _put(folder: Path, task: str, label: str, seed: int, loss: float, rate: float) -> None:
-    made = record(loss, 10.0, optimizer={"lr": rate})
-    part = TASKS[task]
+    made, part = record(min(loss, 9.0), 10.0, optimizer={"lr": rate}), TASKS[task]
+    made |= {"steps_done": 480 if "0.1m" in task else 1536, "parameters": part.parameters, "world_size": 4}
+    made["config"]["data"] |= {"length": sizes.LENGTH}
+    if loss == math.inf:
+        made |= {"status": "diverged", "final": {"loss": None, "top1": None, "top5": None}}
     words = {each.label: part.words(each, seed) for each in part.methods(part, None, 0.0)}[label]
     put(folder, label, seed, made, task, "sizes", launch=f"python train.py {part.config} {' '.join(words)}")
 
@@ -65,37 +71,106 @@ def test_every_method_is_searched_with_the_same_number_of_rates() -> None:
             assert optimizer.lr * optimizer.weight_decay == pytest.approx(sizes.DECAY, rel=1e-3), each.label
 
 
+def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> None:
+    folder = results / "sizes" / SEARCH
+    folder.mkdir(parents=True)
+    tried = [0.001, 0.002, 0.004, 0.008, 0.016]
+    known = {label: {"rate": tried[1 + number % 3], "tried": tried} for number, label in enumerate(sizes.METHODS)}
+    (folder / sizes.CHOSEN).write_text(json.dumps(known))
+    part = TASKS["gpt_0.1m_20"]
+    by_label = {each.label: resolve(part.composed(each)) for each in part.methods(part, None, 0.0)}
+    assert list(by_label) == [*sizes.METHODS, *sizes.CAUSES]
+    for label, (method, word) in sizes.CAUSES.items():
+        mine, theirs = (dict(flat(loader.to_dict(by_label[each]))) for each in (label, method))
+        assert [key for key in mine if mine[key] != theirs.get(key)] == [word.partition("=")[0]]
+    assert not set(sizes.CAUSES) & TASKS["gpt_0.1m_2"].settings.keys()
+    (folder / sizes.CHOSEN).write_text('{"dense": 3}')
+    with pytest.raises(UserError, match=r"chosen\.json: cannot be read"):
+        part.methods(part, None, 0.0)
+
+
 def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_have(results: Path) -> None:
     part, sized = TASKS[SEARCH], TASKS["gpt_0.1m_20"]
     assert not sized.methods(sized, None, 0.0)
     with pytest.raises(UserError, match=f"dense: has no rate; first .* --task {SEARCH}"):
         sized.methods(sized, [DENSE], 0.0)
-    _search(results, {0.001: 2.5, 0.002: 2.4, 0.004: 2.3, 0.008: 2.2, 0.016: 2.1})
-    assert "| dense | 0.016 | 5 | yes |" in (results / "sizes" / SEARCH / "table.md").read_text()
+    _search(results, {0.001: 2.5, 0.002: 2.3, 0.004: 2.4})
+    assert not sized.methods(sized, None, 0.0), "a search that was stopped has no best rate"
+    _search(results, {0.008: 2.2, 0.016: 2.1})
+    text = (results / "sizes" / SEARCH / "table.md").read_text()
+    assert "| dense | 0.016 | 5 | no |" in text and "20.0 tokens a parameter" in text
+    assert "Searches that are not over: dense, muon, bf16, " in text and "seeds (1)" not in text
     assert [each.label for each in part.methods(part, [DENSE], 0.0)][-1] == "dense lr=0.032"
+    assert not sized.methods(sized, None, 0.0) and sizes.without_rate(sized) == [*sizes.METHODS, *sizes.CAUSES]
     _search(results, {0.032: 2.2})
     assert len(part.methods(part, [DENSE], 0.0)) == 6
     known = json.loads((results / "sizes" / SEARCH / sizes.CHOSEN).read_text())
     assert known == {DENSE: {"rate": 0.016, "tried": [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]}}
     [chosen] = sized.methods(sized, None, 0.0)
     assert sized.composed(chosen).optimizer.lr == 0.016
+    assert DENSE not in sizes.without_rate(sized)
     assert not TASKS["gpt_1m_20"].methods(TASKS["gpt_1m_20"], None, 0.0), "it has the rates of 0.3m"
+
+
+def test_where_all_rates_diverge_a_lower_one_is_tried(results: Path) -> None:
+    part = TASKS[SEARCH]
+    _search(results, dict.fromkeys((0.001, 0.002, 0.004, 0.008, 0.016), math.inf))
+    assert next(each.label for each in part.methods(part, [DENSE], 0.0)) == "dense lr=0.0005"
+    assert "0.001: diverged" in (results / "sizes" / SEARCH / "table.md").read_text()
+
+
+def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method whose loss falls with the rate up to 0.03."""
+    made: list[str] = []
+
+    def launch(command: list[str]) -> int:
+        told = dict(word.split("=", 1) for word in command if "=" in word)
+        folder, rate = Path(told["output.dir"]), float(told["optimizer.lr"])
+        folder.mkdir(parents=True, exist_ok=True)
+        made.append(folder.name)
+        content = record(2.0 + abs(math.log(rate / 0.03)), 10.0, optimizer={"lr": rate})
+        content["config"]["train"] |= {"seed": int(told["train.seed"])}
+        content["config"]["optimizer"] |= {"weight_decay": float(told["optimizer.weight_decay"])}
+        content["seconds_total"] = 60.0 + len(made)
+        (folder / "record.json").write_text(json.dumps(content))
+        return 0
+
+    words = ["--methods", DENSE, "--out", str(results), "--task"]
+    assert run([*words, "gpt_0.1m_20"], verb.nothing) == 2
+    assert "--task: gpt_0.1m_20: no method has a rate; --task also names its search" in capsys.readouterr().err
+    assert run([*words, SEARCH, "gpt_0.1m_20"], launch) == 0
+    rates = ["0.001", "0.002", "0.004", "0.008", "0.016", "0.032", "0.064"]
+    assert made[:7] == [f".dense-lr={rate}-0.part" for rate in rates]
+    assert made[7:] == [f".dense-{seed}.part" for seed in range(3)]
+    assert f"{SEARCH}: 0 of 5 cells are there; no cell tells" in (said := capsys.readouterr().err)
+    assert "gpt_0.1m_20: 0 of 3 cells are there; 1 min each (by gpt_0.1m_search), 3 min left; no rate yet: muon" in said
+    assert run([*words, SEARCH, "gpt_0.1m_20", "gpt_0.1m_10mbit", "--dry-run"], verb.nothing) == 0
+    said = capsys.readouterr().err
+    assert f"{SEARCH}: 7 of 7 cells are there; 1 min each, 0 min left" in said
+    assert re.search(r"gpt_0.1m_10mbit: 0 of 3 cells are there; [45] min each at most \(by gpt_0.1m_", said)
+    assert "alone on the machine" in said
+    assert run([*words, SEARCH, "--out", str(results / "other")], verb.nothing) == 2
+    assert "--out: rates are read below" in capsys.readouterr().err
 
 
 def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     for size in ("0.1m", "0.3m"):
-        rates = {label: {"rate": 0.004, "tried": [0.002, 0.004, 0.008]} for label in (DENSE, "topk")}
+        rates = {label: {"rate": 0.004, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]} for label in (DENSE, "topk")}
         (results / "sizes" / f"gpt_{size}_search").mkdir(parents=True)
         (results / "sizes" / f"gpt_{size}_search" / sizes.CHOSEN).write_text(json.dumps(rates))
+        _put(results, f"gpt_{size}_20", "topk density=0.1", 0, 2.02, 0.004)
         for seed, wobble in enumerate((-0.01, 0.0, 0.01)):
             _put(results, f"gpt_{size}_20", DENSE, seed, 2.0 + wobble, 0.004)
             _put(results, f"gpt_{size}_20", "topk", seed, (2.2 if size == "0.1m" else 2.1) + wobble, 0.004)
     assert report(["--out", str(results)]) == 0
     of_size = (results / "sizes/gpt_0.1m_20/table.md").read_text()
-    assert f"at {480 * PER_STEP / SIZES['0.1m'].parameters:.1f} tokens a parameter" in of_size
-    assert "| topk | 3 | 2.2000 +- 0.0100 | +10.00 % [" in of_size and "worse (p " in of_size
+    assert "at 20.0 tokens a parameter" in of_size and "with 20 tokens a parameter and 98,336 parameters" in of_size
+    assert "| topk | 3 | 20.0 | 2.2000 +- 0.0100 | +10.00 % [" in of_size and "worse (p " in of_size
+    assert "Not measured yet, without a run: muon, bf16, " in of_size
+    assert "| topk | density=0.1 | +10.00 % [" in of_size and "unfinished: topk density=0.1 (1 of 3 seeds)." in of_size
     table = (results / "sizes/table.md").read_text()
-    assert "| method | 0.1m, 20 | 0.3m, 20 |" in table and "+5.00 % [" in table
+    assert "| method | 0.1m, 20.0 | 0.3m, 19.9 |" in table and "+5.00 % [" in table and "density=0.1" not in table
+    assert "Without a run: 1m, 20; 0.1m, 2; 0.3m, 2; 1m, 2; 0.1m, 60; 0.3m, 60; 1m, 60 tokens a parameter." in table
     assert (results / "sizes/gaps.svg").exists()
 
 

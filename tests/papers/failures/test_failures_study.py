@@ -10,7 +10,7 @@ import pytest
 
 from papers.claim import Verdict
 from papers.committed import breaches
-from papers.failures import faults, worlds
+from papers.failures import faults, stragglers, worlds
 from papers.failures import run as failures_run
 from papers.failures.report import CLAIMS, Measured, document
 from papers.runner import Command
@@ -285,6 +285,58 @@ def test_the_report_has_a_section_for_each_part(tmp_path: Path, capsys: pytest.C
     assert "| compressor topk | " not in table and "compressor topk |" in table and "3.00 % [" in table
     assert "| sigkill | 3 | 0 |" in table and "Broken" not in table
     assert (folder / "pauses.svg").exists()
+
+
+def slowed(folder: Path, label: str, turn: int, step: float, straggler: float) -> None:
+    """A run with steps of so many seconds in the mean, 0.08 s of them its passes."""
+    made = sound()
+    config = made["config"] | {"network": {"dilation": 10.0, "straggler": straggler}}
+    images = made["world_size"] * config["data"]["batch_size"]
+    rate = made["images_per_second"] | {"mean": images / step}
+    name = f"failures/straggler/{label.replace(' ', '-')}-{turn}"
+    phases = made["phases"] | {"forward": 0.03, "backward": 0.05}
+    path = put(folder, name, config=config, images_per_second=rate, phases=phases)
+    note = {"label": label, "hosts": 4, "link": "100mbit", "launch": "wirebench cluster run"}
+    (path.parent / "note.json").write_text(json.dumps(note))
+
+
+@pytest.mark.parametrize(
+    ("slow", "turns", "state"),
+    [(0.29, 5, "reproduced"), (0.45, 5, "not reproduced"), (0.29, 1, "not decidable")],
+)
+def test_a_slow_host_costs_what_the_claim_says(slow: float, turns: int, state: str, tmp_path: Path) -> None:
+    for turn in range(turns):
+        slowed(tmp_path, "diloco", turn, 0.2 + turn / 1e4, 1.0)
+        slowed(tmp_path, "diloco straggler", turn, slow + turn / 1e4, 2.0)
+        slowed(tmp_path, "dense", turn, 0.4 + turn / 1e4, 1.0)
+    assert {name: each.state for name, each in verdicts(tmp_path).items()} == {"straggler": state}
+    [row] = [line for line in document(Measured(tmp_path / "failures")).splitlines() if line.startswith("| diloco |")]
+    assert row.startswith(f"| diloco | {turns} | {1 / (0.2 + (turns - 1) / 2e4):.2f} | ")
+    assert row.endswith(" | 71.4 % |") or turns > 1, "0.2 s of 0.28 s"
+    slowed(tmp_path, "sparseloco", 0, 0.2, 2.0)
+    with pytest.raises(UserError, match=r"'sparseloco' has network\.straggler=2"):
+        Measured(tmp_path / "failures")
+
+
+def test_a_turn_has_every_method_without_and_with_a_slow_host(tmp_path: Path) -> None:
+    launched: list[Command] = []
+
+    def launch(command: Command) -> int:
+        launched.append(command)
+        return 1
+
+    words = ["--out", str(tmp_path / "failures"), "--parts", "straggler", "--turns", "1"]
+    assert verb.run("failures")(words, launch) == 1
+    assert len(launched) == 2 * len(faults.MINUTELY)
+    for command in launched:
+        begin = command.index("train.py") + 1
+        config = resolve(loader.load(command[begin], command[begin + 1 :]))
+        is_slow = any("straggler.part" in word or "straggler-0" in word for word in command[begin:])
+        assert config.network.straggler == (stragglers.SLOWDOWN if is_slow else 1.0) and config.network.dilation == 10
+        counted = config.train.max_steps - config.train.warmup_steps
+        assert counted % 32 == config.train.warmup_steps % 32 == 0, "whole rounds"
+        assert config.data.options["train_size"] == config.train.max_steps * config.data.batch_size * 4
+    assert "network.straggler=2" in {word for command in launched for word in command}
 
 
 def test_run_makes_what_is_missing_a_chunk_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
