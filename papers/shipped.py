@@ -34,6 +34,8 @@ to 1.8 times between the two.
 GPU = RESULTS / "h200" / "compressors" / "cells.jsonl"
 GPU_AGAIN = {"chunk_topk": RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
 """Methods that were changed since, and the file of their new times; other methods in these files are not used."""
+FORMATS = {each: each.with_name("formats.jsonl") for each in (CPU, GPU)}
+"""Coding in each wire format, as `wirebench bench compressors --formats` measured it; added where it was measured."""
 OUTSIDE = RESULTS / "prediction" / ranges.NAME
 
 Lines = list[dict[str, Any]]
@@ -94,14 +96,28 @@ def _cpu_rates() -> Lines:
     header, *cells = _cells(CPU)
     measured = {_method(cell) for cell in cells}
     later = [cell for cell in _cells(CPU_LATER)[1:] if _method(cell) not in measured and not cell["rival"]]
-    return [{**header, "of": [_name(CPU), _name(CPU_LATER)]}, *cells, *later]
+    of, formats = _formats(CPU, header)
+    return [{**header, "of": [_name(CPU), _name(CPU_LATER), *of]}, *cells, *later, *formats]
 
 
 def _gpu_rates() -> Lines:
     header, *cells = _cells(GPU)
     kept = [cell for cell in cells if _method(cell) not in GPU_AGAIN]
     again = [cell for name, path in GPU_AGAIN.items() for cell in _cells(path)[1:] if cell["method"] == name]
-    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values())]}, *kept, *again]
+    of, formats = _formats(GPU, header)
+    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values()), *of]}, *kept, *again, *formats]
+
+
+def _formats(beside: Path, header: dict[str, Any]) -> tuple[list[str], Lines]:
+    """The file of formats beside another one's cells, and its cells; UserError for one of other workers or devices."""
+    path = FORMATS[beside]
+    if not path.is_file():
+        return [], []
+    own, *cells = _cells(path)
+    for key in ("workers", "device", "threads"):
+        if own[key] != header[key]:
+            raise UserError(f"{path}: {key}: {own[key]!r}, and {_name(beside)} has {header[key]!r}")
+    return [_name(path)], cells
 
 
 def _cells(path: Path) -> Lines:
