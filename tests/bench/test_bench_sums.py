@@ -11,7 +11,8 @@ from tests.cli.verbs import verb
 from wirebench import collectives, compressors
 from wirebench.bench.lossless import measured as measure_lossless
 from wirebench.bench.sum_inputs import DRAWN, drawn, kept, trained
-from wirebench.bench.sums import WAYS, SumError, errors, figure
+from wirebench.bench.sum_ways import WAYS
+from wirebench.bench.sums import SumError, errors, figure
 from wirebench.bench.virtual_sums import coded_sum
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.wire import items_of

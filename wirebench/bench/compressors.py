@@ -200,9 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
     add("--warmup", type=int, default=3, help="steps of each method that are left out (%(default)s)")
     add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
-    add(
-        "--rivals", action=argparse.BooleanOptionalAction, help="PyTorch's hooks, the obvious ways (beside compressors)"
-    )
+    add("--rivals", action=argparse.BooleanOptionalAction, help="PyTorch's hooks, the obvious ways (beside methods)")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
     add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (bench plot-compressors)")
     add("--quiet", action="store_true", help="no progress")

@@ -19,7 +19,7 @@ from wirebench.planner.accuracy import (
     ratio,
 )
 from wirebench.planner.answer import Judge, Line
-from wirebench.planner.candidate import Candidate, Speedup
+from wirebench.planner.candidate import Candidate, Speedup, overrides
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.ddp_caps import better_merge, caps_of
 from wirebench.planner.networks import WIDTH, rate
@@ -402,18 +402,6 @@ def _worst(each: Candidate, ranking: Ranking) -> str:
     if is_exact(each) or ended is None or ended.points is None:
         return ""
     return f"{ended.lost:.1f}" if ended.measure is LOSS else f"{round(-ended.lost, 1) + 0.0:+.1f}"
-
-
-def overrides(each: Candidate, density: float | None) -> list[str]:
-    """The settings of a config that make this composition."""
-    scheduler, *options = each.scheduler.split(":")
-    return [
-        f"compressor.name={each.compressor}",
-        *([] if density is None else [f"compressor.density={density:g}"]),
-        f"scheduler.name={scheduler}",
-        *(f"scheduler.{option}" for option in options),
-        f"collective.name={each.collective}",
-    ]
 
 
 def _how_to_run(ranking: Ranking, setting: ShownSetting) -> list[str]:
