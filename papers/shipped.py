@@ -4,6 +4,7 @@
 names files that do not match the records.
 """
 
+import statistics
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 from papers.accuracy import known as trained
 from papers.accuracy.known import references
 from papers.runner import RESULTS, ROOT
+from wirebench.bench import sums as bench_sums
 from wirebench.errors import UserError
 from wirebench.inspect import reference
-from wirebench.planner import known, ranges
+from wirebench.planner import known, ranges, sums
 from wirebench.record import compressor_results
 from wirebench.simulation import compress_rates
 from wirebench.telemetry.environment import git
@@ -36,6 +38,11 @@ GPU_AGAIN = {"chunk_topk": RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
 """Methods that were changed since, and the file of their new times; other methods in these files are not used."""
 FORMATS = {each: each.with_name("formats.jsonl") for each in (CPU, GPU)}
 """Coding in each wire format, as `wirebench bench compressors --formats` measured it; added where it was measured."""
+SUMS = {
+    "images": (RESULTS / "cpu-2core" / "sums" / "resnet20.jsonl", "ResNet-20's on the digits images"),
+    "language": (RESULTS / "cpu-2core" / "sums" / "gpt.jsonl", "a GPT's of 1.9M parameters on Python sources"),
+}
+"""By kind of model, the errors of sums of its gradients (docs/sums.md), and whose gradients these are."""
 OUTSIDE = RESULTS / "prediction" / ranges.NAME
 
 Lines = list[dict[str, Any]]
@@ -48,6 +55,7 @@ def files() -> dict[Path, Callable[[], Lines]]:
         compress_rates.SHIPPED_GPU: _gpu_rates,
         ranges.SHIPPED: lambda: [{"of": _name(OUTSIDE), **json_of(OUTSIDE.read_text(encoding="utf-8"))}],
         known.SHIPPED: _accuracies,
+        sums.SHIPPED: _sums,
         reference.SHIPPED: lambda: [{"methods": [each._asdict() for each in references()]}],
     }
 
@@ -133,6 +141,40 @@ def _method(cell: dict[str, Any]) -> str:
 def _accuracies() -> Lines:
     images = [known.table(each) for each in trained.images()]
     return [{known.IMAGES: images, known.LANGUAGE: [known.table(trained.language())]}]
+
+
+def _sums() -> Lines:
+    return [{"of": [_name(path) for path, _ in SUMS.values()]} | {kind: _known(*SUMS[kind]) for kind in SUMS}]
+
+
+def _known(path: Path, words: str) -> dict[str, Any]:
+    """What KnownSums has of a file of `wirebench bench sums`: shares that formats cut off, and the correlation of ranks.
+
+    By the law one hop's squared error is that of its reduce-scatter and the format's share, and the former is that share
+    times (P - 1) gradients' energies over the sum's.
+    """
+    header, cells = bench_sums.load(path)
+    last = max(cell.step for cell in cells)
+    by = {(cell.form, cell.way, cell.ranks): cell for cell in cells if cell.step == last}
+    ranks = max(cell.ranks for cell in cells)
+    lost, energies, errors = {}, [], {}
+    for form in dict.fromkeys(cell.form for cell in cells):
+        hop, scatter = (by[form, way, ranks].law ** 2 for way in ("one_hop", "scatter"))
+        lost[form] = hop - scatter
+        energies.append(lost[form] * (ranks - 1) / scatter)
+        errors[form] = {way: {} for _, way, _ in by}
+    for (form, way, count), cell in by.items():
+        errors[form][way][str(count)] = round(cell.error, 6)
+    alike = (statistics.median(energies) / ranks - 1) / (ranks - 1)
+    lossless = {
+        each["form"]: {"bound": each["bound"], "ratio": each["ratio"]}
+        for each in header["lossless"]
+        if each["of"] == "gradient"
+    }
+    return {
+        "words": words, "alike": max(round(alike, 6), 0.0), "lost": {form: float(f"{q:.6g}") for form, q in lost.items()},
+        "errors": errors, "lossless": lossless,
+    }  # fmt: skip
 
 
 def _name(path: Path) -> str:

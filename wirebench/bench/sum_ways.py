@@ -45,7 +45,7 @@ class Way(NamedTuple):
         return made.plan(Topology.parse("+".join([str(each)] * (ranks // each))), numel // made.unit)
 
     def on(self, topology: Topology, code: Coded) -> Plan:
-        """The rounds on these ranks and machines, of a few items each; the reduce half alone where it does not gather."""
+        """The rounds on these ranks and machines, of a few items each; the reduce half alone if it does not gather."""
         plan = self.formatted(code).plan(topology, ITEMS * topology.size)
         return plan if self.gathers else replace(plan, copy=())
 

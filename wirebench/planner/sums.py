@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 from rich.table import Table
 
 from wirebench import collectives
-from wirebench.bench.sum_ways import WAYS, Way, group_of
+from wirebench.bench.sum_ways import ITEMS, WAYS, Way, group_of
 from wirebench.collectives.wire import Formatted
 from wirebench.compressors.bits.coded import Coded, code_of
 from wirebench.compressors.bits.narrow import Form
@@ -26,7 +26,7 @@ from wirebench.gradient.requests import Sum
 from wirebench.planner.answer import Judge
 from wirebench.planner.candidate import Speedup, overrides
 from wirebench.planner.rank import Adviser
-from wirebench.simulation.compress_rates import UNKNOWN_FORM, Rates
+from wirebench.simulation.compress_rates import UNKNOWN_FORM
 from wirebench.topology.tree import Topology
 from wirebench.utils.console import columns
 from wirebench.utils.parsing import json_of
@@ -71,6 +71,10 @@ class KnownSums:
         """The measured error; None where it was not measured so."""
         return self.errors.get(form, {}).get(way, {}).get(str(ranks))
 
+    def entry(self) -> dict[str, Any]:
+        """What loses nothing, as JSON values."""
+        return {"of": self.words} | {form: each._asdict() for form, each in self.lossless.items()}
+
     @property
     def bar(self) -> str:
         """What a lossy method has to beat, in a sentence."""
@@ -82,9 +86,9 @@ class KnownSums:
 
 
 @functools.cache
-def load(images: bool) -> KnownSums:
-    """The shipped measurements: of an image model's gradients, or of a language model's."""
-    content = json_of(SHIPPED.read_text(encoding="utf-8"))["images" if images else "language"]
+def load(unit: str) -> KnownSums:
+    """The shipped measurements of a model whose samples are `unit`: images, or else of a language model's gradients."""
+    content = json_of(SHIPPED.read_text(encoding="utf-8"))["images" if unit == "images" else "language"]
     lossless = {form: Lossless(**each) for form, each in content["lossless"].items()}
     return KnownSums(**{**content, "lossless": lossless})
 
@@ -98,6 +102,7 @@ class SumRow:
     seconds      of one sum of the whole gradient; coding_seconds: what coding adds to it; None: not measured
     speedup      of a training step over dense training as DDP has it, at the way's best schedule
     overrides    of a config that does it; none where no config does
+    missing      why there are no times; ""
     """
 
     form: str
@@ -111,6 +116,7 @@ class SumRow:
     speedup: Speedup | None = None
     scheduler: str = ""
     overrides: tuple[str, ...] = ()
+    missing: str = ""
 
     def entry(self) -> dict[str, Any]:
         """The row as JSON values."""
@@ -190,8 +196,9 @@ def _row(adviser: Adviser, summed: _Summed, known: KnownSums, judge: Judge) -> S
     row = SumRow(
         summed.form, summed.name, sent, sent / summed.whole.sent(summed.topology.size), error, summed.measured(known)
     )
-    if not all(map(adviser.rates.codes, summed.forms)):
-        return row
+    unknown = [form for form in summed.forms if not adviser.rates.codes(form)]
+    if unknown:
+        return replace(row, missing=UNKNOWN_FORM.format(unknown[0]))
     seconds = summed.seconds(adviser.coding)
     row = replace(row, seconds=seconds, coding_seconds=seconds - summed.seconds(None))
     found = adviser.summed(summed.collective, summed.name) if summed.way.gathers else None
@@ -210,6 +217,14 @@ def _energy(name: str, topology: Topology, alike: float) -> CodedEnergy | None:
     return coded_energy(WAYS[name].on(topology, Coded("int8")), alike)
 
 
+def error_of(collective: Formatted, topology: Topology, known: KnownSums) -> float | None:
+    """The law's error of a collective's sum; None for a format that was not measured, and for too many ranks."""
+    if not 1 < topology.size <= MOST_RANKS:
+        return None
+    energy = coded_energy(collective.plan(topology, ITEMS * topology.size), known.alike)
+    return known.expected(energy, collective.between.name, collective.within.name)
+
+
 def table(rows: Sequence[SumRow]) -> Table:
     """A line for each row."""
     made = columns(HEADS, left=HEADS[:2])
@@ -223,14 +238,10 @@ def table(rows: Sequence[SumRow]) -> Table:
     return made
 
 
-def notes(rows: Sequence[SumRow], rates: Rates, known: KnownSums) -> list[str]:
+def notes(rows: Sequence[SumRow], known: KnownSums) -> list[str]:
     """What the columns mean, and which formats' coding was not measured."""
-    used = dict.fromkeys(
-        each for row in rows if row.way in WAYS for each in (row.form, WAYS[row.way].within or row.form)
-    )
-    missing = [UNKNOWN_FORM.format(form) for form in used if not rates.codes(form)]
     return [
         f"sums: error by the law of docs/sums.md, of gradients like {known.words}; measured: theirs. MX formats and 4 "
         "bits lose more than that on many hops. scatter: the reduce-scatter of FSDP",
-        *(f"sums: no times: {each}" for each in missing),
+        *dict.fromkeys(f"sums: no times: {row.missing}" for row in rows if row.missing),
     ]
