@@ -148,10 +148,10 @@ def _sums() -> Lines:
 
 
 def _known(path: Path, words: str) -> dict[str, Any]:
-    """What KnownSums has of a file of `wirebench bench sums`: shares that formats cut off, and the correlation of ranks.
+    """What KnownSums has of a file of `wirebench bench sums`: the shares that formats cut off, the ranks' correlation.
 
-    By the law one hop's squared error is that of its reduce-scatter and the format's share, and the former is that share
-    times (P - 1) gradients' energies over the sum's.
+    By the law one hop's squared error is that of its reduce-scatter and the format's share; and the former is that
+    share times (P - 1) gradients' energies over the sum's.
     """
     header, cells = bench_sums.load(path)
     last = max(cell.step for cell in cells)
@@ -172,8 +172,8 @@ def _known(path: Path, words: str) -> dict[str, Any]:
         if each["of"] == "gradient"
     }
     return {
-        "words": words, "alike": max(round(alike, 6), 0.0), "lost": {form: float(f"{q:.6g}") for form, q in lost.items()},
-        "errors": errors, "lossless": lossless,
+        "words": words, "alike": max(round(alike, 6), 0.0),
+        "lost": {form: float(f"{share:.6g}") for form, share in lost.items()}, "errors": errors, "lossless": lossless,
     }  # fmt: skip
 
 

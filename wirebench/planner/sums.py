@@ -80,8 +80,8 @@ class KnownSums:
         """What a lossy method has to beat, in a sentence."""
         share = 1 / self.lossless[EXACT].ratio
         return (
-            f"without loss: a code of exponents sends {share:.2f} times the bytes of dense gradients, by a measurement "
-            f"of {self.words}; it is not simulated"
+            f"without loss: a code of exponents sends {share:.2f} times the bytes of dense gradients, measured on "
+            f"{self.words}; it is not simulated"
         )
 
 
