@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from papers import trust
+from papers import lossless, trust
 from papers.accuracy.curve import WINDOW, steps_of
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
 from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared
@@ -38,7 +38,9 @@ def document(
     compared = {method.label: each for method, each in zip(whole, family, strict=True)}
     lines = [f"# The methods of today: {task.name}", "", *_setting(task, methods)]
     cells = [_cells(method, dense, compared.get(method.label)) for method in methods]
-    lines += table(*with_energy(HEAD, cells, methods))
+    head, cells = with_energy(HEAD, cells, methods)
+    unit = lossless.unit_of(run for method in methods for run in method.runs)
+    lines += [*table(head, [*cells, lossless.row(head, "fewer bytes", unit)]), *lossless.note(unit)]
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []
