@@ -54,7 +54,7 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
 
 
 def test_a_wire_format_sends_its_bytes_and_shows_its_error(tmp_path, capsys):
-    """int8 sends 8.125 of 32 bits; its error in one hop of 16 ranks is within a twelfth of the one that was measured."""
+    """int8 sends 8.125 of 32 bits; its error in one hop of 16 ranks is nearly the one that was measured."""
     few = ["--workers", "16", "--schedulers", "wfbp", "--collective", "one_hop"]
     (dense,), (coded,) = rows(tmp_path, *few), rows(tmp_path, *few, "--wire", "int8")
     assert coded["bytes_per_step"]["wire"] == pytest.approx(dense["bytes_per_step"]["wire"] * 8.125 / 32, rel=1e-3)
