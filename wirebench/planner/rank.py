@@ -247,18 +247,17 @@ class Adviser:
         return clash(built, name, collective) or (misfit(built, name) if self._sharded else "")
 
     def summed(self, collective: Formatted, name: str) -> Candidate | None:
-        """Dense gradients' best composition on a collective with wire formats, which is called `name`.
+        """Dense gradients' best composition of QUICK on a collective with wire formats, which is called `name`.
 
-        None where none of the schedules that are tried goes with it. UserError for a format whose coding was not
-        measured.
+        None where none of these schedules goes with it. UserError for a format whose coding was not measured.
         """
         parts = Parts(compressors.build(DENSE), collective)
         chosen = [
             each
-            for each in self.tried or SCHEDULERS
-            if not (driver := self._schedulers[each].driver).own_weights and not driver.accepts(parts)
+            for each in self._quick(DENSE)
+            if not self._schedulers[each].driver.accepts(parts)
             and not (self._sharded and misfit(self._schedulers[each], DENSE))
-        ]  # fmt: skip
+        ]
         pricer = Pricer(collective, self.topology(None), coding=self.coding)
         simulator = Simulator(self._trace_at(None), self._sizes_of(DENSE), free, pricer)
         found = self._stepped(simulator, DENSE, chosen, name, self.errors.factors((1.0, 1.0)))
