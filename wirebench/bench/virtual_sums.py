@@ -1,6 +1,6 @@
 """Sums on virtual ranks: a plan with wire formats, run on a matrix that has a gradient in each row.
 
-The plan is the one that a job runs (collectives/execution/coded.py), and the bits are the same; here all messages of a
+The plan is the one that a job runs (collectives/execution/coded.py), and the bits are the same. Here all messages of a
 round that are of one length are coded at once, so that 64 ranks take no longer than their numbers do.
 """
 

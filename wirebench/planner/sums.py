@@ -173,7 +173,7 @@ class _Summed(NamedTuple):
         return self.form, self.way.within or self.form
 
     def sent_bytes(self) -> float:
-        """Bytes that a rank sends."""
+        """Return the bytes that a rank sends."""
         sent = Pricer(self.collective, self.topology).sent(self.whole)
         return sent if self.way.gathers else sent / 2
 

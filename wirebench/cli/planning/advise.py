@@ -22,9 +22,9 @@ Computing time comes from a trace, from an estimate for a GPU in fp32 (or --prec
 this machine (--probe). On a GPU, compressors take the seconds that were measured on an H200. Elsewhere they take as
 many copies of the gradient as measured on a CPU, at the memory's bandwidth, which is an estimate too.
 
-With --wire a second table has dense gradients in these formats (collective.wire) on each way to sum: bytes of a rank,
-the expected error of the sum, and the time with the coding at each hop. Coding takes what `wirebench bench compressors
---formats` measured; without it there are no times. The bar for all is a code that loses nothing (docs/sums.md).
+With --wire a second table has dense gradients in these formats (collective.wire) on each way to sum. It shows bytes of
+a rank, the expected error of the sum, and the time with the coding at each hop. Coding takes what `wirebench bench
+compressors --formats` measured; without it there are no times. A code that loses nothing is the bar (docs/sums.md).
 
 With --shard 8, FSDP shards the model over pods of 8 workers, and exchanges are between pods (docs/fsdp.md).
 
