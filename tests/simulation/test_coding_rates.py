@@ -14,15 +14,15 @@ COPY, CALL, ENCODING, DECODING = 1e-9, 1e-6, 4e-9, 3e-9
 """Seconds to copy an element, of a call, to code and to decode an element."""
 
 
-def measured(path: Path, device: str = "") -> Path:
-    """A file of int8 as four workers find it: a gradient and a share are coded, gradients and the sum decoded."""
+def of_int8(path: Path, device: str = "", times: int = 1) -> Path:
+    """A file of int8 as four workers find it: a gradient and a share are coded, gradients and the sum decoded.
+
+    times  as long as ENCODING and so on have it
+    """
     cells = []
     for numel in (4000, 270_000, 14_700_000):
-        seconds = dict.fromkeys(PARTS, (0.0,) * 4)
-        seconds |= {
-            "encode": (2 * CALL + 1.25 * numel * ENCODING,) * 4,
-            "decode": (2 * CALL + 2 * numel * DECODING,) * 4,
-        }
+        took = {"encode": 2 * CALL + 1.25 * numel * ENCODING, "decode": 2 * CALL + 2 * numel * DECODING}
+        seconds = {part: (times * took.get(part, 0.0),) * 4 for part in PARTS}
         label = ONE_HOP.format("int8").replace(":", " ")
         cells.append(CompressorResult(label, False, "x", numel, 1, seconds, (COPY * numel,) * 4))
     header = {"workers": 4, "density": None, "threads": 1, "device": device, "environment": {}}
@@ -31,7 +31,7 @@ def measured(path: Path, device: str = "") -> Path:
 
 
 def test_a_call_costs_what_it_cost_in_an_exchange(tmp_path: Path) -> None:
-    rates = Rates(measured(tmp_path / "formats.jsonl"))
+    rates = Rates(of_int8(tmp_path / "formats.jsonl"))
     coding = rates.coding(rates.bytes_per_second)
     for numel in (3000, 100_000, 5_000_000):
         assert coding.encode("int8", numel) == pytest.approx(CALL + numel * ENCODING, rel=0.05)
@@ -44,7 +44,7 @@ def test_a_call_costs_what_it_cost_in_an_exchange(tmp_path: Path) -> None:
 
 
 def test_on_a_gpu_the_start_of_kernels_stays(tmp_path: Path) -> None:
-    rates = Rates(measured(tmp_path / "formats.jsonl", "NVIDIA H200"))
+    rates = Rates(of_int8(tmp_path / "formats.jsonl", "NVIDIA H200"))
     slower = rates.coding(4.8e12 / 2)
     same = rates.coding(4.8e12)
     assert same.decode("int8", 5_000_000) == pytest.approx(CALL + 5e6 * DECODING, rel=0.01)
