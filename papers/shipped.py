@@ -4,6 +4,7 @@
 names files that do not match the records.
 """
 
+import statistics
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 from papers.accuracy import known as trained
 from papers.accuracy.known import references
 from papers.runner import RESULTS, ROOT
+from wirebench.bench import sums as bench_sums
 from wirebench.errors import UserError
 from wirebench.inspect import reference
-from wirebench.planner import known, ranges
+from wirebench.planner import known, ranges, sums
 from wirebench.record import compressor_results
 from wirebench.simulation import compress_rates
 from wirebench.telemetry.environment import git
@@ -34,6 +36,13 @@ to 1.8 times between the two.
 GPU = RESULTS / "h200" / "compressors" / "cells.jsonl"
 GPU_AGAIN = {"chunk_topk": RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
 """Methods that were changed since, and the file of their new times; other methods in these files are not used."""
+FORMATS = {each: each.with_name("formats.jsonl") for each in (CPU, GPU)}
+"""Coding in each wire format, as `wirebench bench compressors --formats` measured it; added where it was measured."""
+SUMS = {
+    "images": (RESULTS / "cpu-2core" / "sums" / "resnet20.jsonl", "ResNet-20's on the digits images"),
+    "language": (RESULTS / "cpu-2core" / "sums" / "gpt.jsonl", "a GPT's of 1.9M parameters on Python sources"),
+}
+"""By kind of model, the errors of sums of its gradients (docs/sums.md), and whose gradients these are."""
 OUTSIDE = RESULTS / "prediction" / ranges.NAME
 
 Lines = list[dict[str, Any]]
@@ -46,6 +55,7 @@ def files() -> dict[Path, Callable[[], Lines]]:
         compress_rates.SHIPPED_GPU: _gpu_rates,
         ranges.SHIPPED: _outside,
         known.SHIPPED: _accuracies,
+        sums.SHIPPED: _sums,
         reference.SHIPPED: lambda: [{"methods": [each._asdict() for each in references()]}],
     }
 
@@ -94,19 +104,33 @@ def _cpu_rates() -> Lines:
     header, *cells = _cells(CPU)
     measured = {_method(cell) for cell in cells}
     later = [cell for cell in _cells(CPU_LATER)[1:] if _method(cell) not in measured and not cell["rival"]]
-    return [{**header, "of": [_name(CPU), _name(CPU_LATER)]}, *_needed([*cells, *later])]
+    of, formats = _formats(CPU, header)
+    return [{**header, "of": [_name(CPU), _name(CPU_LATER), *of]}, *_needed([*cells, *later]), *formats]
 
 
 def _gpu_rates() -> Lines:
     header, *cells = _cells(GPU)
     kept = [cell for cell in cells if _method(cell) not in GPU_AGAIN]
     again = [cell for name, path in GPU_AGAIN.items() for cell in _cells(path)[1:] if cell["method"] == name]
-    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values())]}, *_needed([*kept, *again])]
+    of, formats = _formats(GPU, header)
+    return [{**header, "of": [_name(GPU), *map(_name, GPU_AGAIN.values()), *of]}, *_needed([*kept, *again]), *formats]
 
 
 def _needed(cells: Lines) -> Lines:
     """The cells that the planner reads: of the suite's methods, measured."""
     return [cell for cell in cells if not cell["rival"] and not cell["error"]]
+
+
+def _formats(beside: Path, header: dict[str, Any]) -> tuple[list[str], Lines]:
+    """The file of formats beside another one's cells, and its cells; UserError for one of other workers or devices."""
+    path = FORMATS[beside]
+    if not path.is_file():
+        return [], []
+    own, *cells = _cells(path)
+    for key in ("workers", "device", "threads"):
+        if own[key] != header[key]:
+            raise UserError(f"{path}: {key}: {own[key]!r}, and {_name(beside)} has {header[key]!r}")
+    return [_name(path)], cells
 
 
 def _cells(path: Path) -> Lines:
@@ -127,6 +151,40 @@ def _outside() -> Lines:
 def _accuracies() -> Lines:
     images = [known.table(each) for each in trained.images()]
     return [{known.IMAGES: images, known.LANGUAGE: [known.table(trained.language())]}]
+
+
+def _sums() -> Lines:
+    return [{"of": [_name(path) for path, _ in SUMS.values()]} | {kind: _known(*SUMS[kind]) for kind in SUMS}]
+
+
+def _known(path: Path, words: str) -> dict[str, Any]:
+    """What KnownSums has of a file of `wirebench bench sums`: the shares that formats cut off, the ranks' correlation.
+
+    By the law one hop's squared error is that of its reduce-scatter and the format's share; and the former is that
+    share times (P - 1) gradients' energies over the sum's.
+    """
+    header, cells = bench_sums.load(path)
+    last = max(cell.step for cell in cells)
+    by = {(cell.form, cell.way, cell.ranks): cell for cell in cells if cell.step == last}
+    ranks = max(cell.ranks for cell in cells)
+    lost, energies, errors = {}, [], {}
+    for form in dict.fromkeys(cell.form for cell in cells):
+        hop, scatter = (by[form, way, ranks].law ** 2 for way in ("one_hop", "scatter"))
+        lost[form] = hop - scatter
+        energies.append(lost[form] * (ranks - 1) / scatter)
+        errors[form] = {way: {} for _, way, _ in by}
+    for (form, way, count), cell in by.items():
+        errors[form][way][str(count)] = round(cell.error, 6)
+    alike = (statistics.median(energies) / ranks - 1) / (ranks - 1)
+    lossless = {
+        each["form"]: {"bound": each["bound"], "ratio": each["ratio"]}
+        for each in header["lossless"]
+        if each["of"] == "gradient"
+    }
+    return {
+        "words": words, "alike": max(round(alike, 6), 0.0),
+        "lost": {form: float(f"{share:.6g}") for form, share in lost.items()}, "errors": errors, "lossless": lossless,
+    }  # fmt: skip
 
 
 def _name(path: Path) -> str:

@@ -63,7 +63,12 @@ class Coded:
 
 
 def code_of(form: str, where: str, chunk: int = CHUNK) -> Coded | None:
-    """The code of this name, None for ""; UserError, which begins with `where`, for one that there is not."""
+    """The code of this name, None for ""; UserError, which begins with `where`, for one that there is not.
+
+    chunk  elements that share a scale, a multiple of 4; UserError for another number
+    """
+    if chunk < 4 or chunk % 4:
+        raise UserError(f"{where}: chunk is a multiple of 4, got {chunk}")
     if form and form not in get_args(Form):
         raise UserError(f"{where}: {form!r} is no wire format; there are {', '.join(get_args(Form))}")
     return Coded(cast(Form, form), chunk) if form else None

@@ -153,6 +153,8 @@ def quantised(
         return _cast(values, form, numel, keep, draws)
     own, each = FORMATS[form], numel // parts
     message = torch.empty((parts, message_bytes(each, chunk, form)), dtype=torch.uint8, device=values.device)
+    if not each:
+        return message.zero_().view(-1)  # a scale of the whole part at most
     on_gpu = kernels.usable(values) and chunk <= WIDEST
     if not on_gpu and native.usable(values):
         native.quantise(values, chunk, LOOPS.index(form), message, each // chunk, keep, draws)

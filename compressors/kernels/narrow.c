@@ -326,13 +326,13 @@ INLINE void quantise_as(const Way *way, Number n, int scale, int block)
     float padded[LOT], top = 0;
     const int64_t stretches = (each + stretch - 1) / stretch;
     /* A part with a scale of its own is one thread's: others would change values that the scale is found from. */
-    const int64_t units = stretches * way->parts, at_once = whole ? stretches : 1;
+    const int64_t units = stretches * way->parts, at_once = whole && stretches ? stretches : 1;
     const int64_t begin = begin_of(way->share, units / at_once) * at_once;
     for (int64_t unit = begin; unit < end_of(way->share, units / at_once) * at_once; unit++) {
         const int64_t part = unit / stretches, first = unit % stretches * stretch;
         uint8_t *bytes = way->message + part * part_bytes + whole, *codes = bytes + way->chunks * scale_bytes(scale);
         const int64_t there = least_of(way->numel - part * each, each);  /* elements; zeros follow them */
-        float *values = way->values + part * each;
+        float *values = there > 0 ? way->values + part * each : NULL;
         if (whole && first == 0) {
             top = sound(float_of(largest(values, there)) / (n.largest * E4M3.largest));
             memcpy(bytes - whole, &top, 4);
@@ -341,7 +341,7 @@ INLINE void quantise_as(const Way *way, Number n, int scale, int block)
         for (int64_t at = first; at < first + length; at += LOT) {
             const int64_t count = least_of(LOT, first + length - at), rows = chunk <= LOT ? count / chunk : 1;
             const int64_t width = chunk <= LOT ? chunk : count, given = there - at < 0 ? 0 : there - at;
-            float *x = values + at;
+            float *x = given ? values + at : padded;
             if (given < count) {
                 memset(padded, 0, sizeof padded);
                 if (given)
@@ -350,7 +350,7 @@ INLINE void quantise_as(const Way *way, Number n, int scale, int block)
             }
             if (at == first) {
                 if (chunk > LOT)
-                    high[0] = largest(values + at, least_of(given, length));
+                    high[0] = largest(x, least_of(given, length));
                 else
                     for (int64_t r = 0; r < rows; r++)
                         high[r] = largest(x + r * chunk, chunk);

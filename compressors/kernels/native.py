@@ -29,9 +29,11 @@ from wirebench.utils.files import write_atomically
 BUILD_SECONDS = 60.0
 """After which a compiler counts as stuck."""
 SOURCE = Path(__file__).with_name("narrow.c")
+OWN_PROCESSOR = "-march=native"
+"""Compilers for some processors do not know it; without it the loops are slower, and the results the same."""
 FLAGS = (
     "-O2", "-fvect-cost-model",  # as fast as -O3, and built in half the time
-    "-march=native", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
+    "-fopenmp-simd", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math",
     "-ffp-contract=off",  # a product is rounded before it is added, as the twins do
     "-std=gnu11", "-fPIC", "-shared",
 )  # fmt: skip
@@ -66,10 +68,19 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         return _loaded()
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0] or "no reason is given"
-        warnings.warn(f"quantised_sum runs without its loops in C, and slower: {said}", stacklevel=2)
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
+        warnings.warn(f"quantised_sum runs without its loops in C, and slower: {_reason(error)}", stacklevel=2)
         return None
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the compiler said, or of the error."""
+    printed = getattr(error, "stderr", None) or ""
+    # What a compiler had printed before its time was over is bytes.
+    text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
+    if isinstance(error, subprocess.TimeoutExpired):
+        text = f"the compiler took longer than {error.timeout:g} s"
+    return (text.strip() or str(error).strip()).partition("\n")[0] or "no reason is given"
 
 
 def quantise(
@@ -91,7 +102,7 @@ def quantise(
     assert loops is not None and usable(values) and message.is_contiguous()
     row, words = (noise[0].data_ptr(), noise[1].data_ptr()) if noise else (None, None)
     _shared(
-        loops.wirebench_quantise, values.numel(),
+        loops.wirebench_quantise, values.numel(), (values, message, noise),
         form, values.data_ptr(), values.numel(), chunk, chunks, len(message), message.data_ptr(), keep,
         row, words, noise[0].numel() if noise else 1,
     )  # fmt: skip
@@ -108,62 +119,88 @@ def restore(messages: Sequence[Tensor], chunk: int, form: int, chunks: int, out:
     loops = library()
     assert loops is not None and usable(out)
     whole = [each.contiguous() for each in messages]
+    # The loops read as many bytes of each message as the chunks have: a short one would be read beyond its end.
+    assert out.numel() <= chunks * chunk and len({each.numel() for each in whole}) == 1, "messages of these chunks"
     places = (c_void_p * len(whole))(*(each.data_ptr() for each in whole))
     _shared(
-        loops.wirebench_restore, out.numel(),
+        loops.wirebench_restore, out.numel(), (whole, out),
         form, places, len(whole), chunk, chunks, out.data_ptr(), out.numel(), size,
     )  # fmt: skip
 
 
-def _shared(loop: Callable[..., None], numel: int, *arguments: object) -> None:
-    """Run a loop over `numel` elements in shares, by at most as many threads as PyTorch has."""
+def _shared(loop: Callable[..., None], numel: int, held: object, *arguments: object) -> None:
+    """Run a loop over `numel` elements in shares, by at most as many threads as PyTorch has.
+
+    held  what owns the memory that the arguments point to: Ctrl-C ends the wait for threads that still write there
+    """
     shares = max(min(torch.get_num_threads(), numel // SHARE), 1)
-    threads = [Thread(target=loop, args=(number, shares, *arguments)) for number in range(1, shares)]
+
+    def work(number: int, owners: object) -> None:
+        loop(number, shares, *arguments)
+
+    threads = [Thread(target=work, args=(number, held)) for number in range(1, shares)]
     for each in threads:
         each.start()
-    loop(0, shares, *arguments)
+    work(0, held)
     for each in threads:
         each.join()
 
 
 def _loaded() -> ctypes.CDLL:
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    kept = _cache() / f"{SOURCE.stem}-{_key(compiler)}.so"
-    if _sound(kept):
+    compiler = [*(shlex.split(os.environ.get("CC", "")) or ["cc"]), *FLAGS]
+    try:
+        return _built([*compiler, OWN_PROCESSOR])
+    except subprocess.CalledProcessError:
+        return _built(compiler)
+
+
+def _built(compiler: Sequence[str]) -> ctypes.CDLL:
+    """The loops as this compiler, a command with its flags, makes them; of the cache where it has made them before."""
+    name, folder = f"{SOURCE.stem}-{_key(compiler)}.so", _cache()
+    kept = folder / name if folder else None
+    if kept and _sound(kept):
         return _declared(ctypes.CDLL(str(kept)))
-    with _alone(kept), tempfile.TemporaryDirectory(prefix="wirebench-") as work:
-        if _sound(kept):  # another process has built them meanwhile
+    with _alone(name), tempfile.TemporaryDirectory(prefix="wirebench-") as work:
+        if kept and _sound(kept):  # another process has built them meanwhile
             return _declared(ctypes.CDLL(str(kept)))
-        made = Path(work) / kept.name
-        _run([*compiler, *FLAGS, "-o", str(made), str(SOURCE)])
+        made = Path(work) / name
+        _run([*compiler, "-o", str(made), str(SOURCE)])
         code = made.read_bytes()
-        with contextlib.suppress(OSError):  # a home that cannot be written to: the next process builds them again
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(kept, code + sha256(code).digest())
-        return _declared(ctypes.CDLL(str(kept if _sound(kept) else made)))
+        if kept:
+            with contextlib.suppress(OSError):  # a home that cannot be written to: the next process builds them again
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(kept, code + sha256(code).digest())
+        return _declared(ctypes.CDLL(str(kept if kept and _sound(kept) else made)))
 
 
 @contextlib.contextmanager
-def _alone(kept: Path) -> Iterator[None]:
+def _alone(name: str) -> Iterator[None]:
     """Hold a lock of this host's: its ranks start together, and one compiler is enough for them.
 
     Without it where another process holds it for longer than a build may take, or it cannot be made.
     """
-    path = Path(tempfile.gettempdir(), f"wirebench-{os.getuid()}-{kept.stem}.lock")
+    path = Path(tempfile.gettempdir(), f"wirebench-{os.getuid()}-{name}.lock")
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError, Timeout):
             held.enter_context(FileLock(path, timeout=BUILD_SECONDS))
         yield
 
 
-def _cache() -> Path:
-    """As scripts/build_horovod.sh has it."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "wirebench"
+def _cache() -> Path | None:
+    """As scripts/build_horovod.sh has it; None for a user without a home, as in a container of any user's number."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    home = os.path.expanduser("~")
+    if not named and not os.path.isabs(home):
+        return None
+    return (Path(named) if named else Path(home, ".cache")) / "wirebench"
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """A digest of the source, and of what the compiler says of its version and of this processor."""
-    about = _run([*compiler, *FLAGS, "-###", "-E", "-x", "c", os.devnull]).stderr
+    """A digest of the source, and of what the compiler says of its version and of this processor.
+
+    Hosts of several kinds may share a home: none loads what another kind has built for its own processor.
+    """
+    about = _run([*compiler, "-###", "-E", "-x", "c", os.devnull]).stderr
     return sha256(SOURCE.read_bytes() + about.encode()).hexdigest()[:16]
 
 

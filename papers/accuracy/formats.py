@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers import trust
+from papers import lossless, trust
 from papers.accuracy.curve import steps_of
 from papers.accuracy.modern import DENSE
 from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, shared, tokens
@@ -86,7 +86,10 @@ def document(task: Task, methods: Sequence[MethodRuns]) -> str:
     theirs = losses(dense) if dense else []
     family = corrected([against(losses(each), theirs, MARGIN) if each is not dense else None for each in methods])
     cells = [_cells(method, dense, compared) for method, compared in zip(methods, family, strict=True)]
+    unit = lossless.unit_of(run for method in methods for run in method.runs)
+    cells.append(lossless.row(HEAD, "fewer bytes", unit))
     lines = [f"# Losses by wire format: {task.name}", "", _setting(task, methods), "", *table(HEAD, cells)]
+    lines += lossless.note(unit)
     lines += [multiplicity(family), "", *trust.note({each.label: each.runs for each in methods}, "seeds")]
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from papers import trust
+from papers import lossless, trust
 from papers.accuracy.curve import WINDOW, steps_of
 from papers.accuracy.grid import NAMED_FLOPS
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
@@ -45,7 +45,9 @@ def document(
     rows: list[Sequence[str]] = [HEAD, *(_cells(method, dense, compared.get(method.label)) for method in methods)]
     if all(row[TOKENS] == "-" for row in rows[1:]):  # images have none
         rows = [[*row[:TOKENS], *row[TOKENS + 1 :]] for row in rows]
-    lines += table(*with_energy(rows[0], rows[1:], methods))
+    head, cells = with_energy(rows[0], rows[1:], methods)
+    unit = lossless.unit_of(run for method in methods for run in method.runs)
+    lines += [*table(head, [*cells, lossless.row(head, "fewer bytes", unit)]), *lossless.note(unit)]
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []

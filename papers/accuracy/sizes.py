@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers import estimate, trust
+from papers import estimate, lossless, trust
 from papers.accuracy.modern import DENSE, OWN, SETTINGS, adams
 from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, tokens
 from papers.accuracy.task import Composition, Task, listed, refuse_others
@@ -33,6 +33,7 @@ CONFIG, SERIES = "configs/tables/sizes_gpt.toml", "sizes"
 WORKERS, BATCH, LENGTH = 4, 8, 128
 PER_STEP = WORKERS * BATCH * LENGTH
 """Tokens of a step of all workers."""
+HEAD = ("method", "seeds", "tokens a parameter", "test loss", "gap", "against dense (Welch)", "fewer bytes", "rate")
 ROUND = 32
 """Local steps of a round: a run has whole rounds, so that its last step exchanges."""
 
@@ -293,11 +294,8 @@ def page(folder: Path, task: Task) -> Page | None:
         f"on the validation split, with {AT} tokens a parameter and {searched.parameters:,} parameters. On "
         f"{run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
-        *table(
-            ("method", "seeds", "tokens a parameter", "test loss", "gap", "against dense (Welch)", "fewer bytes",
-             "rate"),
-            rows,
-        ),
+        *table(HEAD, [*rows, lossless.row(HEAD, "fewer bytes", lossless.LANGUAGE)]),
+        *lossless.note(lossless.LANGUAGE),
         multiplicity(family),
         "",
         *_causes(methods, dense),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
-from papers import trust
+from papers import lossless, trust
 from papers.accuracy.curve import RATES, quietest, seconds_to
 from papers.accuracy.rows import DENSE, MethodRuns, first_reaching, shared, target, wire_bytes
 from papers.findings import Finding, claims_table
@@ -35,7 +35,8 @@ def document(
         [compare(each.judged, dense.judged, MARGIN) if dense and dense is not each else None for each in methods]
     )
     rows = [_cells(method, dense, goal, compared) for method, compared in zip(methods, against, strict=True)]
-    lines += table(*with_energy(_head(aim), rows, methods))
+    head, rows = with_energy(_head(aim), rows, methods)
+    lines += [*table(head, [*rows, lossless.row(head, "fewer bytes than dense", "images")]), *lossless.note("images")]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*_reading(methods), *claims_table(found), *contrasts(methods, MARGIN), *_ranks(methods, others)]
     lines += _networks(methods, goal, aim)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from papers import trust
+from papers import lossless, trust
 from papers.accuracy.known import of_classics
 from papers.rows import DDP, DENSE, Row, fastest, size, with_energy
 from wirebench.planner.accuracy import Accuracies
@@ -23,6 +23,7 @@ def document(rows: Sequence[Row]) -> str:
     first = rows[0].runs[0]
     config, note = first.record["config"], first.note
     baselines, accuracies = [fastest(rows, DENSE), fastest(rows, [DDP])], of_classics()
+    head, cells = with_energy(HEAD, [_cells(row, baselines, accuracies) for row in rows], rows)
     commits = ", ".join(sorted({run.commit for row in rows for run in row.runs}))
     lines = [
         f"# Every method on {config['model'].get('trace', config['model'].get('name', '?'))}",
@@ -37,7 +38,8 @@ def document(rows: Sequence[Row]) -> str:
         *_slowed(first.has("config", "network", "dilation") or 1),
         f"Commits: {commits}. Made by `wirebench study speed run`, which runs `{note['launch']}` and the like.",
         "",
-        *table(*with_energy(HEAD, [_cells(row, baselines, accuracies) for row in rows], rows)),
+        *table(head, [*cells, lossless.row(head, "ratio on the wire", "images")]),
+        *lossless.note("images"),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *_accuracy(accuracies),
         *_wire_check(rows),

@@ -1,6 +1,8 @@
 """Errors of sums in few bits: the law holds where it should, and the tool says what it measured."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,18 +13,23 @@ from tests.cli.verbs import verb
 from wirebench import collectives, compressors
 from wirebench.bench.lossless import measured as measure_lossless
 from wirebench.bench.sum_inputs import DRAWN, drawn, kept, trained
-from wirebench.bench.sums import WAYS, SumError, errors, figure
-from wirebench.bench.virtual_sums import coded_sum
+from wirebench.bench.sum_ways import WAYS
+from wirebench.bench.sums import SumError, errors, figure, load
+from wirebench.bench.virtual_sums import Energies, coded_sum
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.wire import items_of
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.compressors.bits import lossless
+from wirebench.compressors.bits.coded import Coded
+from wirebench.costmodel.sum_error import coded_energy
 from wirebench.errors import UserError
 from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Sum
+from wirebench.planner import sums as shipped
 from wirebench.topology.tree import Topology
 
+ROOT = Path(__file__).resolve().parents[2]
 main = verb("bench", "sums")
 
 
@@ -70,6 +77,45 @@ def test_virtual_ranks_get_the_bits_of_a_job(name: str) -> None:
         plan = made.plan(topology, items_of(made, grads.shape[1]).number)
         assert plan is not None
         assert all(torch.equal(torch.as_tensor(each), coded_sum(plan, grads)) for each in sums), form
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.3])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_plan_tells_what_it_codes_without_gradients(way: str, alike: float) -> None:
+    """Gradients with this product and of length 1 in each chunk: one's own place, and one that all share."""
+    code, ranks, items = Coded("int8", 16), 8, 8
+    chunk = math.sqrt(1 - alike) * torch.eye(ranks, code.unit)
+    chunk[:, -1] = math.sqrt(alike)
+    grads = chunk.repeat(1, items)
+    plan = WAYS[way].plan(ranks, code, grads.shape[1])
+    if not WAYS[way].gathers:
+        plan = replace(plan, copy=())
+    wanted, whole = Energies(plan, grads, WAYS[way].gathers), float(grads.double().sum(0).square().sum())
+    found = coded_energy(plan, alike)
+    assert found.between == pytest.approx(wanted.between / whole) and found.within == pytest.approx(
+        wanted.within / whole
+    )
+    assert (found.within > 0) == (way == "hierarchical")
+
+
+def test_the_laws_of_the_page_are_the_plan_s() -> None:
+    """Gradients that are noise: one hop, a tree and a ring of P ranks (docs/sums.md)."""
+    for ranks in (2, 8, 64):
+        laws = {"one_hop": 2 - 1 / ranks, "tree": math.log2(ranks) / 2 + 1, "ring": (ranks - 1) / 2 + 1}
+        for way, law in laws.items():
+            plan = WAYS[way].on(Topology.flat(ranks), Coded("int8"))
+            assert coded_energy(plan, 0.0).error(0.01) == pytest.approx(math.sqrt(0.01 * law)), (way, ranks)
+
+
+def test_what_is_shipped_gives_the_laws_that_were_measured() -> None:
+    """From a format's share and the ranks' correlation alone: within a twelfth of the law of the real gradients."""
+    for name, unit in (("resnet20", "images"), ("gpt", "tokens")):
+        known, (_, cells) = shipped.load(unit), load(ROOT / f"results/cpu-2core/sums/{name}.jsonl")
+        for cell in cells:
+            if cell.ranks == 64 and cell.way != "hierarchical":
+                energy = coded_energy(WAYS[cell.way].on(Topology.flat(64), Coded("int8")), known.alike)
+                assert known.expected(energy, cell.form, cell.form) == pytest.approx(cell.law, rel=0.08), cell
+                assert known.measured(cell.form, cell.way, 64) == pytest.approx(cell.error, abs=1e-6)
 
 
 def test_bytes_of_an_element_are_those_of_the_plan() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,65 @@ def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsy
     assert max(map(len, printed[printed.index(" compressor ") : printed.index("\npays below:")].splitlines())) <= 120
     places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
     assert places == [row["compressor"] for row in rows]
+
+
+def with_formats(tmp_path: Path, formats: Sequence[str]) -> str:
+    """A file of the shipped rates, whose coding is as fast as two copies of the vector, of these formats alone."""
+    header, *cells = (json.loads(line) for line in SHIPPED_GPU.read_text(encoding="utf-8").splitlines())
+    cells = [each for each in cells if not each["method"].startswith("quantised_sum form=")]
+    like = next(each for each in cells if each["method"] == "quantised_sum")
+    for form in formats:
+        copies = 2 * like["copy_seconds"][0]
+        seconds = {part: [copies if part in ("encode", "decode") else 0.0] for part in like["seconds"]}
+        cells.append({**like, "method": f"quantised_sum form={form} feedback=false", "seconds": seconds})
+    path = tmp_path / "rates.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in (header, *cells)), encoding="utf-8")
+    return str(path)
+
+
+def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsys):
+    where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--workers", "16", *FEW[:2]]
+    rates = with_formats(tmp_path, ["int8"])
+    found = answer(tmp_path, *where, "--wire", "int8", "mxfp8", "--rates", rates)
+    first, bar, *rows = found["sums"]
+    assert (first["form"], first["share"], first["error"]) == ("fp32", 1.0, 0.0) and first["speedup"] > 0.99
+    assert (bar["way"], bar["error"], bar["seconds"]) == ("without loss", 0.0, None) and 0.8 < bar["share"] < 0.9
+    by = {(row["form"], row["way"]): row for row in rows}
+    assert len(by) == len(rows) == 10, "one machine a rank has no hierarchy"
+    one_hop, ring, half = (by["int8", way] for way in ("one_hop", "ring", "scatter"))
+    assert (
+        one_hop["share"] == pytest.approx(8.125 / 32, rel=1e-3) == 2 * half["share"]
+        and ring["error"] > one_hop["error"]
+    )
+    assert one_hop["error"] == pytest.approx(one_hop["measured"], rel=0.1)
+    assert half["speedup"] is None and half["seconds"] < one_hop["seconds"]
+    assert one_hop["coding_seconds"] > 0 and one_hop["speedup"] > 1 and first["coding_seconds"] == 0
+    assert loader.load("smoke", one_hop["overrides"]).collective.wire == "int8"
+    unknown = by["mxfp8", "one_hop"]
+    assert unknown["seconds"] is None and unknown["speedup"] is None and unknown["error"] > one_hop["error"]
+    printed = capsys.readouterr().out
+    assert (
+        "sums: no times: how long 'mxfp8' is coded was not measured (wirebench bench compressors --formats)" in printed
+    )
+    assert re.search(rf"^int8 +one_hop +\S+ +0\.254 +{100 * one_hop['error']:.3g} % ", printed, re.M)
+    assert "without loss: a code of exponents sends 0.85 times the bytes of dense gradients" in printed
+    assert found["lossless"]["fp32"]["bound"] >= 1.1
+
+
+@pytest.mark.slow
+def test_machines_have_a_format_of_their_own_and_large_worlds_no_law(tmp_path):
+    where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--per-machine", "8", *FEW[:2]]
+    rates = with_formats(tmp_path, ["int8", "bf16"])
+    found = answer(tmp_path, *where, "--workers", "64", "--wire", "int8", "--rates", rates)
+    by = {row["way"]: row for row in found["sums"]}
+    levels = by["hierarchical"]
+    assert levels["share"] > by["one_hop"]["share"] and levels["error"] < by["halving_doubling"]["error"]
+    assert (
+        levels["measured"] == pytest.approx(levels["error"], rel=0.1) and levels["speedup"] > by["one_hop"]["speedup"]
+    )
+    assert "collective.wire_within=bf16" in levels["overrides"] and "collective.levels=true" in levels["overrides"]
+    large = answer(tmp_path, *where, "--workers", "512", "--wire", "int8", "--rates", rates)
+    assert all(row["error"] is None and row["seconds"] for row in large["sums"] if row["form"] == "int8")
 
 
 @pytest.mark.slow

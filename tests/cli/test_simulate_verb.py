@@ -12,7 +12,7 @@ from tests.cli.verbs import verb
 from wirebench import collectives, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.figures import colours
-from wirebench.planner import simulate, speedups, timing
+from wirebench.planner import simulate, speedups, sums, timing
 from wirebench.planner.compositions import sizes_of
 from wirebench.planner.speedups import Point
 from wirebench.simulation.simulator import Simulator, free
@@ -51,6 +51,18 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
         assert row["images_per_second"] == pytest.approx(row["workers"] * 128 / row["step_seconds"])
     by = {point: row["step_seconds"] for point, row in zip(points, found, strict=True)}
     assert by[4, 1, 1, "wfbp"] > by[4, 10, 1, "wfbp"] > by[4, 10, 8, "wfbp"]
+
+
+def test_a_wire_format_sends_its_bytes_and_shows_its_error(tmp_path, capsys):
+    """int8 sends 8.125 of 32 bits; its error in one hop of 16 ranks is nearly the one that was measured."""
+    few = ["--workers", "16", "--schedulers", "wfbp", "--collective", "one_hop"]
+    (dense,), (coded,) = rows(tmp_path, *few), rows(tmp_path, *few, "--wire", "int8")
+    assert coded["bytes_per_step"]["wire"] == pytest.approx(dense["bytes_per_step"]["wire"] * 8.125 / 32, rel=1e-3)
+    assert coded["step_seconds"] < dense["step_seconds"] and dense["sum_error"] is None
+    measured = sums.load("images").measured("int8", "one_hop", 16)
+    assert coded["sum_error"] == pytest.approx(measured, rel=0.08)
+    printed = capsys.readouterr().out
+    assert "none on one_hop in int8; 10gbe" in printed and f"{100 * coded['sum_error']:.3g} %" in printed
 
 
 def test_computation_takes_time_in_proportion_to_the_batch(tmp_path):

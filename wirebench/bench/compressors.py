@@ -3,6 +3,7 @@
   wirebench bench compressors                                        all of them on four models (about 30 min)
   wirebench bench compressors --sizes 14.7m --compressors topk dgc:momentum=0.9 none
   wirebench bench compressors --sizes 14.7m --json cells.jsonl --figures figures
+  wirebench bench compressors --formats --json formats.jsonl         what coding in each wire format takes
 
 There is no network: each request is answered at once from the rank's own messages, as if all P workers had sent the
 same. The time of answering is not counted. A message is merged with messages of earlier steps, whose entries lie at
@@ -15,6 +16,9 @@ is the process's CPU time, which leaves out other processes. The first steps (--
 are means of the middle half of the turns over the median copy; [p10 - p90] are turns over the copies beside them; least
 is the quickest turn over the quickest copy. Where the memories of all do not fit, methods take turns in groups.
 
+--formats measures `quantised_sum` without feedback in each wire format: the coding of one hop, and nothing else. From
+these times `advise --wire` and `simulate --wire` price the coding at each hop of a plan.
+
 Memory is measured in separate steps, as multiples of the vector (d). It leaves out the gradient, the parameters and the
 messages of other ranks. state is what a checkpoint holds; peak is the most that is allocated in a step, with the state.
 """
@@ -23,7 +27,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -33,15 +37,19 @@ from wirebench.bench.baselines import rivals
 from wirebench.bench.compressor_table import show
 from wirebench.bench.inputs import GRADIENTS, REAL, parse_size
 from wirebench.bench.turns import Bench, Contender
+from wirebench.compressors.bits.narrow import Form
 from wirebench.errors import UserError
 from wirebench.figures.provenance import provenance
 from wirebench.record import compressor_results
+from wirebench.simulation.compress_rates import ONE_HOP
 from wirebench.telemetry.environment import capture
 from wirebench.utils import extras
 from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
 from wirebench.utils.parsing import plugin_of
 
 NAME = "wirebench bench compressors"
+OF_FORMATS = ("4k", "0.27m", "14.7m")
+"""Sizes at which formats are measured: a call's own cost, and a vector in the processor's cache and one that is not."""
 RIVALS_DENSITY = 0.001
 """What `torch.topk` and the like choose where --density does not say."""
 USUAL = {"iwp": "threshold=3"}
@@ -64,8 +72,9 @@ def main(arguments: Sequence[str]) -> int:
 def measure(options: argparse.Namespace) -> int:
     """Measure, show, write; what was measured before Ctrl-C too."""
     torch.set_num_threads(options.threads)
-    sizes = [parse_size(text) for text in options.sizes]
-    contenders = choose(options.compressors, options.density, options.rivals)
+    sizes = [parse_size(text) for text in options.sizes or (OF_FORMATS if options.formats else REAL)]
+    named = [ONE_HOP.format(form) for form in get_args(Form)] if options.formats else options.compressors
+    contenders = choose(named, options.density, not options.formats if options.rivals is None else options.rivals)
     bench = Bench(
         torch.device(options.device),
         options.workers,
@@ -172,6 +181,8 @@ def _check(options: argparse.Namespace) -> None:
             raise UserError(f"--{name}: at least {limit}, got {getattr(options, name)}")
     if options.density is not None and not 0 < options.density <= 1:
         raise UserError(f"--density: lies in (0, 1], got {options.density}")
+    if options.formats and options.compressors:
+        raise UserError("--formats: measures wire formats, and --compressors compressors; name one of them")
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device: there is no CUDA device here")
 
@@ -182,13 +193,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--compressors", nargs="+", metavar="NAME[:KEY=VALUE...]", help="default: all, with their default options")
     add("--density", type=float, help="of all methods that have one (each method's own default)")
     sizes = ", ".join(f"{name} {entry[0]}" for name, entry in REAL.items())
-    add("--sizes", nargs="+", default=list(REAL), metavar="SIZE", help=f"floats: {sizes}; or any number (4k)")
+    add("--formats", action="store_true", help=f"wire formats in place of compressors; sizes: {' '.join(OF_FORMATS)}")
+    add("--sizes", nargs="+", metavar="SIZE", help=f"floats: {sizes} (all); or any number (4k)")
     add("--workers", type=int, default=4, help="ranks whose messages are decoded (%(default)s)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
     add("--warmup", type=int, default=3, help="steps of each method that are left out (%(default)s)")
     add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
-    add("--rivals", action=argparse.BooleanOptionalAction, default=True, help="PyTorch's hooks and the obvious ways")
+    add("--rivals", action=argparse.BooleanOptionalAction, help="PyTorch's hooks, the obvious ways (beside methods)")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
     add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (bench plot-compressors)")
     add("--quiet", action="store_true", help="no progress")

@@ -33,17 +33,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from wirebench import collectives
 from wirebench.bench import lossless
 from wirebench.bench.sum_inputs import DRAWN, Gradients, drawn, kept, trained
+from wirebench.bench.sum_ways import WAYS, Way
 from wirebench.bench.virtual_sums import Energies, coded_sum, through
 from wirebench.collectives.plan import Plan
-from wirebench.collectives.wire import Formatted
 from wirebench.compressors.bits.coded import Coded
 from wirebench.compressors.bits.narrow import Form
 from wirebench.costmodel.plan_cost import sent_bytes
@@ -54,7 +53,6 @@ from wirebench.figures.files import save
 from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure, around, grid
 from wirebench.telemetry.environment import capture
-from wirebench.topology.tree import Topology
 from wirebench.utils import extras, json_lines
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import columns, console
@@ -65,38 +63,7 @@ KIND = "wirebench sums"
 SHOWN = ("bf16", "fp8", "mxfp8", "int8", "mxfp6", "int4", "nvfp4", "mxfp4")
 COLOURS = dict(zip(SHOWN, (colours.INK, colours.BLUE, colours.SKY, colours.GREEN, colours.PINK, colours.VERMILLION,
                            colours.ORANGE, colours.WINE), strict=True))  # fmt: skip
-GROUP = 8
-"""Ranks of a machine."""
 WIDTH = 140
-
-
-class Way(NamedTuple):
-    """A way to sum: a collective, and how its plan is coded.
-
-    within   the format within machines of GROUP ranks; "": all ranks are in one machine, in the same format
-    gathers  False: the reduce half alone
-    """
-
-    collective: collectives.Collective
-    within: str = ""
-    gathers: bool = True
-
-    def plan(self, ranks: int, code: Coded, numel: int) -> Plan:
-        """The plan of a sum of `numel` elements, a whole number of the code's units for each rank."""
-        within = Coded(self.within) if self.within else None  # type: ignore[arg-type]
-        layout = "+".join([str(group_of(ranks))] * (ranks // group_of(ranks))) if self.within else str(ranks)
-        made = Formatted(self.collective, code, within)
-        return made.plan(Topology.parse(layout), numel // made.unit)
-
-
-WAYS = {
-    "one_hop": Way(collectives.build("one_hop")),
-    "scatter": Way(collectives.build("one_hop"), gathers=False),
-    "tree": Way(collectives.build("tree")),
-    "ring": Way(collectives.build("ring")),
-    "halving_doubling": Way(collectives.build("halving_doubling")),
-    "hierarchical": Way(collectives.build("one_hop", levels=True), within="bf16"),
-}
 
 
 @dataclass(frozen=True)
@@ -116,11 +83,6 @@ class SumError:
     worst: float
     bias: float = math.nan
     bytes: float = math.nan
-
-
-def group_of(ranks: int) -> int:
-    """Ranks of a machine."""
-    return min(GROUP, ranks // 2)
 
 
 def errors(

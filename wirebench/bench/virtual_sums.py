@@ -1,19 +1,17 @@
 """Sums on virtual ranks: a plan with wire formats, run on a matrix that has a gradient in each row.
 
-The plan is the one that a job runs (collectives/execution/coded.py), and the bits are the same; here all messages of a
+The plan is the one that a job runs (collectives/execution/coded.py), and the bits are the same. Here all messages of a
 round that are of one length are coded at once, so that 64 ranks take no longer than their numbers do.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from wirebench.collectives.plan import Code, Message, Plan, Wire, copy_bounds, messages, swapped
+from wirebench.collectives.plan import Code, Message, Plan, Wire, copied_pieces, messages, swapped
 
 Each = TypeVar("Each")
 Key = TypeVar("Key", bound=Hashable)
@@ -83,14 +81,9 @@ def _reduce(plan: Plan, held: Tensor, send: Sending) -> None:
 
 def _gathered(plan: Plan, held: Tensor, send: Sending) -> Tensor:
     """What a rank ends with, given what the ranks hold after the reduce half; without a copy half all hold the sum."""
-    wire, bounds, total = _wire(plan), copy_bounds(plan), held[0].clone()
-    gets: list[set[int]] = [set() for _ in bounds[1:]]
-    for transfers in plan.copy:
-        for t in transfers:
-            for number in range(bisect_left(bounds, t.start), bisect_left(bounds, t.stop)):
-                gets[number].add(t.dst)
-    owners = [min(set(range(len(held))) - ranks) for ranks in gets]
-    pieces = zip(owners, pairwise(bounds), strict=True)
+    wire, total = _wire(plan), held[0].clone()
+    everyone = set(range(len(held)))
+    pieces = [(min(everyone - receivers), (start, stop)) for start, stop, receivers in copied_pieces(plan)]
     for alike in _alike(pieces, lambda piece: piece[1][1] - piece[1][0]).values():
         values = torch.stack([_items(held[owner], *span, wire) for owner, span in alike])
         for (_, span), content in zip(alike, send(wire.between, values), strict=True):

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import lcm
 from typing import NamedTuple, Protocol
 
@@ -200,6 +201,17 @@ def copy_bounds(plan: Plan) -> tuple[int, ...]:
     A sum is coded piece by piece, each by the rank that has it, so that all ranks decode the same message.
     """
     return tuple(sorted({bound for transfers in plan.copy for t in transfers for bound in (t.start, t.stop)}))
+
+
+def copied_pieces(plan: Plan) -> list[tuple[int, int, set[int]]]:
+    """The pieces of the copy half: where each begins and ends, and the ranks that receive it; the others have it."""
+    bounds = copy_bounds(plan)
+    receivers: list[set[int]] = [set() for _ in bounds[1:]]
+    for transfers in plan.copy:
+        for t in transfers:
+            for number in range(bisect_left(bounds, t.start), bisect_left(bounds, t.stop)):
+                receivers[number].add(t.dst)
+    return [(*span, ranks) for span, ranks in zip(pairwise(bounds), receivers, strict=True)]
 
 
 def swapped(transfers: Round) -> list[Message]:

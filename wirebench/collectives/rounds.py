@@ -34,6 +34,7 @@ class EqualRounds(NamedTuple):
               so on, as ClusterShape.groups has them; (): they stay inside
     adds      whether what arrives is added to what is there
     coded     bytes on the wire over the message's, where it has a wire format
+    form      the wire format's name; "" without one
     """
 
     times: float
@@ -41,6 +42,7 @@ class EqualRounds(NamedTuple):
     crossing: tuple[float, ...] = ()
     adds: bool = False
     coded: float = 1.0
+    form: str = ""
 
 
 class RoundCounts(NamedTuple):
@@ -151,7 +153,7 @@ def counts_of(collective: Collective, topology: Topology) -> RoundCounts | None:
 def _coded(each: EqualRounds, wire: Formatted) -> EqualRounds:
     """Rounds of a sum with their formats. Where ranks talk to their own machine and to others, others count."""
     code = wire.within if each.adds and not any(each.crossing) else wire.between
-    return each._replace(coded=code.num_bytes(MANY * code.unit) / (4 * MANY * code.unit))
+    return each._replace(coded=code.num_bytes(MANY * code.unit) / (4 * MANY * code.unit), form=code.name)
 
 
 def both(reduce: Sequence[EqualRounds]) -> list[EqualRounds]:

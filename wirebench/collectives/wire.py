@@ -37,6 +37,11 @@ class Formatted:
         """Elements that an item of its plans stands for."""
         return Wire(self.between, self.within, ()).unit
 
+    @property
+    def name(self) -> str:
+        """The formats, in words."""
+        return Wire(self.between, self.within, ()).name
+
     def plan(self, topology: Topology, items: int) -> Plan:
         """The inner collective's plan for `items` items, with its formats."""
         plan = self.inner.plan(topology, items)

@@ -10,6 +10,8 @@ links. Rounds run one after another. A round costs
                counts
   + adding     for every rank the bytes that it adds to its own, times gamma; the busiest rank counts. Bytes that
                overwrite are not counted.
+  + coding     for every rank the messages that it codes, and then those that it decodes beside adding (coding.py); the
+               busiest rank counts in each
   + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
   + shared     the sum of all messages' start-up times and bytes' seconds in what all share, where there is such a thing
   + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py). If ranks
@@ -18,7 +20,8 @@ links. Rounds run one after another. A round costs
 
 An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it.
 Transfers of one round between two ranks are one message. A message of a plan with wire formats has the bytes of its
-format, and adding fp32 bytes; coding and decoding are not priced. docs/topology.md has the model's limits.
+format, and adding fp32 bytes. Without `coding`, which knows the formats' speeds, coding takes no time. docs/topology.md
+has the model's limits.
 """
 
 from collections import defaultdict
@@ -28,22 +31,25 @@ from typing import Literal, NamedTuple
 
 from wirebench.collectives.execution.segments import IN_FLIGHT
 from wirebench.collectives.plan import Message, Plan, all_messages, messages, sizes
+from wirebench.costmodel.coding import CodedItems, Coding, coded_items
 from wirebench.costmodel.routes import DirectedLink, RoutedNetwork, network_of
 from wirebench.topology.tree import Link, Topology, link_for
 
 SAME_REQUESTS = 2  # of which the last is priced
+FLOAT_BYTES = 4
+"""Of an element in a plan with wire formats, before it is coded."""
 
 Port = tuple[int, Literal["send", "receive"]]
 """A rank as sender or as receiver: it does both at the same time."""
 
 
-def plan_seconds(plan: Plan, topology: Topology, item_bytes: float) -> float:
-    """Seconds that `plan` takes on `topology`, with items of `item_bytes` bytes.
+def plan_seconds(plan: Plan, topology: Topology, item_bytes: float, coding: Coding | None = None) -> float:
+    """Seconds that `plan` takes on `topology`, with items of `item_bytes` bytes; `coding`: of its wire formats.
 
     For one indivisible message (a Merge) the plan has one item, and `item_bytes` is the message's size. 0.0 where there
     is nothing to send. Raises ValueError where a link that the plan uses has no speed.
     """
-    return _after_one_another(list(_loads(plan, topology, item_bytes)))
+    return _after_one_another(list(_loads(plan, topology, item_bytes, coding)))
 
 
 def _after_one_another(loads: Sequence["_Load"]) -> float:
@@ -64,7 +70,9 @@ def _after_one_another(loads: Sequence["_Load"]) -> float:
     return total
 
 
-def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: float, apart: int = 0) -> float:
+def pipelined_seconds(
+    plans: Sequence[Plan], topology: Topology, item_bytes: float, apart: int = 0, coding: Coding | None = None
+) -> float:
     """Seconds of a sum that is cut into segments, one plan each, several of them under way at once (segments.py).
 
     Segments that start in turn, `apart` rounds after one another, advance in step. Each step takes as long as the
@@ -80,9 +88,9 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
     # Segments differ by one item at most, so few plans are distinct. Of segments that start in turn, whose rounds are
     # paired with one another's, the first stands for all.
     if apart:
-        return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes)), len(plans), apart) if plans else 0.0
+        return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes, coding)), len(plans), apart) if plans else 0
     distinct = {id(plan): plan for plan in plans}
-    loads = {key: list(_loads(plan, topology, item_bytes)) for key, plan in distinct.items()}
+    loads = {key: list(_loads(plan, topology, item_bytes, coding)) for key, plan in distinct.items()}
     prices = {key: (_after_one_another(rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
     ends: list[float] = []
     for number, (seconds, busy_seconds) in enumerate(prices[id(plan)] for plan in plans):
@@ -151,6 +159,7 @@ def sent_bytes(plan: Plan, item_bytes: float) -> dict[int, float]:
 class _Load(NamedTuple):
     """How long a round keeps each resource busy, in seconds: ports, links, adding ranks, what all messages share.
 
+    encoding_seconds  of each rank, before its messages leave; adding_seconds: of decoding and adding
     round_seconds  what it costs to wake its receivers, and what passes between rounds inside the engine
     work_seconds   of each rank's processor; cores_seconds: how long the cores that all share take for all of it
     head_start     of the links that have one
@@ -158,6 +167,7 @@ class _Load(NamedTuple):
 
     latency_seconds: Mapping[Port, float]
     link_seconds: Mapping[DirectedLink, float]
+    encoding_seconds: Mapping[int, float]
     adding_seconds: Mapping[int, float]
     shared_seconds: float
     round_seconds: float
@@ -173,7 +183,7 @@ class _Load(NamedTuple):
     def took(self, wire: float) -> float:
         """The round's seconds if the wait for the busiest link takes `wire` seconds."""
         start = max(self.latency_seconds.values()) + self.round_seconds
-        adding = max(self.adding_seconds.values(), default=0.0)
+        adding = max(self.encoding_seconds.values(), default=0.0) + max(self.adding_seconds.values(), default=0.0)
         own = max(self.work_seconds.values(), default=0.0)
         return start + max(wire + adding + self.shared_seconds + own, self.cores_seconds)
 
@@ -195,27 +205,36 @@ class _Parcel(NamedTuple):
         return self.coded or self.items * item_bytes
 
 
-def _loads(plan: Plan, topology: Topology, item_bytes: float) -> Iterator[_Load]:
+class _Round(NamedTuple):
+    """What is priced of a round: its messages, and what ranks code and decode; both sorted, since most are alike."""
+
+    parcels: tuple[_Parcel, ...]
+    coded: tuple[CodedItems, ...]
+
+
+def _loads(plan: Plan, topology: Topology, item_bytes: float, coding: Coding | None) -> Iterator[_Load]:
     """The load of every round that carries anything."""
     assert item_bytes > 0, f"an item has a size, got {item_bytes} bytes"
     # The rounds of a ring differ in which items travel, hardly in how many: equal ones are priced once.
-    known: dict[tuple[_Parcel, ...], _Load] = {}
-    for parcels in _shapes(plan):
-        if parcels not in known:
-            known[parcels] = _load(parcels, topology, item_bytes)
-        yield known[parcels]
+    known: dict[_Round, _Load] = {}
+    for each in _shapes(plan):
+        if each not in known:
+            known[each] = _load(each, topology, item_bytes, coding)
+        yield known[each]
 
 
 @lru_cache(maxsize=4096)
-def _shapes(plan: Plan) -> tuple[tuple[_Parcel, ...], ...]:
-    """The parcels of every round that has any. Kept, since a fit prices one plan thousands of times."""
+def _shapes(plan: Plan) -> tuple[_Round, ...]:
+    """Every round that has any messages. Kept, since a fit prices one plan thousands of times."""
     coded = sizes(plan, 0.0)
-    shapes = (
+    halves = ((plan.reduce, True), (plan.copy, False))
+    parcels = (
         tuple(sorted(_parcel(message, adds, coded(message, adds)) for message in messages(transfers)))
-        for rounds, adds in ((plan.reduce, True), (plan.copy, False))
+        for rounds, adds in halves
         for transfers in rounds
     )
-    return tuple(parcels for parcels in shapes if parcels)
+    both = zip(parcels, coded_items(plan), strict=True)
+    return tuple(_Round(each, tuple(sorted(work))) for each, work in both if each)
 
 
 def _parcel(message: Message, adds: bool, coded: float) -> _Parcel:
@@ -223,10 +242,12 @@ def _parcel(message: Message, adds: bool, coded: float) -> _Parcel:
     return _Parcel(message.src, message.dst, message.stop - message.start, added, coded)
 
 
-def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> _Load:
+def _load(this: _Round, topology: Topology, item_bytes: float, coding: Coding | None) -> _Load:
+    parcels = this.parcels
     network = network_of(topology.root)
     latency: defaultdict[Port, float] = defaultdict(float)
     adding: defaultdict[int, float] = defaultdict(float)
+    encoding: defaultdict[int, float] = defaultdict(float)
     carried: defaultdict[DirectedLink, float] = defaultdict(float)
     largest: defaultdict[DirectedLink, float] = defaultdict(float)
     for parcel in parcels:
@@ -238,6 +259,9 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
         for link in route.links:
             carried[link] += size
             largest[link] = max(largest[link], size)
+    if coding is not None:
+        for each in this.coded:
+            (adding if each.decodes else encoding)[each.rank] += each.seconds(coding, item_bytes / FLOAT_BYTES)
     speeds = {link: network.above(link[0]).link(largest[link]) for link in carried}
     wire = {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in carried.items()}
     if any(speed.lanes > 1 for speed in speeds.values()):
@@ -246,11 +270,13 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
     shared = _shared_seconds(parcels, topology, item_bytes)
     work = _work(parcels, topology, item_bytes)
     if topology.processor.cores:
-        for rank, seconds in adding.items():
+        for rank, seconds in (*adding.items(), *encoding.items()):
             work[rank] += seconds
         adding.clear()
+        encoding.clear()
     head = {link: speed.head_start_seconds for link, speed in speeds.items() if speed.head_start_seconds}
-    return _Load(latency, wire, adding, shared, waking, work, topology.processor.together(work.values()), head)
+    cores = topology.processor.together(work.values())
+    return _Load(latency, wire, encoding, adding, shared, waking, work, cores, head)
 
 
 def _on_lanes(
@@ -298,7 +324,8 @@ def _busiest_seconds(loads: Iterable[_Load]) -> float:
     """The longest time for which these rounds together keep one resource busy.
 
     Resources are each direction of a link, each rank's sending, its receiving, its processor, the cores that ranks
-    share, and what all messages share. A rank sends and receives at once, but adds in the thread that receives.
+    share, and what all messages share. A rank sends and receives at once, but codes and adds in the thread that
+    receives.
     """
     busy: defaultdict[Hashable, float] = defaultdict(float)
     for load in loads:
@@ -308,7 +335,7 @@ def _busiest_seconds(loads: Iterable[_Load]) -> float:
             busy["link", link] += seconds
         for port, seconds in load.latency_seconds.items():
             busy["port", port] += seconds
-        for rank, seconds in load.adding_seconds.items():
+        for rank, seconds in (*load.adding_seconds.items(), *load.encoding_seconds.items()):
             busy["port", (rank, "receive")] += seconds
         for rank, seconds in load.work_seconds.items():
             busy["rank", rank] += seconds

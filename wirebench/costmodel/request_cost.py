@@ -13,9 +13,10 @@ from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
-from wirebench.collectives.rounds import ClusterShape, counts_of
-from wirebench.collectives.wire import items_of
-from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
+from wirebench.collectives.rounds import MANY, ClusterShape, counts_of
+from wirebench.collectives.wire import items_of, wire_of
+from wirebench.costmodel.coding import Coding
+from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds, sent_bytes
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.round_cost import MOST_RANKS, RoundCost
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
@@ -34,13 +35,19 @@ class Pricer:
 
     call_seconds  what every request costs beyond that: copies, the engine's own handling
     formulas      price by the papers' formulas also where plans could be written down
+    coding        of the collective's wire formats; None: it takes no time
     Raises UserError where there are too many ranks for plans and for the collective's rounds (collectives/rounds.py).
     """
 
     def __init__(
-        self, collective: Collective, topology: Topology, call_seconds: float = 0.0, formulas: bool = False
+        self,
+        collective: Collective,
+        topology: Topology,
+        call_seconds: float = 0.0,
+        formulas: bool = False,
+        coding: Coding | None = None,
     ) -> None:
-        self.topology = topology
+        self.topology, self._coding = topology, coding
         # All ranks make a request at the same time; where they share cores they are in one another's way.
         own = topology.processor.call_seconds * topology.processor.crowded(topology.size)
         large = formulas or topology.size > MOST_RANKS
@@ -58,7 +65,7 @@ class Pricer:
         self._large: RoundCost | None = None
         if large:
             counts = counts or Ring().rounds(ClusterShape.of(topology))
-            self._large = RoundCost(counts, topology, segmented=not formulas, kinds=kinds)
+            self._large = RoundCost(counts, topology, segmented=not formulas, kinds=kinds, coding=coding)
         self._known: dict[tuple[type[Request], Part, float, float], float] = {}
         self._asked: dict[tuple[RequestSize, Part], float] = {}
 
@@ -77,6 +84,24 @@ class Pricer:
             return Duration(self.seconds(request))
         # A request in two halves is one call, whose cost is in the first.
         return Duration(self._seconds(request, "reduce"), self._seconds(request, "copy") - self.call_seconds)
+
+    def sent(self, request: RequestSize) -> float:
+        """Bytes that a rank sends on average, sums in their wire format, if nothing travels twice."""
+        sent = request.sent(self.topology.size)
+        return sent * self._coded_share if request.kind in (Sum, Reduce) and self.topology.size > 1 else sent
+
+    @functools.cached_property
+    def _coded_share(self) -> float:
+        """Bytes of a sum on the wire over its fp32 numbers', in all rounds together."""
+        wire = wire_of(self._collective)
+        if wire is None:
+            return 1.0
+        if self._large:
+            rounds = [(each.times * each.share, each.coded) for each in self._large.counts.sums]
+            return sum(share * coded for share, coded in rounds) / sum(share for share, _ in rounds)
+        plan = wire.plan(self.topology, MANY * self.topology.size)
+        uncoded = sent_bytes(replace(plan, wire=None), ITEM_BYTES * wire.unit)
+        return sum(sent_bytes(plan, 0.0).values()) / sum(uncoded.values())
 
     def _seconds(self, request: RequestSize, part: Part) -> float:
         asked = (request, part)
@@ -155,7 +180,7 @@ class Pricer:
             lengths = [segment.stop - segment.start for segment in cut.parts]
             copies = {length: replace(whole(length), reduce=()) for length in set(lengths)}
             plans = [copies[length] for length in lengths]
-        return pipelined_seconds(plans, self._sums, num_bytes / items, cut.apart)
+        return pipelined_seconds(plans, self._sums, num_bytes / items, cut.apart, self._coding)
 
     def _gather(self, num_bytes: float, most_bytes: float) -> float:
         """An all-gather in which one rank hands over `most_bytes`, and all of them `num_bytes` on average.

@@ -16,11 +16,13 @@ from typing import NamedTuple
 from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import cut
 from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts
+from wirebench.costmodel.coding import Coding
 from wirebench.errors import UserError
 from wirebench.topology.processor import ByKind, Processor
 from wirebench.topology.tree import Branch, Topology
 
 MOST_RANKS = 16
+FLOAT_BYTES = 4
 
 
 class _Costs(NamedTuple):
@@ -44,18 +46,24 @@ class RoundCost:
     counts     the collective's rounds
     segmented  cut large sums into segments, as in a run; without it sums cost what the papers' formulas give
     kinds      the topology's processor as each kind of request finds it; None: the same processor for all kinds
+    coding     of wire formats; None: it takes no time
     Raises UserError for a topology with `shared`, `round_seconds` or cores that all ranks share.
     """
 
     def __init__(
-        self, counts: RoundCounts, topology: Topology, segmented: bool = False, kinds: ByKind | None = None
+        self,
+        counts: RoundCounts,
+        topology: Topology,
+        segmented: bool = False,
+        kinds: ByKind | None = None,
+        coding: Coding | None = None,
     ) -> None:
         if topology.shared or topology.round_seconds or topology.processor.cores:
             raise UserError(
                 f"no price for {topology.size} ranks of a topology with `shared`, `round_us` or `processor.cores`: "
                 f"these are known for up to {MOST_RANKS}"
             )
-        self.counts, self.topology, self.segmented = counts, topology, segmented
+        self.counts, self.topology, self.segmented, self._coding = counts, topology, segmented, coding
         self._kinds = kinds or ByKind(topology.processor, topology.processor)
         self._shape, levels = ClusterShape.of(topology), topology.levels
         self._local = _kinds(each for level in levels for each in level if isinstance(each.children[0], int))
@@ -67,20 +75,31 @@ class RoundCost:
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
         """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
         rounds, sums = self.counts.sums, self._kinds.sums
+        copying = 0.0 if part == "reduce" else self._copying(num_bytes)
         if part != "whole":
-            return self._seconds([each for each in rounds if each.adds == (part == "reduce")], num_bytes, sums)
+            return (
+                self._seconds([each for each in rounds if each.adds == (part == "reduce")], num_bytes, sums) + copying
+            )
         if not self.segmented or not self.counts.one_way:
-            return self._seconds(rounds, num_bytes, sums)
+            return self._seconds(rounds, num_bytes, sums) + copying
         segments = len(cut(max(1, round(num_bytes / 4)), 4, 1, in_turn=True))
         one = num_bytes / segments
         reduce = [each for each in rounds if each.adds]
-        return self._seconds(rounds, one, sums) + (segments - 1) * self._busiest(reduce, one)
+        return self._seconds(rounds, one, sums) + (segments - 1) * self._busiest(reduce, one) + copying
 
     def _busiest(self, half: Sequence[EqualRounds], num_bytes: float) -> float:
         """How long the reduce half of a segment keeps the root busy: its link, or its starting and adding messages."""
         costs = [(each.times, self._costs(each, each.share * num_bytes, self._kinds.sums)) for each in half]
         wire = sum(times * cost.wire for times, cost in costs)
         return max(wire, sum(times * (cost.latency + cost.adding) for times, cost in costs))
+
+    def _copying(self, num_bytes: float) -> float:
+        """Coding of the copy half: a rank codes what it has of the sum, its first message, and decodes the whole."""
+        first = next((each for each in self.counts.sums if not each.adds), None)
+        if self._coding is None or first is None or not first.form:
+            return 0.0
+        numel = num_bytes / FLOAT_BYTES
+        return self._coding.encode(first.form, first.share * numel) + self._coding.decode(first.form, numel)
 
     def gather_seconds(self, num_bytes: float) -> float:
         """Seconds of an all-gather of `num_bytes` from every rank."""
@@ -109,6 +128,9 @@ class RoundCost:
         for messages, rate in crossed.ways:
             wire = max(wire, messages * sent_bytes / rate)
         adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
+        if each.adds and each.form and self._coding is not None:
+            numel = message_bytes / FLOAT_BYTES
+            adding += self._coding.encode(each.form, numel) + self._coding.decode(each.form, numel)
         latency = crossed.latency + 2 * processor.message_seconds + processor.engine_round_seconds
         return _Costs(latency, wire, adding + 2 * sent_bytes * processor.seconds_per_byte)
 

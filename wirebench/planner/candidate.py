@@ -149,3 +149,15 @@ def _errors(each: Candidate) -> tuple[float, float]:
 def place(advice: Candidate) -> float:
     """Sort key: expected seconds of a step, with dense before all that is not worth its loss."""
     return advice.expected_seconds * (WORTHWHILE if advice.compressor == DENSE else 1)
+
+
+def overrides(each: Candidate, density: float | None) -> list[str]:
+    """The settings of a config that make this composition."""
+    scheduler, *options = each.scheduler.split(":")
+    return [
+        f"compressor.name={each.compressor}",
+        *([] if density is None else [f"compressor.density={density:g}"]),
+        f"scheduler.name={scheduler}",
+        *(f"scheduler.{option}" for option in options),
+        f"collective.name={each.collective}",
+    ]

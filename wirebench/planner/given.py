@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wirebench import compressors
 from wirebench.errors import UserError
-from wirebench.planner import ranges
+from wirebench.planner import ranges, sums
 from wirebench.planner.accuracy import Accuracies, is_exact
 from wirebench.planner.answer import Judge, best_of, dense_of
 from wirebench.planner.compositions import (
@@ -151,9 +151,11 @@ def ranking_of(
         breaks[key] = adviser.break_even(name, (scheduler, collective))
         ends[key] = adviser.break_even_between(name, (scheduler, collective))
     used = {name: used_by(name) for name in dict.fromkeys([DENSE, *(each.compressor for each in found)])}
+    progress.tell("simulating: sums by wire format")
+    summed = sums.rows_of(adviser, options.wire, sums.load(setting.trace.unit), judge) if options.wire else []
     return Ranking(
         found, best, judge.lines(found), judge, breaks, ends, left_out | timed.failed, used, adviser.errors,
-        setting.trace.numel, timed,
+        setting.trace.numel, timed, summed,
     )  # fmt: skip
 
 

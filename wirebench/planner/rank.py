@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wirebench import collectives, compressors, schedulers
+from wirebench.collectives.wire import Formatted
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
+from wirebench.exchange.driver import Parts
 from wirebench.planner.candidate import EXPECTED, POSSIBLY, SURELY, Candidate, Margin, place
 from wirebench.planner.compositions import (
     DENSE,
@@ -25,8 +27,8 @@ from wirebench.planner.compositions import (
 from wirebench.planner.pods import misfit
 from wirebench.planner.ranges import Errors
 from wirebench.planner.schedules import built, words_of
-from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.simulator import Compressing, Simulator
+from wirebench.simulation.compress_rates import FormatCoding, Rates
+from wirebench.simulation.simulator import Compressing, Factors, Simulator, free
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
 
@@ -244,12 +246,45 @@ class Adviser:
         built = self._schedulers[scheduler]
         return clash(built, name, collective) or (misfit(built, name) if self._sharded else "")
 
+    def summed(self, collective: Formatted, name: str) -> Candidate | None:
+        """Dense gradients' best composition of QUICK on a collective with wire formats, which is called `name`.
+
+        None where none of these schedules goes with it. UserError for a format whose coding was not measured.
+        """
+        parts = Parts(compressors.build(DENSE), collective)
+        chosen = [
+            each
+            for each in self._quick(DENSE)
+            if not self._schedulers[each].driver.accepts(parts)
+            and not (self._sharded and misfit(self._schedulers[each], DENSE))
+        ]
+        pricer = Pricer(collective, self.topology(None), coding=self.coding)
+        simulator = Simulator(self._trace_at(None), self._sizes_of(DENSE), free, pricer)
+        found = self._stepped(simulator, DENSE, chosen, name, self.errors.factors((1.0, 1.0)))
+        return min(found, key=lambda each: each.expected_seconds, default=None)
+
+    @functools.cached_property
+    def coding(self) -> FormatCoding:
+        """Seconds of coding in wire formats."""
+        return self.rates.coding(self.bytes_per_second)
+
     def _advices(self, name: str, chosen: Sequence[str], collective: str, gbit: float | None) -> list[Candidate]:
         """A compressor's compositions with these schedules and this collective."""
         (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
         simulator = Simulator(
             self._trace_at(gbit), self._sizes_of(name), seconds, self._pricer(collective, gbit), decoded
         )
+        return self._stepped(simulator, name, chosen, collective, factors)
+
+    def _stepped(
+        self,
+        simulator: Simulator,
+        name: str,
+        chosen: Sequence[str],
+        collective: str,
+        factors: tuple[Factors, Factors],
+    ) -> list[Candidate]:
+        """A composition for each of these schedules."""
         workers = self.workers if self._sharded is None else self._sharded.workers
         samples, advices = workers * self.trace.batch_size, []
         for text in chosen:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from wirebench.planner import sums
 from wirebench.planner.accuracy import (
     ELSEWHERE,
     LOSS,
@@ -19,11 +20,12 @@ from wirebench.planner.accuracy import (
     ratio,
 )
 from wirebench.planner.answer import Judge, Line
-from wirebench.planner.candidate import Candidate, Speedup
+from wirebench.planner.candidate import Candidate, Speedup, overrides
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.ddp_caps import better_merge, caps_of
 from wirebench.planner.networks import WIDTH, rate
 from wirebench.planner.ranges import Errors
+from wirebench.planner.sums import SumRow
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console, with_room
@@ -100,6 +102,7 @@ class Ranking(NamedTuple):
     errors       how far off predictions may be
     numel        parameters of the requested model
     timed        compressors whose rates were measured for this ranking
+    sums         dense gradients by wire format, where they are asked for
     """
 
     found: Sequence[Candidate]
@@ -113,6 +116,7 @@ class Ranking(NamedTuple):
     errors: Errors
     numel: int
     timed: TimedExchange = NOTHING
+    sums: Sequence[SumRow] = ()
 
     @property
     def accuracies(self) -> Accuracies:
@@ -162,6 +166,8 @@ def content(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate])
         "as_ddp": _entry(ranking.judge.plain, ranking),
         "rows": [_entry(row, ranking) for row in shown],
         "left_out": ranking.left_out,
+        "lossless": sums.load(trace.unit).entry(),
+        **({"sums": [row.entry() for row in ranking.sums]} if ranking.sums else {}),
         **({"pods": dict(setting.pods_entry)} if setting.pods else {}),
     }  # fmt: skip
 
@@ -249,6 +255,8 @@ def show(
     notes += [OF_LANGUAGE] * (ranking.accuracies.measure is LOSS) + ranking.timed.said + [REPLACED] * setting.on_gpu
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     notes += [] if setting.pods else better_merge(ranking.found, ranking.judge.plain)
+    known = sums.load(setting.trace.unit)
+    notes.append(known.bar)
     files = [f"{path}: written" for path in written]
     width = max(len(line.name) for line in ranking.lines)
     answers = [f"{line.name:<{width}}  {words_of(line, ranking, setting)}" for line in ranking.lines]
@@ -256,6 +264,10 @@ def show(
         for line in part:
             shown_on.print(line, **PLAIN)
     shown_on.print(rows)
+    if ranking.sums:
+        summed = sums.table(ranking.sums)
+        with_room(shown_on, summed).print("", summed, sep="\n")
+        notes += sums.notes(ranking.sums, known)
     for line in (*notes, *_how_to_run(ranking, setting), *left, *files):
         shown_on.print(line, **PLAIN)
 
@@ -402,18 +414,6 @@ def _worst(each: Candidate, ranking: Ranking) -> str:
     if is_exact(each) or ended is None or ended.points is None:
         return ""
     return f"{ended.lost:.1f}" if ended.measure is LOSS else f"{round(-ended.lost, 1) + 0.0:+.1f}"
-
-
-def overrides(each: Candidate, density: float | None) -> list[str]:
-    """The settings of a config that make this composition."""
-    scheduler, *options = each.scheduler.split(":")
-    return [
-        f"compressor.name={each.compressor}",
-        *([] if density is None else [f"compressor.density={density:g}"]),
-        f"scheduler.name={scheduler}",
-        *(f"scheduler.{option}" for option in options),
-        f"collective.name={each.collective}",
-    ]
 
 
 def _how_to_run(ranking: Ranking, setting: ShownSetting) -> list[str]:

@@ -20,6 +20,7 @@ from scipy.optimize import brentq, least_squares
 from wirebench import collectives, compressors, schedulers
 from wirebench.cluster.network import head_start_seconds
 from wirebench.collectives.plan import Collective, Plan
+from wirebench.compressors.bits.coded import code_of
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
@@ -27,7 +28,7 @@ from wirebench.planner.compositions import compressing, decoding
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.simulation import trace
-from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.compress_rates import UNKNOWN_FORM, Rates
 from wirebench.simulation.simulator import Factors, Simulator
 from wirebench.topology import presets
 from wirebench.topology.presets import Network
@@ -102,9 +103,13 @@ class FromOutside:
         method = rates, name, self.sizes, self.model, rates.bytes_per_second
         self._compressing, self._decoding = functools.partial(compressing, *method), decoding(*method)
         self.collective, collective_options = plugin_of(config["collective"], "wire", "wire_within")
-        if wire := config["collective"].get("wire"):
-            raise UserError(f"how long {wire!r} is coded in a plan was not measured")
-        self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
+        forms = [config["collective"].get(key) or "" for key in ("wire", "wire_within")]
+        for form in filter(None, forms):
+            if not rates.codes(form):
+                raise UserError(UNKNOWN_FORM.format(form))
+        kept = _KeptPlans(collectives.build(self.collective, **collective_options))
+        self._plans = collectives.formatted(kept, *(code_of(form, "collective.wire") for form in forms))
+        self._coding = rates.coding(rates.bytes_per_second)
 
     def seconds(self, machine: Processor) -> float:
         """Predicted seconds of a step."""
@@ -118,7 +123,7 @@ class FromOutside:
         return low, high
 
     def _simulator(self, machine: Processor) -> Simulator:
-        pricer = Pricer(self._plans, replace(self.topology, processor=machine))
+        pricer = Pricer(self._plans, replace(self.topology, processor=machine), coding=self._coding)
         return Simulator(self.model, self.sizes, self._compressing(machine), pricer, self._decoding)
 
 

@@ -11,9 +11,13 @@ from typing import Any
 from rich.table import Table
 
 from wirebench import collectives, compressors
+from wirebench.collectives.plan import Collective
+from wirebench.collectives.wire import wire_of
+from wirebench.compressors.bits.coded import code_of
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
+from wirebench.exchange.driver import refuse_wire
 from wirebench.exchange.scheduler import Scheduler
 from wirebench.figures.files import save
 from wirebench.figures.provenance import computed
@@ -21,7 +25,7 @@ from wirebench.figures.style import Figure
 from wirebench.formats import chakra
 from wirebench.formats.chakra_step import step_trace
 from wirebench.gradient.schedule import LayerCost
-from wirebench.planner import ranges
+from wirebench.planner import ranges, sums
 from wirebench.planner.compositions import (
     DENSE,
     MOST,
@@ -61,6 +65,7 @@ from wirebench.utils.cli import check_outputs, naming
 from wirebench.utils.console import console, with_room
 from wirebench.utils.files import write_atomically
 
+WIRE = {"collective.wire": "--wire", "collective.wire_within": "--wire-within"}
 STEP = "step"
 """What the files of a step's Chakra traces are called: step.RANK.et."""
 UNDISTURBED = "Stragglers and jitter are in p50 and p99 alone, not in the step, its range, exposed ms and efficiency."
@@ -73,6 +78,7 @@ class SimulatedRow:
 
     between    its step's range
     quantiles  the median and the 99th percentile of its steps, where something disturbs them
+    sum_error  expected relative error of its sums in a wire format; None where none is asked for, or it is not known
     within_bytes  that FSDP has a worker send within its pod; None without pods
     """
 
@@ -86,6 +92,7 @@ class SimulatedRow:
     between: Between
     quantiles: tuple[float, float] | None = None
     within_bytes: float | None = None
+    sum_error: float | None = None
 
     def entry(self) -> dict[str, Any]:
         """The point as JSON values."""
@@ -100,7 +107,7 @@ class SimulatedRow:
             "images_per_second_range": [images / each for each in reversed(self.between)],
             "step_seconds_p50": None if self.quantiles is None else self.quantiles[0],
             "step_seconds_p99": None if self.quantiles is None else self.quantiles[1],
-            "messages": len(self.found.groups), "message_elements": self.found.elements,
+            "messages": len(self.found.groups), "message_elements": self.found.elements, "sum_error": self.sum_error,
             "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes}
             | ({} if self.within_bytes is None else {"within": self.within_bytes}),
         }  # fmt: skip
@@ -130,6 +137,8 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     built(options.schedulers or ())
     check_names("--compressor", [options.compressor], compressors.PLUGINS)
     check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
+    with naming(WIRE):
+        refuse_wire(compressors.build(options.compressor), collective_with(options))
     check_density([options.compressor], options.density)
     check_built("--compressor", options.compressor, options.density)
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
@@ -167,7 +176,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Simul
     """All schedules at all points; UserError for what does not go together."""
     name = options.compressor
     own = {f"compressor.{key}": f"--compressor {name}: {key}" for key in compressors.PLUGINS.parameters(name)}
-    with naming({"scheduler.name": "--schedulers", "compressor.name": "--compressor", **own}):
+    with naming({"scheduler.name": "--schedulers", "compressor.name": "--compressor", **WIRE, **own}):
         return _rows(options, model, rates)
 
 
@@ -190,6 +199,8 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Simul
         if inside is not None:
             computed = inside.trace(computed, whole)
         simulator = _simulator(options, computed, sizes[workers], topology, rates)
+        coded = wire_of(collective_with(options))
+        error = None if coded is None else sums.error_of(coded, topology, sums.load(model.unit))
         # Between the workers of one machine there is no such rate.
         between = len(whole.machines) > 1 or bool(options.topology)
         for name, scheduler in tried.items():
@@ -201,7 +212,9 @@ def _rows(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Simul
             seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
             drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
             within = computed.within_bytes if isinstance(computed, ShardedTrace) else None
-            rows.append(SimulatedRow(workers, carried, batch, speed, name, simulated, layers, seconds, drawn, within))
+            rows.append(
+                SimulatedRow(workers, carried, batch, speed, name, simulated, layers, seconds, drawn, within, error)
+            )
     return rows
 
 
@@ -227,12 +240,20 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
-    name = options.collective or collective_of(options.compressor)
-    pricer = Pricer(collectives.build(name), topology, options.call_us * 1e-6, options.formulas)
+    memory = gpu_of(options.gpu).memory_gbs * 1e9 if options.gpu else math.inf
+    coding = rates.coding(memory) if options.gpu and options.wire else None
+    pricer = Pricer(collective_with(options), topology, options.call_us * 1e-6, options.formulas, coding)
     if not options.gpu:
         return Simulator(model, sizes, free, pricer)
-    method = rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9
+    method = rates, options.compressor, sizes, model, memory
     return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
+
+
+def collective_with(options: argparse.Namespace) -> Collective:
+    """The collective with its wire formats; UserError for a format that there is not."""
+    name = options.collective or collective_of(options.compressor)
+    between, within = code_of(options.wire, "--wire"), code_of(options.wire_within, "--wire-within")
+    return collectives.formatted(collectives.build(name), between, within)
 
 
 def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow], timed: TimedExchange) -> None:
@@ -240,7 +261,10 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
     inside = _pods(options, model)
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
-        given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu", "shard")
+        given = (
+            "trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu", "shard",
+            "wire", "wire_within",
+        )  # fmt: skip
         content = {key: getattr(options, key) for key in given} | {
             "collective": options.collective or collective_of(options.compressor),
             "network": source_of(options),
@@ -262,7 +286,9 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
     shown = with_room(console(WIDTH), schedules)
     kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
-    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
+    coded = wire_of(collective_with(options))
+    named = collective if coded is None else f"{collective} in {coded.name}"
+    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {named}; {source_of(options)}"
     undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
     within = [] if inside is None else [f"Within a pod {inside.volume}."]
     for line in (said, *timed.said, *within, *undisturbed):
@@ -305,8 +331,9 @@ def table(rows: Sequence[SimulatedRow]) -> Table:
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     drawn = ("p50", "p99") if any(row.quantiles for row in rows) else ()
     within = ("within MB",) if any(row.within_bytes is not None for row in rows) else ()
+    off = ("sum's error",) if any(row.sum_error is not None for row in rows) else ()
     for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "range", *drawn, "exposed ms",
-                 "efficiency", "messages", *within, "wire MB"):  # fmt: skip
+                 "efficiency", "messages", *within, "wire MB", *off):  # fmt: skip
         shown.add_column(head, justify="left" if head == "scheduler" else "right")
     for row in rows:
         step = row.found.step
@@ -324,5 +351,6 @@ def table(rows: Sequence[SimulatedRow]) -> Table:
             str(len(row.found.groups)),
             *([] if row.within_bytes is None else [f"{row.within_bytes / 1e6:.4g}"]),
             f"{row.found.wire_bytes / 1e6:.4g}",
+            *(["-" if row.sum_error is None else f"{100 * row.sum_error:.3g} %"] * len(off)),
         )
     return shown

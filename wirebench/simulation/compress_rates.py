@@ -7,14 +7,15 @@ estimate.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
-from wirebench.record.compressor_results import CompressorResult, Part
+from wirebench.record.compressor_results import PARTS, CompressorResult, Part
 from wirebench.simulation.roofline import of_hardware
 from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 
@@ -26,6 +27,11 @@ HANDLING_COPIES = 2
 """Copies of a replayed gradient: from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")
 """Parts that take longer among more workers."""
+ONE_HOP = "quantised_sum:form={}:feedback=false"
+"""The method that codes one hop in a wire format and nothing beside it: `bench compressors --formats` measures it."""
+CODING: tuple[Part, ...] = ("encode", "decode")
+"""Its parts, which are the coding of a plan's messages, too."""
+UNKNOWN_FORM = "how long {!r} is coded was not measured (wirebench bench compressors --formats)"
 
 
 class _Cost(NamedTuple):
@@ -85,8 +91,14 @@ class Rates:
         plainest = {name_of(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
         for name, results in plainest.items():
             by_size = sorted(results, key=lambda cell: cell.items)
-            self._costs[name] = _in_seconds(by_size) if on_gpu else _cost(by_size)
-            (self._in_seconds.add if on_gpu else self._in_seconds.discard)(name)
+            self._add(name, by_size, on_gpu)
+        for form, results in _by_form(cells).items():
+            for part in CODING:
+                self._add(_coding(form, part), [_alone(cell, part) for cell in results], on_gpu)
+
+    def _add(self, name: str, by_size: Sequence[CompressorResult], on_gpu: bool) -> None:
+        self._costs[name] = _in_seconds(by_size) if on_gpu else _cost(by_size)
+        (self._in_seconds.add if on_gpu else self._in_seconds.discard)(name)
 
     @classmethod
     def shipped(cls, *, on_gpu: bool) -> "Rates":
@@ -101,6 +113,14 @@ class Rates:
     def knows(self, compressor: str) -> bool:
         """Whether the method was measured."""
         return compressor in self._costs
+
+    def codes(self, form: str) -> bool:
+        """Whether the coding in this wire format was measured."""
+        return _coding(form, "encode") in self._costs
+
+    def coding(self, bytes_per_second: float) -> "FormatCoding":
+        """Seconds of coding in wire formats, on memory that moves `bytes_per_second`, for the cost model."""
+        return FormatCoding(self, bytes_per_second)
 
     def spread(self, compressor: str) -> tuple[float, float]:
         """How far its measured turns lay apart: factors on its seconds around 1; (1, 1) for an unknown one."""
@@ -156,6 +176,56 @@ class Rates:
             return starting + scale * (_along(points, numel) - starting)
 
         return lambda numel: sum(factor * seconds(points, numel) for points, factor in parts) if numel else 0.0
+
+
+class FormatCoding:
+    """Seconds of a rank's coding by format and elements (costmodel/coding.py), as `Rates` have them.
+
+    A measured exchange of n elements codes n of them and a share of the sum, in two calls, and decodes n twice: the
+    others' gradients, and the sum. Here are the mean calls.
+    """
+
+    def __init__(self, rates: Rates, bytes_per_second: float) -> None:
+        self._rates, self._bytes_per_second = rates, bytes_per_second
+        self._known: dict[str, Compressing] = {}
+        self._coded = (1 + 1 / rates.workers) / 2
+
+    def encode(self, form: str, numel: float) -> float:
+        """Seconds to code a message of `numel` elements; UserError for a format that was not measured."""
+        return self._seconds(form, "encode", numel / self._coded)
+
+    def decode(self, form: str, numel: float) -> float:
+        """Seconds to decode it; UserError for a format that was not measured."""
+        return self._seconds(form, "decode", numel)
+
+    def _seconds(self, form: str, part: Part, numel: float) -> float:
+        name = _coding(form, part)
+        if name not in self._known:
+            if not self._rates.knows(name):
+                raise UserError(UNKNOWN_FORM.format(form))
+            self._known[name] = self._rates.on(name, self._bytes_per_second)
+        return self._known[name](round(numel)) / 2
+
+
+def _coding(form: str, part: Part) -> str:
+    """The name of the cost of a format's coding; no compressor's."""
+    return f"{part} {form}"
+
+
+def _by_form(cells: Mapping[str, Sequence[CompressorResult]]) -> dict[str, list[CompressorResult]]:
+    """The results of ONE_HOP by format, by rising size."""
+    before, after = ONE_HOP.replace(":", " ").split("{}")
+    return {
+        label.removeprefix(before).removesuffix(after): sorted(results, key=lambda cell: cell.items)
+        for label, results in cells.items()
+        if label.startswith(before) and label.endswith(after)
+    }
+
+
+def _alone(cell: CompressorResult, part: Part) -> CompressorResult:
+    """The result as if the method did this part alone."""
+    none = (0.0,) * cell.turns
+    return replace(cell, seconds={each: cell.seconds[each] if each == part else none for each in PARTS})
 
 
 def _in_seconds(cells: Sequence[CompressorResult]) -> _Cost:

@@ -53,7 +53,7 @@ class Simulated:
     elements     of each bucket
     stages       of each bucket's exchange
     num_bytes    bytes that a rank hands to the network in a step
-    wire_bytes   bytes that it sends, by collectives in which nothing travels twice
+    wire_bytes   bytes that it sends, in sums' wire format, by collectives in which nothing travels twice
     compress     seconds of the compressor's work on all buckets, hidden or not
     communicate  seconds of all requests, hidden or not
     alone        seconds of a step that exchanges nothing, nor handles gradients
@@ -172,7 +172,7 @@ class Simulator:
             tuple(self._numel(group) for group in groups),
             tuple(map(tuple, stages)),
             sum(request.num_bytes for each in requests for request in each) / steps,
-            sum(request.sent(self.pricer.topology.size) for each in requests for request in each) / steps,
+            sum(self.pricer.sent(request) for each in requests for request in each) / steps,
             sum(work.before + work.after for work in compress) / steps,
             sum(part.seconds for each in stages for part in each if part.name != COMPRESS) / steps,
             self.passes.seconds,

@@ -232,6 +232,80 @@ def test_a_cache_that_cannot_be_written_costs_a_build_alone(small: Path, monkeyp
     assert not small.exists()
 
 
+def compiler_of(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler of one's own: a shell script, which may hand its words on to `cc "$@"`."""
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CC", str(path))
+
+
+def test_hosts_of_two_kinds_in_one_home_build_their_own(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compiler says of the processor it builds for is in the name: code of another one would end the process."""
+    compiler_of(tmp_path, 'case "$*" in *-###*) echo "-march=$KIND" >&2 ;; esac; exec cc "$@"', monkeypatch)
+    names: list[set[str]] = []
+    for kind in ("avx512", "avx2", "avx512"):
+        monkeypatch.setenv("KIND", kind)
+        built()
+        names.append({each.name for each in small.iterdir()})
+    assert [len(each) for each in names] == [1, 2, 2]
+
+
+def test_a_compiler_that_does_not_know_this_processor_builds_for_any(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler_of(tmp_path, 'case "$*" in *-march=native*) echo no >&2; exit 1 ;; esac; exec cc "$@"', monkeypatch)
+    built()
+    assert len(list(small.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo slow >&2; exec sleep 5", "took longer than 0.2 s"),
+        ('exec cc -fvisibility=hidden "$@"', "undefined symbol"),
+    ],
+)
+def test_a_compiler_that_hangs_or_hides_what_it_builds_is_done_without(
+    small: Path, tmp_path: Path, script: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler_of(tmp_path, script, monkeypatch)
+    if "sleep" in script:
+        monkeypatch.setattr(native, "BUILD_SECONDS", 0.2)
+    native.library.cache_clear()
+    with pytest.warns(UserWarning, match=f"without its loops in C, and slower: .*{said}") as warned:
+        assert native.library() is None and native.library() is None
+    assert len(warned) == 1
+
+
+def test_a_user_without_a_home_has_no_cache(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under any user's number: "~" stays as it is, and is no folder to write to."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    built()
+    assert native._cache() is None and not (tmp_path / "~").exists()
+
+
+def test_messages_of_two_lengths_are_refused_before_they_are_read() -> None:
+    if native.library() is None:
+        pytest.skip("no C compiler")
+    whole, short = (quantised(torch.ones(numel), 16, "int8", numel) for numel in (64, 32))
+    with pytest.raises(AssertionError, match="messages of these chunks"):
+        added([whole, short], 16, "int8")
+    with pytest.raises(AssertionError, match="messages of these chunks"):
+        native.restore([short], 16, LOOPS.index("int8"), 2, torch.empty(33))
+
+
+@pytest.mark.parametrize("form", LOOPS)
+def test_nothing_has_a_message_of_its_head_alone(form: Any) -> None:
+    message = quantised(torch.empty(0), chunk_of(form, 16), form, 0, 2)
+    assert message.numel() == 2 * message_bytes(0, chunk_of(form, 16), form) and not message.any()
+    assert added(list(message.chunk(2)), chunk_of(form, 16), form).numel() == 0
+
+
 def test_processes_that_build_at_once_leave_one_sound_file(small: Path) -> None:
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(3)

@@ -25,11 +25,12 @@ from tests import charts
 from tests.cli import verbs
 from tests.papers import verb
 from tests.papers.planner.foretold import change, predicted, put, record, save, table
+from tests.simulation.test_coding_rates import of_int8
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.planner import ranges
 from wirebench.planner.resimulated import Resimulated, fit, rates_of, replayed
-from wirebench.record import notes, recorded
+from wirebench.record import compressor_results, notes, recorded
 from wirebench.simulation.compress_rates import Rates
 from wirebench.topology.processor import Processor
 
@@ -441,6 +442,19 @@ def test_how_long_compressors_work_is_what_was_measured_beside_the_runs(tmp_path
     assert Resimulated(notes.NotedRun(tmp_path, {"link": "1gbit"}, run), ours).seconds(MACHINE) > 0
     with pytest.raises(UserError, match="how long 'topk' compresses was not measured"):
         Resimulated(notes.NotedRun(tmp_path, {"link": "1gbit"}, run), theirs)
+
+
+def test_coding_at_each_hop_takes_what_was_measured(tmp_path: Path) -> None:
+    run = predicted(1.0, 1.0)
+    run["config"]["collective"] |= {"name": "ring", "wire": "int8"}
+    noted, seconds = notes.NotedRun(tmp_path, {"link": "1gbit"}, run), []
+    with pytest.raises(UserError, match="how long 'int8' is coded was not measured"):
+        Resimulated(noted, rates_of(CONSTANTS))
+    for times in (1, 100):
+        rates = rates_of(CONSTANTS)
+        rates.add(compressor_results.load(of_int8(tmp_path / "formats.jsonl", times=times)).cells)
+        seconds.append(Resimulated(noted, rates).seconds(MACHINE))
+    assert seconds[0] < seconds[1]
 
 
 DAMAGED: list[tuple[Any, str]] = [

@@ -7,6 +7,7 @@
   wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
   wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
   wirebench advise --trace resnet50_v100 --workers 32 --per-machine 8 --shard 8 --network 1gbe
+  wirebench advise --trace resnet50_v100 --workers 16 --wire bf16 int8 mxfp8 --compressors quantised_sum
 
 Three lines answer. The first is free: dense gradients, in 16 bits or better merged. The second is nearly free: its
 worst seed lost at most --tolerance. The third is the fastest at a cost; for a language model, the one of the lowest
@@ -20,6 +21,10 @@ A table follows, in three groups:
 Computing time comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from
 this machine (--probe). On a GPU, compressors take the seconds that were measured on an H200. Elsewhere they take as
 many copies of the gradient as measured on a CPU, at the memory's bandwidth, which is an estimate too.
+
+With --wire a second table has dense gradients in these formats (collective.wire) on each way to sum. It shows bytes of
+a rank, the expected error of the sum, and the time with the coding at each hop. Coding takes what `wirebench bench
+compressors --formats` measured; without it there are no times. A code that loses nothing is the bar (docs/sums.md).
 
 With --shard 8, FSDP shards the model over pods of 8 workers, and exchanges are between pods (docs/fsdp.md).
 
@@ -42,6 +47,7 @@ from wirebench.planner.pods import add_shard, refuse_schedules
 from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import SCHEDULERS
 from wirebench.planner.schedules import built
+from wirebench.planner.sums import check_forms
 from wirebench.planner.timing import time_unknown
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
@@ -60,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_tolerance(options.tolerance)
+    check_forms(options.wire or ())
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     _check_device(options.rates, given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
     asked = given_by(options)
@@ -116,6 +123,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"({' '.join(SCHEDULERS)}, and local steps that were trained)",
     )
     add("--density", type=float, help="density of all compressors that have one (what each was trained with)")
+    add(
+        "--wire", nargs="+", metavar="FORM", help="also dense gradients in wire formats: bytes, error of the sum, times"
+    )
     add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured (ours)")
     add(
         "--tolerance", type=float, default=TOLERANCE, metavar="X",

@@ -8,10 +8,12 @@
   wirebench simulate --trace vgg16_v100 --workers 1024 --compute-jitter 0.03 --stragglers 0.001 --slowdown 2
   wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
   wirebench simulate --trace resnet50_v100 --workers 16 --per-machine 8 --shard 8 --compressor powersgd
+  wirebench simulate --trace resnet50_v100 --workers 4 16 64 --collective one_hop --wire int8
 
 Efficiency is the throughput of P workers over P times the throughput of one. Computing time is proportional to the
 batch. docs/simulation.md describes the model. Name your own compressor or scheduler by its dotted path, as in
-train.py. With --gpu, a compressor whose speed was not measured is first timed on this machine.
+train.py. With --gpu, a compressor whose speed was not measured is first timed on this machine. With --wire the table
+has the expected error of the sum (docs/sums.md); without --gpu coding is free, as compressing is.
 """
 
 import argparse
@@ -53,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
     add("--density", type=float, help="of a compressor that has one (its own)")
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
+    add("--wire", default="", metavar="FORM", help="format of dense gradients' messages (collective.wire)")
+    add("--wire-within", default="", metavar="FORM", help="within machines (collective.wire_within)")
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
     add("--gpu", metavar="NAME", help=f"compresses ({', '.join(GPUS)}); without it compressing is free")
