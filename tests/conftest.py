@@ -1,6 +1,6 @@
 """Slow tests, proofs and matrices that take minutes, run when asked for (-m slow); so do many random examples.
 
-Weekly tests are slow ones that `make test-all` leaves out, too.
+Tests that measure time are slow. Weekly tests are slow ones that `make test-all` leaves out, too.
 """
 
 import atexit
@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.forkserver import share
 from wirebench.errors import UserError
 from wirebench.utils import this_machine
 
@@ -73,6 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        share()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Long ones first; of sampled ones some are slow. Without -m or -k, slow ones are left out."""
     _sample(items)
     for item in items:
-        if item.get_closest_marker("weekly"):
+        if item.get_closest_marker("weekly") or item.get_closest_marker("clock"):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.parent.name not in LONG)
     if config.option.markexpr or config.option.keyword:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ends import record
-from tests.distributed.forked import fork, forkserver
+from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, here, trouble
+from tests.forkserver import forkserver
 from wirebench.compose import run as train
 from wirebench.errors import Unwritable, UserError
 from wirebench.record import folder_lock
