@@ -68,10 +68,10 @@ run: setup ## train CONFIG on NP processes of horovodrun, then show the record; 
 CLOCK = $(shell grep -rl --include='test_*.py' 'mark\.clock' tests)
 
 # Lint runs at the same time as most tests, since mypy keeps one core busy for a minute where it has no cache; what it
-# says comes among their dots, and once more at the end if it has failed. Those tests run in four processes, a thread each, the tests
-# of a file in one: on two cores, too, since many wait for jobs that they launch. Then, with a third argument, come the
-# tests that look at the clock, one by one. A failure of one part is the failure of all. Bytecode is kept even where the
-# environment says otherwise: else each process compiles all tests again.
+# says comes among their dots, and once more at the end if it has failed. Those tests run in four processes, a thread
+# each, the tests of a file in one: on two cores, too, since many wait for jobs that they launch. Then, with a third
+# argument, come the tests that look at the clock, one by one. A failure of one part is the failure of all. Bytecode is
+# kept even where the environment says otherwise: else each process compiles all tests again.
 define pytest
 	@failed=; said=$$(mktemp); \
 	$(MAKE) --no-print-directory lint > >(tee "$$said") 2>&1 & lint=$$!; \

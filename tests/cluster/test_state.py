@@ -50,7 +50,7 @@ def test_found_again(process: subprocess.Popen):
     with pytest.raises(UserError, match="up already"), state.reserve("lab"):
         raise AssertionError("the name was had twice")
     assert state.end(state.find("lab"))
-    assert process.wait(5) == -9
+    assert process.wait(60) == -9
     assert not state.every()
 
 

@@ -225,7 +225,7 @@ def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
     if stopped:
         thread = driver._background._thread
         assert thread is not None
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     assert len(compressor.seen) == len(order)
 

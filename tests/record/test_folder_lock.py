@@ -36,7 +36,7 @@ def take(folder: Path, told: Path, job: str = "") -> None:
         said = str(error)
     (told / f"{os.getpid()}.tmp").write_text(said)
     (told / f"{os.getpid()}.tmp").rename(told / str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def _unsupported(*_: object) -> None:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

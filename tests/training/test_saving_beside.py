@@ -16,7 +16,7 @@ from tests.distributed.launch import CONFIG, here, slowly, trouble
 from wirebench.training import checkpoint, state_files
 from wirebench.training.state_files import Contents
 
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 SLOW_SECONDS = 0.4
 Write = Callable[[Path, Contents, int], None]
 
@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_ends_the_run_at_the_next_step(
     fill_up_at(monkeypatch, "step-00000008")
     assert run(tmp_path, "train.checkpoint_every_steps=4", environment=slowly(50)) == 2
     assert capsys.readouterr().err == said_of_full_disk(tmp_path, "step-00000008", "step-00000004")
-    assert len(losses(tmp_path)) in (8, 9, 10)
+    assert len(losses(tmp_path)) in range(8, 12)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
     assert not (tmp_path / "record.json").exists()
     monkeypatch.undo()
