@@ -6,6 +6,7 @@ Tests that measure time are slow. Weekly tests are slow ones that `make test-all
 import atexit
 import gc
 import os
+import re
 import signal
 from collections.abc import Callable, Generator
 from typing import Any
@@ -28,7 +29,15 @@ if not torch.cuda.is_available():
 settings.register_profile("day", max_examples=20, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("day")
-os.environ.pop("WIREBENCH_RESULTS", None)  # tests are about the committed results, and about folders of their own
+FOREIGN = re.compile(
+    r"(GLOO|NCCL|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TORCHELASTIC|HOROVOD|OMPI|PMI|PMIX|PALS|MV2|FLUX|SLURM)_.*"
+    r"|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|WIREBENCH_(RESULTS|COUNTS|SHARED_BY|LAUNCHED_BY|LINK_MBIT)"
+    r"|GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX)|FORCE_COLOR|TTY_(COMPATIBLE|INTERACTIVE)|COLUMNS|LINES"
+)
+"""Variables of launchers, back ends, git's hooks and terminals: here tests alone say them, and they are about committed
+results, or about folders of their own."""
+for each in filter(FOREIGN.fullmatch, list(os.environ)):
+    del os.environ[each]
 
 
 FLAGS = ["avx", "avx2", "f16c", "fma"]
