@@ -40,8 +40,7 @@ def test_the_readme_shows_every_script_as_its_own_first_lines_call_it() -> None:
         assert f"\ntorchrun --nproc-per-node {ranks} examples/{name}.py{arguments}\n" in scripts[name]
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["plain_ddp", "synchronised"])
+@pytest.mark.parametrize("name", [pytest.param("plain_ddp", marks=pytest.mark.slow), "synchronised"])
 def test_both_loops_learn(name: str, tmp_path: Path) -> None:
     losses = [float(each) for each in re.findall(r"loss (\S+)", told(name, ["--epochs=5"], tmp_path))]
     assert len(losses) == 5 and losses[-1] < 0.5
