@@ -38,6 +38,12 @@ FOREIGN = re.compile(
 results, or about folders of their own."""
 for each in filter(FOREIGN.fullmatch, list(os.environ)):
     del os.environ[each]
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # What the user's git does at a commit, as signing it, it does not do in tests' repositories.
+    known = int(os.environ.get("GIT_CONFIG_COUNT", "0"))
+    for place, (key, wish) in enumerate({"commit.gpgsign": "false", "core.hooksPath": os.devnull}.items(), known):
+        os.environ |= {f"GIT_CONFIG_KEY_{place}": key, f"GIT_CONFIG_VALUE_{place}": wish}
+    os.environ["GIT_CONFIG_COUNT"] = str(known + 2)
 
 
 FLAGS = ["avx", "avx2", "f16c", "fma"]
