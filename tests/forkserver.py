@@ -13,12 +13,21 @@ from typing import Any
 PRELOADED = [
     "wirebench.compose.run",
     "torch._dynamo",  # which DistributedDataParallel and Muon ask for
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.utils.tensorboard",
+    "torch.utils.tensorboard.summary",
     "horovod.torch",
     "horovod.torch.mpi_ops",
     "sklearn.datasets",
     "pytest",
     "tests.comm.processes",
     "tests.distributed.forked",
+    "tests.dropin.hooked",
+    "tests.dropin.loops",
+    "tests.dropin.pods_misuse",
+    "wirebench.dropin.fsdp",
+    "wirebench.dropin.shard_sums",
 ]
 ADDRESS = "PYTEST_FORK_SERVER"
 """Where the variable stands, processes fork from the server at this address, which another process has started."""
