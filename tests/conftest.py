@@ -80,7 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Also while tests are collected."""
+    """Also while tests are collected, of which nothing is garbage."""
+    gc.disable()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
     _be(FIXED)
@@ -109,6 +110,7 @@ def _be(machine: dict[str, Callable[..., Any]]) -> None:
 def pytest_collection_finish() -> None:
     """What is there now, modules and some thousands of tests, stays to the end: nobody need look through it again."""
     gc.freeze()
+    gc.enable()
     atexit.register(gc.unfreeze)
 
 
