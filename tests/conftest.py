@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.forkserver import share
+from tests.forkserver import share, sync_nothing
 from wirebench.errors import UserError
 from wirebench.utils import this_machine
 
@@ -82,6 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Also while tests are collected, of which nothing is garbage."""
     gc.disable()
+    sync_nothing()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
     _be(FIXED)

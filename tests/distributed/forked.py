@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.launch import LIMIT_SECONDS, PLUGINS, ROOT, Ended, last_of_each
-from tests.forkserver import forkserver
+from tests.forkserver import forkserver, sync_nothing
 from wirebench.cluster.plan import make_plan
 from wirebench.cluster.ranks import environment as cluster_environment
 
@@ -73,6 +73,7 @@ def _run(words: list[str], environment: dict[str, str], out: str, err: str) -> N
         os.close(target)
     os.environ.clear()
     os.environ.update(environment)
+    sync_nothing()
     # PyTorch was imported before, and so has not read it; ranks that take all cores each slow each other down.
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     os.chdir(ROOT)
