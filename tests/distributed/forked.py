@@ -137,7 +137,7 @@ def _environment(engine: str, size: int, rank: int, port: int, more: Mapping[str
     return {**told, **here, "PYTHONPATH": ":".join(filter(None, path)), "OMP_NUM_THREADS": "1", **more}
 
 
-def _left_over(sessions: Sequence[int], seconds: float = 15.0) -> list[int]:
+def _left_over(sessions: Sequence[int], seconds: float = 60.0) -> list[int]:
     """The processes of the ranks' sessions that still live `seconds` after the end."""
     deadline = time.monotonic() + seconds
     while (found := _living(sessions)) and time.monotonic() < deadline:
