@@ -8,11 +8,14 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _pytest.assertion import rewrite
 from hypothesis import settings
 
 from tests.forkserver import share, sync_nothing
@@ -94,6 +97,19 @@ def pytest_configure(config: pytest.Config) -> None:
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if whole and config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         share()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of several workers each compiles a part of the tests first; otherwise, in a fresh checkout, each compiles all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    state, place = session.config.stash[rewrite.assertstate_key], int(worker["workerid"].removeprefix("gw"))
+    for file in sorted(Path(__file__).parent.rglob("test_*.py"))[place :: worker["workercount"]]:
+        kept = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(file, kept) is None and rewrite.try_makedirs(kept.parent):
+            source, code = rewrite._rewrite_test(file, session.config)
+            rewrite._write_pyc(state, code, source, kept)
 
 
 @pytest.hookimpl(wrapper=True)
