@@ -4,6 +4,7 @@ Tests that measure time are slow. Weekly tests are slow ones that `make test-all
 """
 
 import atexit
+import functools
 import gc
 import os
 import re
@@ -20,6 +21,7 @@ from hypothesis import settings
 
 from tests.forkserver import share, sync_nothing
 from wirebench.errors import UserError
+from wirebench.telemetry import environment
 from wirebench.utils import this_machine
 
 LONG = {"distributed", "dropin", "doctor", "elastic", "fuzz", "comm"}
@@ -86,6 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Also while tests are collected, of which nothing is garbage."""
     gc.disable()
     sync_nothing()
+    _ask_git_once()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
     _be(FIXED)
@@ -117,6 +120,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """A hook and no fixture, so that fixtures of modules see the same machine as their tests."""
     _be(REAL if item.get_closest_marker("real_machine") else FIXED)
     return (yield)
+
+
+def _ask_git_once() -> None:
+    """Hundreds of tests train, and their records name one commit; a test that has another checkout asks there."""
+    ask, top = environment.git, environment.TOP
+    here = functools.cache(ask)
+    environment.git = lambda: dict(here() or {}) or None if top == environment.TOP else ask()
 
 
 def _be(machine: dict[str, Callable[..., Any]]) -> None:
