@@ -21,7 +21,6 @@ from hypothesis import settings
 
 from tests.forkserver import share, sync_nothing
 from wirebench.errors import UserError
-from wirebench.telemetry import environment
 from wirebench.utils import this_machine
 
 LONG = {"distributed", "dropin", "doctor", "elastic", "fuzz", "comm"}
@@ -124,6 +123,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def _ask_git_once() -> None:
     """Hundreds of tests train, and their records name one commit; a test that has another checkout asks there."""
+    from wirebench.telemetry import environment
+
     ask, top = environment.git, environment.TOP
     here = functools.cache(ask)
     environment.git = lambda: dict(here() or {}) or None if top == environment.TOP else ask()
