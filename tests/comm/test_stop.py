@@ -24,6 +24,7 @@ from wirebench.errors import PeerLost
 
 
 def test_a_signal_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "SAME_WISH_SECONDS", 60.0)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     stopper = Stopper(None)
     stopper.listen()
@@ -151,6 +152,7 @@ def test_looks_are_about_half_a_second_apart(seconds: float, steps: int) -> None
 
 
 def test_between_steps_every_rank_hears_of_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "LOOK_EVERY_SECONDS", 60.0)
     store = dist.HashStore()
     first, second = Stopper(store), Stopper(store)
     assert not first.heard(5) and not second.heard(5)
