@@ -33,7 +33,7 @@ def running(begin: Begin, program: str, *words: object) -> tuple[Job, set[str]]:
 def check_gone(job: Job, spaces: set[str], before: set[str]) -> None:
     assert not job.left_over()
     # A process that is dying is in its namespaces to the last.
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while (left := still_there(spaces)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
