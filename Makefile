@@ -67,31 +67,31 @@ run: setup ## train CONFIG on NP processes of horovodrun, then show the record; 
 # Only these files are collected for the tests that look at the clock: looking through all takes longer than most do.
 CLOCK = $(shell grep -rl --include='test_*.py' 'mark\.clock' tests)
 
-# Lint runs at the same time as most tests, since mypy keeps one core busy for a minute where it has no cache; its output
-# follows theirs. Those tests run in four processes, a thread each, the tests of a file in one: on two cores, too, since
-# many wait for jobs that they launch. Then, one by one, come the tests that look at the clock, so that a good run ends
-# with pytest's summary. A failure of one part is the failure of all. Bytecode is kept even where the environment says
-# otherwise: else each process compiles all tests again.
+# Lint runs at the same time as most tests, since mypy keeps one core busy for a minute where it has no cache; what it
+# says comes among their dots, and once more at the end if it has failed. Those tests run in four processes, a thread
+# each, the tests of a file in one: on two cores, too, since many wait for jobs that they launch. Then, with a third
+# argument, come the tests that look at the clock, one by one. A failure of one part is the failure of all. Bytecode is
+# kept even where the environment says otherwise: else each process compiles all tests again.
 define pytest
 	@failed=; said=$$(mktemp); \
-	$(MAKE) --no-print-directory lint >"$$said" 2>&1 & lint=$$!; \
+	$(MAKE) --no-print-directory lint > >(tee "$$said") 2>&1 & lint=$$!; \
 	trap 'kill $$lint 2>/dev/null; rm -f "$$said"' EXIT; \
 	export PYTHONDONTWRITEBYTECODE=; \
 	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not clock$(1)" $(2) \
 		|| failed="$$failed tests"; \
-	wait $$lint || failed="$$failed lint"; cat "$$said"; \
-	$(VENV)/python -m pytest -m "clock$(1)" $(2) $(CLOCK) || failed="$$failed clock"; \
+	wait $$lint || { failed="$$failed lint"; cat "$$said"; }; \
+	$(if $(3),$(VENV)/python -m pytest -m "clock$(1)" $(2) $(CLOCK) || failed="$$failed clock";) \
 	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 endef
 
-test: setup ## lint, and all tests that protect a change (about 5 min)
+test: setup ## lint, and all tests that protect a change (about 4 min)
 	$(call pytest, and not slow)
 
 test-all: setup ## lint, and all tests but the weekly ones, also those marked slow, with more random examples (about 25 min)
-	$(call pytest, and not weekly,--hypothesis-profile=full)
+	$(call pytest, and not weekly,--hypothesis-profile=full,clock)
 
 test-weekly: setup ## lint, and every test (about 50 min)
-	$(call pytest,,--hypothesis-profile=full)
+	$(call pytest,,--hypothesis-profile=full,clock)
 
 lint: setup ## ruff check, ruff format --check, mypy
 	@failed=; \

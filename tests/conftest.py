@@ -1,19 +1,25 @@
 """Slow tests, proofs and matrices that take minutes, run when asked for (-m slow); so do many random examples.
 
-Weekly tests are slow ones that `make test-all` leaves out, too.
+Tests that measure time are slow. Weekly tests are slow ones that `make test-all` leaves out, too.
 """
 
 import atexit
+import functools
 import gc
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _pytest.assertion import rewrite
 from hypothesis import settings
 
+from tests.forkserver import share, sync_nothing
 from wirebench.errors import UserError
 from wirebench.utils import this_machine
 
@@ -27,7 +33,21 @@ if not torch.cuda.is_available():
 settings.register_profile("day", max_examples=20, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("day")
-os.environ.pop("WIREBENCH_RESULTS", None)  # tests are about the committed results, and about folders of their own
+FOREIGN = re.compile(
+    r"(GLOO|NCCL|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TORCHELASTIC|HOROVOD|OMPI|PMI|PMIX|PALS|MV2|FLUX|SLURM)_.*"
+    r"|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|WIREBENCH_(RESULTS|COUNTS|SHARED_BY|LAUNCHED_BY|LINK_MBIT)"
+    r"|GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX)|FORCE_COLOR|TTY_(COMPATIBLE|INTERACTIVE)|COLUMNS|LINES"
+)
+"""Variables of launchers, back ends, git's hooks and terminals: here tests alone say them, and they are about committed
+results, or about folders of their own."""
+for each in filter(FOREIGN.fullmatch, list(os.environ)):
+    del os.environ[each]
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # What the user's git does at a commit, as signing it, it does not do in tests' repositories.
+    known = int(os.environ.get("GIT_CONFIG_COUNT", "0"))
+    for place, (key, wish) in enumerate({"commit.gpgsign": "false", "core.hooksPath": os.devnull}.items(), known):
+        os.environ |= {f"GIT_CONFIG_KEY_{place}": key, f"GIT_CONFIG_VALUE_{place}": wish}
+    os.environ["GIT_CONFIG_COUNT"] = str(known + 2)
 
 
 FLAGS = ["avx", "avx2", "f16c", "fma"]
@@ -64,7 +84,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Also while tests are collected."""
+    """Also while tests are collected, of which nothing is garbage."""
+    gc.disable()
+    sync_nothing()
+    _ask_git_once()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
     _be(FIXED)
@@ -73,6 +96,22 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        share()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of several workers each compiles a part of the tests first; otherwise, in a fresh checkout, each compiles all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    state, place = session.config.stash[rewrite.assertstate_key], int(worker["workerid"].removeprefix("gw"))
+    for file in sorted(Path(__file__).parent.rglob("test_*.py"))[place :: worker["workercount"]]:
+        kept = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(file, kept) is None and rewrite.try_makedirs(kept.parent):
+            source, code = rewrite._rewrite_test(file, session.config)
+            rewrite._write_pyc(state, code, source, kept)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,6 +119,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """A hook and no fixture, so that fixtures of modules see the same machine as their tests."""
     _be(REAL if item.get_closest_marker("real_machine") else FIXED)
     return (yield)
+
+
+def _ask_git_once() -> None:
+    """Hundreds of tests train, and their records name one commit; a test that has another checkout asks there."""
+    from wirebench.telemetry import environment
+
+    ask, top = environment.git, environment.TOP
+    here = functools.cache(ask)
+    environment.git = lambda: dict(here() or {}) or None if top == environment.TOP else ask()
 
 
 def _be(machine: dict[str, Callable[..., Any]]) -> None:
@@ -90,6 +138,7 @@ def _be(machine: dict[str, Callable[..., Any]]) -> None:
 def pytest_collection_finish() -> None:
     """What is there now, modules and some thousands of tests, stays to the end: nobody need look through it again."""
     gc.freeze()
+    gc.enable()
     atexit.register(gc.unfreeze)
 
 
@@ -98,7 +147,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Long ones first; of sampled ones some are slow. Without -m or -k, slow ones are left out."""
     _sample(items)
     for item in items:
-        if item.get_closest_marker("weekly"):
+        if item.get_closest_marker("weekly") or item.get_closest_marker("clock"):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.parent.name not in LONG)
     if config.option.markexpr or config.option.keyword:

@@ -1,6 +1,9 @@
 """Mistakes of a user's that tests/golden cannot show: one line that says what and where, exit code 2, no folder."""
 
 import importlib.util
+import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +31,24 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     return line_of
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["data.name=synthetic", "data.num_classes=2147483648"], "out of memory"),
-        (["compressor.density=" + "[" * 100_000], "compressor.density: "),
-    ],
-    ids=["memory", "nested"],
-)
-def test_a_mistake_is_one_line(overrides: list[str], words: str, refused) -> None:
-    assert words in refused(*overrides)
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Not much more than this process has, however much the machine has or lends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    kilobytes = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert kilobytes
+    resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(kilobytes[1]) + 4 * 2**30, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_more_memory_than_there_is(refused) -> None:
+    assert "out of memory" in refused("data.name=synthetic", "data.num_classes=2147483648")
+
+
+def test_a_setting_that_is_nested_too_deeply(refused) -> None:
+    assert "compressor.density: " in refused("compressor.density=" + "[" * 100_000)
 
 
 def test_a_config_that_is_nested_too_deeply(refused, tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 import ast
 import dataclasses
 import functools
+import gc
 import inspect
 import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from setuptools import find_packages
@@ -79,11 +82,40 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_BYTES = 500, 60, 15_000_000
 PLUGIN_FOLDERS = {*map(Path, LINKED), Path("wirebench/collectives")}
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look through a million nodes again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @functools.cache
 def every_tree() -> dict[Path, ast.Module]:
     """What Python makes of every file; only the process that runs this file's tests parses them."""
     files = map(Path, _tracked("*.py"))
-    return {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in files}
+    with uncollected():
+        return {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in files}
+
+
+@functools.cache
+def every_node() -> dict[type[ast.AST], list[tuple[Path, Any]]]:
+    """(file, node) of all files' nodes that a test asks for, by kind: one walk for all tests."""
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.Attribute, ast.Constant, ast.Name)
+    found: dict[type[ast.AST], list[tuple[Path, Any]]] = {kind: [] for kind in (*kinds, ast.ExceptHandler)}
+    with uncollected():
+        for file, tree in every_tree().items():
+            for node in ast.walk(tree):
+                if type(node) in found:
+                    found[type(node)].append((file, node))
+    return found
+
+
+def of_product(kind: type[ast.AST]) -> Iterator[tuple[Path, Any]]:
+    """(file, node) of this kind, of every file but the tests'."""
+    return ((file, node) for file, node in every_node()[kind] if file.parts[0] != "tests")
 
 
 @functools.cache
@@ -92,26 +124,28 @@ def product() -> dict[Path, ast.Module]:
     return {file: tree for file, tree in every_tree().items() if file.parts[0] != "tests"}
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything that a module imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: imports name their module in full"
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+def imports() -> Iterator[tuple[Path, int, str]]:
+    """(file, line, dotted name) of everything that is imported."""
+    for file, node in every_node()[ast.Import]:
+        yield from ((file, node.lineno, alias.name) for alias in node.names)
+    for file, node in every_node()[ast.ImportFrom]:
+        assert node.level == 0, f"{file}:{node.lineno}: imports name their module in full"
+        yield from ((file, node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+def dotted(node: ast.Attribute) -> str:
+    """`module.name`, of an attribute of a name; "" for one of anything else."""
+    return f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
 
 
+@functools.cache
 def package_of(module: str) -> str | None:
     """The entry of ORDER that a dotted name belongs to, the longest that fits; None for what is not ours."""
     fitting = [name for name in ORDER if module == name or module.startswith(f"{name}.")]
     return max(fitting, key=len, default=None)
 
 
+@functools.cache
 def module_of(file: Path) -> str:
     linked = ("wirebench",) if file.parts[0] in LINKED else ()
     return ".".join((*linked, *file.with_suffix("").parts)).removesuffix(".__init__")
@@ -127,26 +161,19 @@ def test_every_file_has_a_place_in_the_order():
 
 def test_imports_go_down_the_order():
     wrong = []
-    for file, tree in every_tree().items():
-        own = package_of(module_of(file))
-        for line, name in imports(tree):
-            other = package_of(name)
-            if own is None or other is None or other == own:
-                continue
-            if ORDER.index(other) > ORDER.index(own) or (own in SIDEWAYS and other in SIDEWAYS):
-                wrong.append(f"{file}:{line}: {own} imports {name}")
+    for file, line, name in imports():
+        own, other = package_of(module_of(file)), package_of(name)
+        if own is None or other is None or other == own:
+            continue
+        if ORDER.index(other) > ORDER.index(own) or (own in SIDEWAYS and other in SIDEWAYS):
+            wrong.append(f"{file}:{line}: {own} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_file_edits_the_search_path():
     """Nor does the code in a text that a file runs."""
-    wrong = [
-        f"{file}:{node.lineno}"
-        for file, tree in product().items()
-        for node in ast.walk(tree)
-        if (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path")
-        or (isinstance(node, ast.Constant) and "sys.path." in str(node.value))
-    ]
+    wrong = [f"{file}:{node.lineno}" for file, node in of_product(ast.Attribute) if dotted(node) == "sys.path"]
+    wrong += [f"{file}:{node.lineno}" for file, node in of_product(ast.Constant) if "sys.path." in str(node.value)]
     assert not wrong, f"the project is installed, so its packages are found: {wrong}"
 
 
@@ -158,19 +185,20 @@ ASKS_THE_SYSTEM = re.compile(
 
 def test_the_machine_is_asked_in_one_place():
     """By the module's name, so that tests replace what it says. Faults pin other processes than their own."""
+    named = [(file, node, dotted(node)) for file, node in of_product(ast.Attribute)]
+    texts = [(file, node, str(node.value)) for file, node in of_product(ast.Constant)]
     wrong = [
         f"{file}:{node.lineno}: {found}"
-        for file, tree in product().items()
+        for file, node, found in (
+            *(each for each in named if ASKS_THE_SYSTEM.fullmatch(each[2])),
+            *(each for each in texts if each[2] in ("/proc/cpuinfo", "/proc/meminfo")),
+        )
         if str(file) not in ("wirebench/utils/this_machine.py", "wirebench/chaos/faults.py")
-        for node in ast.walk(tree)
-        if (isinstance(node, ast.Attribute) and ASKS_THE_SYSTEM.fullmatch(found := ast.unparse(node)))
-        or (isinstance(node, ast.Constant) and (found := str(node.value)) in ("/proc/cpuinfo", "/proc/meminfo"))
     ]
     wrong += [
         f"{file}:{line}: {name}"
-        for file, tree in product().items()
-        for line, name in imports(tree)
-        if name.startswith("wirebench.utils.this_machine.")
+        for file, line, name in imports()
+        if name.startswith("wirebench.utils.this_machine.") and file in product()
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -211,8 +239,8 @@ def test_a_checkout_without_history_is_small():
 def test_functions_are_short():
     sizes = {
         f"{file}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
-        for file, tree in every_tree().items()
-        for node in functions(tree)
+        for kind in (ast.FunctionDef, ast.AsyncFunctionDef)
+        for file, node in every_node()[kind]
     }
     assert not {place: size for place, size in sizes.items() if size > MAX_FUNCTION_LINES}
 
@@ -231,9 +259,8 @@ def test_nothing_is_left_for_later():
 def test_no_exception_is_swallowed():
     wrong = [
         f"{file}:{node.lineno}"
-        for file, tree in every_tree().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ExceptHandler) and all(_does_nothing(node, statement) for statement in node.body)
+        for file, node in every_node()[ast.ExceptHandler]
+        if all(_does_nothing(node, statement) for statement in node.body)
     ]
     assert not wrong, f"an except clause does nothing: {wrong}"
 
@@ -269,30 +296,21 @@ def test_nothing_of_the_package_opens_a_path_outside_of_it_or_imports_papers():
 
     Plugins know what the studies' own compressors are called now, of which old records have another name.
     """
+    climbing = {str(file) for file, node in of_product(ast.Attribute) if node.attr == "parents"}
+    climbing -= {"wirebench/utils/package.py"}  # the one module that says where the package is
+    places = [(file, node) for file, node in of_product(ast.Name) if node.id == "__file__" and str(file) in climbing]
+    texts = [(file, node) for file, node in of_product(ast.Constant) if str(node.value).startswith("papers.")]
     wrong = [
         f"{file}:{node.lineno}"
-        for file, tree in product().items()
+        for file, node in (*places, *texts)
         if module_of(file).startswith("wirebench") and str(file) not in MEETS_PAPERS
-        for node in ast.walk(tree)
-        if (isinstance(node, ast.Name) and node.id == "__file__" and not _stays_within(file, tree, node))
-        or (isinstance(node, ast.Constant) and str(node.value).startswith("papers."))
     ]
     wrong += [
         f"{file}:{line}"
-        for file, tree in product().items()
-        if module_of(file).startswith("wirebench")
-        for line, name in imports(tree)
-        if name.split(".")[0] == "papers"
+        for file, line, name in imports()
+        if name.split(".")[0] == "papers" and module_of(file).startswith("wirebench")
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def _stays_within(file: Path, tree: ast.Module, name: ast.Name) -> bool:
-    """Whether what is made of __file__ is a folder of the package: its own, or, in one module, the package's."""
-    if str(file) == "wirebench/utils/package.py":
-        return True
-    climbs = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "parents"]
-    return not climbs
 
 
 EVERY = [(kind, name) for kind in KINDS for name in kind.available()]

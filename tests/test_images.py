@@ -43,7 +43,7 @@ def instructions(stage: str) -> list[tuple[str, str]]:
 def run_script(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
     command = [shutil.which("bash") or "/bin/bash", str(SCRIPT), *arguments]
     environment = {"PATH": path, "HOME": "/nonexistent", "LC_ALL": "C"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])

@@ -21,7 +21,7 @@ def begin(namespaces: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         return jobs[-1]
 
     yield start
-    left = {pid: words for job in jobs for pid, words in job.left_over(5.0).items()}
+    left = {pid: words for job in jobs for pid, words in job.left_over().items()}
     for job in jobs:
         job.end()
     assert not left, f"processes stay: {left}"

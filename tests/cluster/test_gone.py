@@ -31,9 +31,9 @@ def running(begin: Begin, program: str, *words: object) -> tuple[Job, set[str]]:
 
 
 def check_gone(job: Job, spaces: set[str], before: set[str]) -> None:
-    assert not job.left_over(5.0)
+    assert not job.left_over()
     # A process that is dying is in its namespaces to the last.
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while (left := still_there(spaces)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
@@ -49,7 +49,7 @@ def test_a_wish_to_stop_reaches_the_ranks(number: int, word: str, code: int, beg
     before = interfaces()
     job, spaces = running(begin, POLITE)
     job.process.send_signal(number)
-    ended = job.wait(10)
+    ended = job.wait(60)
     assert ended.code == code, ended.said
     assert ended.out.count(word) == RANKS
     # The table is shown all the same.
@@ -61,7 +61,7 @@ def test_whole_groups_of_signals_as_terminals_send_them(begin: Begin):
     """The ranks hear of a Ctrl-C once, from the command, whoever else is in its group."""
     job, _ = running(begin, POLITE)
     os.killpg(job.process.pid, signal.SIGINT)
-    ended = job.wait(10)
+    ended = job.wait(60)
     assert (ended.code, ended.out.count("stopping")) == (0, RANKS), ended.said
 
 
@@ -73,7 +73,7 @@ def test_the_second_ctrl_c_ends_the_stubborn(begin: Begin):
     # Two at once are one to the kernel.
     time.sleep(0.5)
     job.process.send_signal(signal.SIGINT)
-    assert job.wait(10).code == 137
+    assert job.wait(60).code == 137
     check_gone(job, spaces, before)
 
 
@@ -81,7 +81,7 @@ def test_the_command_is_killed(begin: Begin):
     before = interfaces()
     job, spaces = running(begin, STUBBORN)
     job.process.kill()
-    assert job.wait(5).code == -signal.SIGKILL
+    assert job.wait(60).code == -signal.SIGKILL
     check_gone(job, spaces, before)
 
 
@@ -103,14 +103,14 @@ def test_a_process_in_between_is_killed(victim: str, begin: Begin):
     if victim == "sleep infinity":
         # A host's holder: its namespaces live as long as its ranks do.
         job.process.kill()
-    assert job.wait(10).code != 0
+    assert job.wait(60).code != 0
     check_gone(job, spaces, before)
 
 
 def test_a_job_in_a_named_cluster_leaves_it_as_it_was(begin: Begin):
     before = interfaces()
     up = begin("up", "--name", "lab", "--layout", "1+2")
-    assert up.wait(20).code == 0
+    assert up.wait(60).code == 0
     cluster = spaces_of(up)
     job, spaces = running(begin, STUBBORN, "--name", "lab")
     job.process.kill()
@@ -118,8 +118,8 @@ def test_a_job_in_a_named_cluster_leaves_it_as_it_was(begin: Begin):
     check_gone(job, spaces - cluster, before)
     assert still_there(cluster) == cluster
     assert len(up.processes()) == 2 + 2, "unshare, its child, a holder for each host"
-    assert begin("run", "--name", "lab", "--", "true").wait(10).code == 0
-    assert begin("down", "--name", "lab").wait(10).code == 0
+    assert begin("run", "--name", "lab", "--", "true").wait(60).code == 0
+    assert begin("down", "--name", "lab").wait(60).code == 0
     check_gone(up, cluster, before)
 
 
@@ -134,7 +134,7 @@ def test_killed_while_it_is_built(begin: Begin, tmp_path: Path):
         job.process.wait()
         known = list((tmp_path / "wirebench").glob("*.json"))
         if not known:
-            assert not job.left_over(5.0)
-        assert begin("down", "--all").wait(10).code == 0
-        assert not job.left_over(5.0)
+            assert not job.left_over()
+        assert begin("down", "--all").wait(60).code == 0
+        assert not job.left_over()
     assert interfaces() == before

@@ -11,8 +11,6 @@ from tests.cluster.running import CLUSTER, NOBODY, STREAMS, count, interfaces, r
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
 
-pytestmark = pytest.mark.clock
-
 Run = Callable[..., Ended]
 SAY = "echo $(uname -n) $RANK of $WORLD_SIZE; echo trouble $RANK >&2"
 
@@ -63,13 +61,47 @@ def test_a_rank_sees_what_its_switches_have_carried(cluster: Run):
     assert ended.out.count("LevelBytes(sent=0, up=0, switches=1)") == 3, ended.said
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        ("--layout", "(1+1)+(1+1)"),
-        *(pytest.param(("--hosts", hosts), marks=pytest.mark.slow) for hosts in (2, 4)),
-    ],
-)
+FEW = """
+import os, socket, time
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    with socket.create_server(place) as server:
+        connection = server.accept()[0]
+        while connection.recv(1 << 16):
+            continue
+        connection.sendall(b"all")
+else:
+    while True:
+        try:
+            connection = socket.create_connection(place)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    began = time.monotonic()
+    connection.sendall(bytes(200_000))
+    connection.shutdown(socket.SHUT_WR)
+    print(connection.recv(3).decode(), time.monotonic() - began)
+"""
+"""Rank 1 sends 200,000 bytes to rank 0, and says after how many seconds that has them all."""
+
+
+def check_few(ended: Ended, bits_per_second: float) -> None:
+    """They came, and no sooner than this rate lets them, however late a busy machine may be; half of it for a burst."""
+    assert ended.code == 0, ended.said
+    _, came, seconds = ended.out.split()
+    assert came == "all" and float(seconds) > 0.5 * 200_000 * 8 / bits_per_second, ended.said
+
+
+def test_the_slower_link_of_two_counts_and_so_does_what_crosses_it(cluster: Run):
+    ended = cluster("run", "--hosts", 2, "--link", "1gbit,2mbit", "--", "python", "-c", FEW)
+    check_few(ended, 2e6)
+    rows = table(ended.err)
+    assert min(count(rows["h1"][2]), count(rows["h0"][3])) >= 200_000, ended.said
+
+
+@pytest.mark.slow
+@pytest.mark.clock
+@pytest.mark.parametrize("shape", [("--layout", "(1+1)+(1+1)"), ("--hosts", 2), ("--hosts", 4)])
 def test_a_link_carries_its_rate(shape: tuple[str, object], cluster: Run):
     """Whether one stream or three: what arrives at a host comes through its link."""
     ended = cluster("run", *shape, "--link", "40mbit", "--", "python", STREAMS, 1.5)
@@ -82,20 +114,23 @@ def test_a_link_carries_its_rate(shape: tuple[str, object], cluster: Run):
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 def test_one_stream_loses_nothing(cluster: Run):
     """Shaped on both sides: at the switch's port no queue may build up of what the host's own link let through."""
     ended = cluster("run", "--hosts", 2, "--link", "40mbit", "--", "python", STREAMS, 1.5)
     assert "[1] 0 segments sent again" in ended.out.splitlines(), ended.said
 
 
-def test_the_slower_link_of_two_counts(cluster: Run):
+@pytest.mark.slow
+@pytest.mark.clock
+def test_the_slower_link_of_two_carries_its_rate(cluster: Run):
     ended = cluster("run", "--hosts", 2, "--link", "1gbit,20mbit", "--", "python", STREAMS, 1.2)
     assert 0.7 * 20 < speed(ended.out) < 1.01 * 20, ended.said
 
 
 def test_ranks_of_one_host_do_not_use_its_link(cluster: Run):
-    ended = cluster("run", "--layout", "2", "--link", "1mbit", "--", "python", STREAMS, 0.7)
-    assert speed(ended.out) > 100, ended.said
+    ended = cluster("run", "--layout", "2", "--link", "1mbit", "--", "python", "-c", FEW)
+    assert ended.code == 0 and "all" in ended.out, ended.said
     assert table(ended.err)["h0"][2:4] == ["0", "0"]
 
 
@@ -105,12 +140,14 @@ def test_the_first_failing_rank_gives_the_code(cluster: Run):
     assert "wirebench cluster: rank 1 on h1 ended with exit code 7" in ended.err
 
 
-def test_a_mistake_of_the_users_ends_all_at_once(cluster: Run):
-    ended = cluster("run", "--hosts", 2, "--", "sh", "-c", "test $RANK = 0 && exit 2; exec sleep 100")
-    assert (ended.code, ended.seconds < 6) == (2, True), ended.said
+def test_a_mistake_of_the_users_ends_all(cluster: Run):
+    """Nobody waits for the other rank, which would take longer than the test may."""
+    ended = cluster("run", "--hosts", 2, "--", "sh", "-c", "test $RANK = 0 && exit 2; exec sleep 600")
+    assert ended.code == 2, ended.said
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 def test_named_clusters_do_not_disturb_each_other(cluster: Run, begin: Callable[..., Job]):
     assert cluster("up", "--name", "a", "--layout", "1+2", "--link", "10mbit", "--dilation", 2).code == 0
     assert cluster("up", "--name", "b", "--hosts", 2).code == 0
@@ -146,9 +183,8 @@ def test_without_rights(cluster: Run, tmp_path: Path):
     mine = tmp_path / "wirebench"
     mine.mkdir(mode=0o700)
     os.chown(mine, NOBODY, NOBODY)
-    ended = cluster("run", "--hosts", 2, "--link", "20mbit", "--", "python", STREAMS, 1.2, within=rootless())
-    assert ended.code == 0, ended.said
-    assert 0.7 * 20 < speed(ended.out) < 1.01 * 20, ended.said
+    ended = cluster("run", "--hosts", 2, "--link", "2mbit", "--", "python", "-c", FEW, within=rootless())
+    check_few(ended, 2e6)
     assert cluster("up", "--hosts", 2, within=rootless()).code == 0
     ended = cluster("run", "--name", "cluster", "--", "uname", "-n", within=rootless())
     assert sorted(ended.out.splitlines()) == ["[1] h1", "h0"], ended.said

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.comm.contract import CHECKS
-from tests.distributed.forked import forkserver
+from tests.forkserver import forkserver
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.exchange.advance import run
 

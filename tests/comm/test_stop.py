@@ -24,6 +24,7 @@ from wirebench.errors import PeerLost
 
 
 def test_a_signal_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "SAME_WISH_SECONDS", 60.0)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     stopper = Stopper(None)
     stopper.listen()
@@ -128,7 +129,7 @@ def test_all_ranks_stop_after_the_same_step(seed: int, meets: int) -> None:
             time.sleep(naps[rank][2 * step])
             stoppers[rank].before_step(step)
             if (step + 1) % meets == 0:
-                barrier.wait(10)
+                barrier.wait(60)
             time.sleep(naps[rank][2 * step + 1])
             met = step - (step + 1) % meets
             if stoppers[rank].looks(met, over=False) and stoppers[rank].after_step(met):
@@ -139,7 +140,7 @@ def test_all_ranks_stop_after_the_same_step(seed: int, meets: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     earliest = min(asked_at.values())
     assert len(set(last)) == 1, last
     assert earliest <= last[0] < earliest + every + 2 * meets - 1
@@ -151,6 +152,7 @@ def test_looks_are_about_half_a_second_apart(seconds: float, steps: int) -> None
 
 
 def test_between_steps_every_rank_hears_of_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "LOOK_EVERY_SECONDS", 60.0)
     store = dist.HashStore()
     first, second = Stopper(store), Stopper(store)
     assert not first.heard(5) and not second.heard(5)

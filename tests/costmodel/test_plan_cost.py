@@ -280,6 +280,8 @@ def test_machines_need_not_be_contiguous():
     }  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.clock
 def test_sixty_four_ranks_are_priced_quickly():
     topology = two_levels([8] * 8)
     plans = [planned(name, topology, 11_000_001) for name in ("ring", "flexreduce", "halving_doubling")]

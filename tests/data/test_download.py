@@ -126,6 +126,6 @@ def test_of_several_ranks_one_downloads(archive: tuple[str, str], tmp_path: Path
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(30)
+        rank.join(60)
     assert [rank.exitcode for rank in ranks] == [0] * 4
     assert log.read_text() == "x"

@@ -5,7 +5,6 @@ jobs. Here they get the environment that torchrun or horovodrun would give them 
 launchers add, that they pass on signals and exit codes, is tested with `launch.launch`.
 """
 
-import multiprocessing
 import os
 import runpy
 import signal
@@ -13,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,28 +19,12 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.launch import LIMIT_SECONDS, PLUGINS, ROOT, Ended, last_of_each
+from tests.forkserver import forkserver, sync_nothing
 from wirebench.cluster.plan import make_plan
 from wirebench.cluster.ranks import environment as cluster_environment
 
-PRELOADED = [
-    "wirebench.compose.run",
-    "torch._dynamo",  # which DistributedDataParallel and Muon ask for
-    "horovod.torch",
-    "horovod.torch.mpi_ops",
-    "sklearn.datasets",
-    "pytest",
-    "tests.comm.processes",
-    "tests.distributed.forked",
-]
 KILL_SECONDS = 30.0
 """What a launcher gives the other ranks, after one has failed, to answer SIGTERM."""
-
-
-def forkserver() -> ForkServerContext:
-    """The context of processes that start with what most ranks import; nothing runs in what they are forked from."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
 
 
 def fork(
@@ -91,6 +73,7 @@ def _run(words: list[str], environment: dict[str, str], out: str, err: str) -> N
         os.close(target)
     os.environ.clear()
     os.environ.update(environment)
+    sync_nothing()
     # PyTorch was imported before, and so has not read it; ranks that take all cores each slow each other down.
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     os.chdir(ROOT)
@@ -154,7 +137,7 @@ def _environment(engine: str, size: int, rank: int, port: int, more: Mapping[str
     return {**told, **here, "PYTHONPATH": ":".join(filter(None, path)), "OMP_NUM_THREADS": "1", **more}
 
 
-def _left_over(sessions: Sequence[int], seconds: float = 15.0) -> list[int]:
+def _left_over(sessions: Sequence[int], seconds: float = 60.0) -> list[int]:
     """The processes of the ranks' sessions that still live `seconds` after the end."""
     deadline = time.monotonic() + seconds
     while (found := _living(sessions)) and time.monotonic() < deadline:

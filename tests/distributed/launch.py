@@ -24,7 +24,7 @@ from wirebench.compose import run as train
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "tests/distributed/run.toml"
 MARK = "WIREBENCH_TEST_JOB"
-LIMIT_SECONDS = 150.0
+LIMIT_SECONDS = 280.0
 BIN = Path(sys.executable).parent
 PLUGINS = ROOT / "tests/distributed"
 sys.path.append(str(PLUGINS))
@@ -113,7 +113,7 @@ class Job:
                 found[int(rank)] = pid
         return found
 
-    def left_over(self, seconds: float = 15.0) -> dict[int, list[str]]:
+    def left_over(self, seconds: float = 60.0) -> dict[int, list[str]]:
         """Commands of the processes that still live `seconds` after the end."""
         deadline = time.monotonic() + seconds
         while (found := self.processes()) and time.monotonic() < deadline:

@@ -1,12 +1,15 @@
 """The examples run as they are written, at toy size, and do what they say."""
 
+import ast
 import difflib
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
+import wirebench
 from tests.distributed.forked import fork
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -40,11 +43,21 @@ def test_the_readme_shows_every_script_as_its_own_first_lines_call_it() -> None:
         assert f"\ntorchrun --nproc-per-node {ranks} examples/{name}.py{arguments}\n" in scripts[name]
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["plain_ddp", "synchronised"])
+@pytest.mark.parametrize("name", [pytest.param("plain_ddp", marks=pytest.mark.slow), "synchronised"])
 def test_both_loops_learn(name: str, tmp_path: Path) -> None:
     losses = [float(each) for each in re.findall(r"loss (\S+)", told(name, ["--epochs=5"], tmp_path))]
     assert len(losses) == 5 and losses[-1] < 0.5
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda script: script.stem)
+def test_what_a_script_takes_of_the_suite_is_there(script: Path) -> None:
+    """Trainers' libraries take seconds to import, so that by day these scripts are not run."""
+    nodes = [*ast.walk(ast.parse(script.read_text(encoding="utf-8")))]
+    named = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    ways_in = {node.attr for node in named if cast(ast.Name, node.value).id == "wirebench"}
+    assert all(hasattr(wirebench, name) for name in ways_in)
+    plugins = {node.attr for node in named if cast(ast.Name, node.value).id in ("compressors", "schedulers")}
+    assert plugins <= {"build"} and bool(ways_in) == bool(plugins) == (script.stem != "plain_ddp")
 
 
 def test_the_suite_comes_into_a_loop_with_five_lines() -> None:
@@ -53,9 +66,8 @@ def test_the_suite_comes_into_a_loop_with_five_lines() -> None:
     assert len(added) <= 5, added
 
 
-@pytest.mark.parametrize(
-    ("name", "most"), [pytest.param("lightning_hook", 1.0, marks=pytest.mark.slow), ("hf_trainer", 2.0)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "most"), [("lightning_hook", 1.0), ("hf_trainer", 2.0)])
 def test_trainers_take_the_hook(name: str, most: float, tmp_path: Path) -> None:
     """With the real libraries, which wrap the model themselves."""
     said = told(name, ["--epochs=4"], tmp_path)

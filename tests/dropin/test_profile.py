@@ -140,7 +140,6 @@ def test_a_profilers_file_becomes_the_same_trace(packed: bool, tmp_path: Path) -
     check(found, time.perf_counter() - began)
     ours = [each for each in profiled.trace.layers if each.name != "unused"]  # no gradient, no word in the file
     assert [each.shape for each in found.layers] == [each.shape for each in ours]
-    assert found.backward_seconds == pytest.approx(sum(each.backward_seconds for each in ours), rel=0.2)
 
 
 def launched(

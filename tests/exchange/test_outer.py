@@ -207,7 +207,7 @@ def test_what_is_under_way_delays_nobody_until_it_is_due(monkeypatch: pytest.Mon
     optimizers = [sgd(models[0])]
     driver = OuterSteps(lanes, optimizers, Outer(every=2, delay=1), clock(), overlaps=True)
     held, exchange = threading.Event(), driver._exchange
-    monkeypatch.setattr(driver, "_exchange", lambda *words: (held.wait(10), exchange(*words)))
+    monkeypatch.setattr(driver, "_exchange", lambda *words: (held.wait(60), exchange(*words)))
     for step in range(2):
         one_step(driver, models, optimizers, step)
     assert driver.holders[0].due.tolist() == [2], "sent, and the step is over"
@@ -219,24 +219,27 @@ def test_what_is_under_way_delays_nobody_until_it_is_due(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("delay", [0, 1])
 def test_only_what_is_waited_for_is_exposed(delay: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exchange of 50 ms after the second step; with a delay the third step lasts longer than that."""
+    """The exchange after the second step ends 0.3 s later; with a delay that is before the third step."""
     models, lanes = lanes_of(1, [LAYERS])
     optimizers, times = [sgd(models[0])], clock()
     driver = OuterSteps(lanes, optimizers, Outer(every=2, delay=delay), times, overlaps=True)
-    exchange = driver._exchange
+    exchange, may_end, ended = driver._exchange, threading.Event(), threading.Event()
 
     def slow(*words: Any) -> None:
-        time.sleep(0.05)
+        assert may_end.wait(60) if delay else may_end.wait(0.3) is False
         exchange(*words)
+        ended.set()
 
     monkeypatch.setattr(driver, "_exchange", slow)
     for step in range(3):
-        if step == 2:
-            time.sleep(0.2)
+        if step == 2 and delay:
+            time.sleep(0.3)
+            may_end.set()
+            assert ended.wait(60)
         one_step(driver, models, optimizers, step)
         times.end_step(step, 1, True)
     exposed = [each.phases["exchange_exposed"] for each in times.drain()]
-    assert exposed[0] == 0 and (exposed[1] >= 0.05) == (delay == 0) and exposed[2] < 0.05
+    assert exposed[0] == 0 and (exposed[1] >= 0.2) == (delay == 0) and exposed[2] < 0.2
     driver.close()
 
 

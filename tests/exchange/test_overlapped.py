@@ -3,8 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from typing import ClassVar
 
 import pytest
 import torch
@@ -101,14 +102,14 @@ def test_gradients_are_averaged_step_after_step(opened, groups, kind, parts):
         assert len(driver.take_logs()[0]) == len(groups)
 
 
-@pytest.mark.clock
-def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_where_it_has_ended(opened):
+def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_where_it_has_ended(opened, monkeypatch):
     compressor = Averaging()
     model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
-    model.first.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
+    model.first.register_forward_hook(lambda _module, _inputs, output: Held.apply(output))
     opened.append(driver := Overlapped(lane, Timeline()))
-    for step in range(2):  # the first shows in which order gradients come
-        step_of(driver, model, step)
+    step_of(driver, model, 0)  # shows in which order gradients come
+    monkeypatch.setattr(Held, "until", lambda: until(lambda: len(compressor.seen) == 5))
+    step_of(driver, model, 1)
     mine = threading.current_thread().name
     assert [thread for _, _, thread in compressor.seen[3:]] == ["exchange", "exchange", mine]
 
@@ -224,7 +225,7 @@ def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
     if stopped:
         thread = driver._background._thread
         assert thread is not None
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     assert len(compressor.seen) == len(order)
 
@@ -233,10 +234,10 @@ def interrupted() -> None:
     raise KeyboardInterrupt
 
 
-class SlowBackward(torch.autograd.Function):
-    """Passes on what it gets, and takes its time on the way back."""
+class Held(torch.autograd.Function):
+    """Passes on what it gets, on the way back when `until` has returned."""
 
-    seconds = 0.15
+    until: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -244,8 +245,16 @@ class SlowBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> Tensor:
-        time.sleep(SlowBackward.seconds)
+        Held.until()
         return gradient
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def spans(timeline: Timeline, folder) -> dict[str, tuple[float, float]]:
@@ -255,14 +264,20 @@ def spans(timeline: Timeline, folder) -> dict[str, tuple[float, float]]:
     return {e["name"]: (e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3) for e in events if e["ph"] == "X"}
 
 
-def drawn_step(opened, folder, kind: type[Overlapped]) -> dict[str, tuple[float, float]]:
-    """The spans of a step whose backward pass waits between its layers; the step before has shown their order."""
-    model, lane = lane_of(Echo(seconds=0.08), PAIRS)
-    for layer in (model.middle, model.first):
-        layer.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
+def drawn_step(
+    opened, folder, monkeypatch, kind: type[Overlapped], wait: Callable[[Averaging], object]
+) -> dict[str, tuple[float, float]]:
+    """The spans of a step whose backward pass stands still before its first layer, as long as `wait` takes.
+
+    The step before has shown the order of the gradients.
+    """
+    compressor = Averaging()
+    model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
+    model.first.register_forward_hook(lambda _module, _inputs, output: Held.apply(output))
     timeline = Timeline()
     opened.append(driver := kind(lane, timeline))
     step_of(driver, model, 0)
+    monkeypatch.setattr(Held, "until", lambda: wait(compressor))
     timeline.active = True
     driver.begin(1, 0)
     driver.enable_sync()
@@ -275,16 +290,17 @@ def drawn_step(opened, folder, kind: type[Overlapped]) -> dict[str, tuple[float,
     return spans(timeline, folder)
 
 
-@pytest.mark.clock
-def test_exchanges_overlap_the_backward_pass(opened, tmp_path):
-    drawn = drawn_step(opened, tmp_path, Overlapped)
+def test_exchanges_overlap_the_backward_pass(opened, tmp_path, monkeypatch):
+    """Which waits here until the second one has begun."""
+    second = lambda compressor: until(lambda: len(compressor.seen) == 5)  # noqa: E731
+    drawn = drawn_step(opened, tmp_path, monkeypatch, Overlapped, second)
     backward_end = drawn["backward"][1]
     assert drawn["bucket 0"][1] < backward_end
     assert drawn["bucket 1"][0] < backward_end
-    assert drawn["bucket 0"][1] <= drawn["bucket 1"][0] + 1, "one after the other"
+    assert drawn["bucket 0"][1] <= drawn["bucket 1"][0] + 1e-5, "one after the other"
 
 
-@pytest.mark.clock
-def test_after_backward_means_after_backward(opened, tmp_path):
-    drawn = drawn_step(opened, tmp_path, AfterBackward)
-    assert all(drawn[f"bucket {number}"][0] >= drawn["backward"][1] - 1 for number in range(3))
+def test_after_backward_means_after_backward(opened, tmp_path, monkeypatch):
+    """The backward pass takes long enough for a thread to begin."""
+    drawn = drawn_step(opened, tmp_path, monkeypatch, AfterBackward, lambda _: time.sleep(0.1))
+    assert all(drawn[f"bucket {number}"][0] >= drawn["backward"][1] - 1e-5 for number in range(3))

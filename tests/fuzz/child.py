@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.distributed.forked import forkserver
 from tests.distributed.launch import ROOT
+from tests.forkserver import forkserver
 
 SECONDS = 60.0
 MEMORY = 6 * 2**30

@@ -3,7 +3,9 @@
 import copy
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from wirebench.compose.build import compose
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.gradient.flat import FlatGradient, backward_order
+from wirebench.models import replay as replayed
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
 
@@ -50,6 +53,36 @@ def replay(tmp_path):
     return lambda seconds=0.0: models.build("replay", CLASSES, IMAGE, trace=write(tmp_path, seconds))
 
 
+class Clock:
+    """Time that passes while somebody sleeps, who is woken as late as by Linux, and a little where somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = self.slept = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.now += seconds + (replayed.OVERSLEEP_SECONDS if seconds else 0.0)
+
+    def timed(self, call: Callable[[], object]) -> float:
+        began = self.now
+        call()
+        return self.now - began
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the model looks at from now on."""
+    made = Clock()
+    monkeypatch.setattr(replayed, "time", made)
+    return made
+
+
+clock = pytest.fixture(ticking)
+
+
 def batch(images: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ones(images, *IMAGE), torch.zeros(images, dtype=torch.int64)
 
@@ -77,59 +110,47 @@ def arguments(folder: Path, *overrides: str) -> list[str]:
     return last_of_each([config_file, f"model.trace={folder}/given.json", *data, *short, name, *overrides])
 
 
-@pytest.mark.clock
-def test_every_gradient_comes_at_its_time(replay):
+def test_every_gradient_comes_at_its_time(replay, clock):
     model, (images, labels) = replay(0.1), batch()
     arrivals: dict[str, float] = {}
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(
-            lambda _parameter, name=name: arrivals.update({name: time.perf_counter()})
+            lambda _parameter, name=name: arrivals.update({name: clock.perf_counter()})
         )
-    rows = []
-    for _ in range(9):
-        model.zero_grad()
-        began = time.perf_counter()
-        cross_entropy(model(images), labels).backward()
-        rows.append([arrivals[name] - began for name in ("linear.weight", "stem.conv.bias", "stem.conv.weight")])
-    best = [min(column) for column in zip(*rows, strict=True)]
-    assert best == pytest.approx([0.06, 0.085, 0.095], abs=0.001)
-    assert best[0] > 0.0598, "a gradient is at most the clock's inaccuracy too early"
+    took = clock.timed(lambda: cross_entropy(model(images), labels).backward())
+    found = [arrivals[name] for name in ("linear.weight", "stem.conv.bias", "stem.conv.weight")]
+    assert found == pytest.approx([0.06, 0.085, 0.095], abs=1e-4)
+    assert took == pytest.approx(0.1, abs=1e-5), "the end of a pass is exact"
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize("hook", [0.0, 0.05])
-def test_what_comes_late_makes_the_next_wait_shorter(replay, hook):
+def test_what_comes_late_makes_the_next_wait_shorter(replay, clock, hook):
     """30 ms before the backward pass are made up for; of what `linear` waits for in a hook, nothing can be."""
     model, (images, labels) = replay(0.1), batch()
-    model.linear.register_forward_pre_hook(lambda _module, _inputs: time.sleep(hook))
+    model.linear.register_forward_pre_hook(lambda _module, _inputs: clock.sleep(hook))
 
     def step() -> None:
         loss = cross_entropy(model(images), labels)
-        time.sleep(0.03)
+        clock.sleep(0.03)
         loss.backward()
 
-    seconds = [timed(step) for _ in range(5)]
-    assert 0.1 + 0.99 * hook <= min(seconds) < 0.104 + hook
+    assert clock.timed(step) == pytest.approx(0.1 + hook, abs=1e-4)
 
 
-@pytest.mark.clock
-def test_times_follow_batch_and_dilation_and_evaluation_only_goes_forward(replay):
+def test_times_follow_batch_and_dilation_and_evaluation_only_goes_forward(replay, clock):
     model = replay(0.04)
     images, _ = batch(BATCH * 2)
     with torch.no_grad():
-        assert min(timed(lambda: model(images)) for _ in range(12)) == pytest.approx(0.024, abs=0.002)
+        assert clock.timed(lambda: model(images)) == pytest.approx(0.024, abs=1e-5)
         model.dilation = 0.5
-        assert min(timed(lambda: model(images)) for _ in range(12)) == pytest.approx(0.012, abs=0.002)
-        assert timed(lambda: model(images[:0])) < 0.012
+        assert clock.timed(lambda: model(images)) == pytest.approx(0.012, abs=1e-5)
+        assert clock.timed(lambda: model(images[:0])) < 2e-5
 
 
-@pytest.mark.clock
-def test_the_processor_is_free_while_it_waits(replay):
+def test_the_processor_is_free_while_it_waits(replay, clock):
     model, (images, labels) = replay(0.2), batch()
     cross_entropy(model(images), labels).backward()
-    before = time.process_time()
-    cross_entropy(model(images), labels).backward()
-    assert time.process_time() - before < 0.05
+    assert clock.slept > 0.99 * 0.2
 
 
 def test_gradients_have_the_trace_s_names_shapes_and_order(replay):
@@ -188,12 +209,10 @@ def test_channels_last_weights_get_channels_last_gradients(replay):
     assert torch.equal(weight.grad.flatten().sort().values, plain["stem.conv.weight"].flatten().sort().values)
 
 
-@pytest.mark.clock
-def test_the_backward_probe_waits_for_two_images_only(replay):
+def test_the_backward_probe_waits_for_two_images_only(replay, clock):
     model, (images, labels) = replay(0.4), batch(2)
     probe = copy.deepcopy(model)
-    probe(images)
-    assert timed(lambda: cross_entropy(probe(images), labels).backward()) < 0.15
+    assert clock.timed(lambda: cross_entropy(probe(images), labels).backward()) == pytest.approx(0.1, abs=1e-5)
 
 
 def test_distributed_data_parallel_takes_it(replay):
@@ -257,9 +276,28 @@ def test_a_step_waits_for_the_straggler_which_is_the_last_rank(tmp_path):
         compose(loader.load(arguments(tmp_path)[0], arguments(tmp_path, "network.straggler=3")[1:]))
 
 
-@pytest.mark.clock
-def test_dilation_reaches_the_model(tmp_path):
-    write(tmp_path, 0.02)
+def test_dilation_reaches_the_model(tmp_path, monkeypatch):
+    """The last passes that make gradients are the steps'."""
+    factors: list[float] = []
+    draw = replayed._Pass.draw
+
+    def noting(passing: replayed._Pass, *arguments: Any) -> None:
+        factors.append(passing._factor)
+        draw(passing, *arguments)
+
+    monkeypatch.setattr(replayed._Pass, "draw", noting)
+    write(tmp_path, 0.001)
     assert train.main(arguments(tmp_path, "engine.workers=1", "engine.threads=1", "network.dilation=3")) == 0
-    steps = json.loads((tmp_path / "run/record.json").read_text())["step_seconds"]
-    assert 0.06 <= steps["p10"] < 0.07
+    assert factors[-3:] == [3.0] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.clock
+def test_the_systems_clock_is_followed(replay):
+    """Not the one of the tests above. Lateness is a busy machine's, so that the best of some steps counts."""
+    model, (images, labels) = replay(0.1), batch()
+    seconds = [timed(lambda: cross_entropy(model(images), labels).backward()) for _ in range(9)]
+    assert 0.1 <= min(seconds) < 0.104
+    before = time.process_time()
+    cross_entropy(model(images), labels).backward()
+    assert time.process_time() - before < 0.05

@@ -49,7 +49,7 @@ def test_a_stop_reaches_the_run_that_is_under_way(
         "import signal, sys, time\n"
         f"signal.signal(signal.{passed_on}, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(3)))\n"
         f"open({str(begun)!r}, 'w').close()\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
 
     def stop_soon() -> None:

@@ -13,8 +13,6 @@ import pytest
 from papers.runner import ROOT
 from papers.study import available
 
-pytest.importorskip("material", reason="needs Material for MkDocs: make setup")
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright for Python: make setup")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.slow,
@@ -32,6 +30,7 @@ HEIGHT = 900
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Warnings are errors, such as a link that leads nowhere."""
+    pytest.importorskip("material", reason="needs Material for MkDocs: make setup")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(
@@ -43,6 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright for Python: make setup")
     with sync_api.sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             tmp_path_factory.mktemp("profile"), executable_path=BROWSER, args=ARGUMENTS, color_scheme="light"

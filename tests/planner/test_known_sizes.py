@@ -65,7 +65,7 @@ def test_every_compressor_is_there_as_it_is_by_itself():
     assert labels <= TABLE.keys()
 
 
-@pytest.mark.parametrize("size", [4, 32])
+@pytest.mark.parametrize("size", [pytest.param(4, marks=pytest.mark.slow), 32])
 def test_readmes_example_plays_nothing(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     example = next(line for line in readme if line.startswith("wirebench advise --model ")).split()[2:]

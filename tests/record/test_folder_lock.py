@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ends import record
-from tests.distributed.forked import fork, forkserver
+from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, here, trouble
+from tests.forkserver import forkserver
 from wirebench.compose import run as train
 from wirebench.errors import Unwritable, UserError
 from wirebench.record import folder_lock
@@ -35,7 +36,7 @@ def take(folder: Path, told: Path, job: str = "") -> None:
         said = str(error)
     (told / f"{os.getpid()}.tmp").write_text(said)
     (told / f"{os.getpid()}.tmp").rename(told / str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 
 
 @contextmanager
@@ -200,7 +201,7 @@ def _unsupported(*_: object) -> None:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -106,7 +106,7 @@ def write_scalars_until_full(book: RunRecord) -> None:
     full = events.with_name("full")
     full.symlink_to("/dev/full")
     full.replace(events)  # in one step: the writing thread would create the file anew
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         book.epoch({"epoch": 0, "loss": 1.0})
         book._scalars._writer.file_writer.event_writer._async_writer._worker._next_flush_time = 0  # type: ignore[union-attr]

@@ -141,6 +141,8 @@ def test_asc_waits_only_while_the_network_is_busy():
     assert schedulers.build("asc_wfbp").partition(layers, line(1, 0)) == [range(i, i + 1) for i in range(4)]
 
 
+@pytest.mark.slow
+@pytest.mark.clock
 @pytest.mark.parametrize("name", schedulers.available())
 def test_a_thousand_layers_take_no_longer_than_counting_to_sixty_million(name):
     rng = random.Random(5)

@@ -108,7 +108,7 @@ def on_terminal(script):
         # Linux ends a pseudo-terminal with EIO instead of an empty read.
         assert pieces
     os.close(main)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     return b"".join(pieces).decode()
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +16,9 @@ from tests.distributed.ends import checkpoints, losses, record, tensors
 from tests.distributed.launch import CONFIG, here, slowly, trouble
 from wirebench.training import checkpoint, state_files
 from wirebench.training.state_files import Contents
+from wirebench.utils.background import Background
 
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 SLOW_SECONDS = 0.4
 Write = Callable[[Path, Contents, int], None]
 
@@ -99,15 +101,28 @@ def test_training_goes_on_and_the_file_has_the_state_of_its_step(
 
 
 def test_the_record_has_how_long_training_stood_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps take no time here, so each checkpoint but the first waits for the one before, and the end for the last."""
+    """Each checkpoint but the first waits for the one before, and the end for the last: none is written before that."""
     assert run(tmp_path / "none", "train.checkpoint_every_steps=0", "train.max_steps=3") == 0
     assert record(tmp_path / "none")["checkpoints"] == {"saved": 0, "stall_seconds": 0.0}
-    write_after(monkeypatch, sleep)
+    waits, wait = threading.Event(), Background.wait
+
+    def noted(background: Background) -> None:
+        if background._name == "wirebench-checkpoint":
+            waits.set()
+        wait(background)
+        waits.clear()
+
+    def late(final: Path) -> None:
+        assert waits.wait(LIMIT_SECONDS)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(Background, "wait", noted)
+    write_after(monkeypatch, late)
     each = ["train.max_steps=3", "train.checkpoint_every_steps=1"]
     assert run(tmp_path / "busy", *each) == 0
     busy = record(tmp_path / "busy")["checkpoints"]
     assert busy["saved"] == 3
-    assert 2 * SLOW_SECONDS < busy["stall_seconds"] < record(tmp_path / "busy")["seconds_total"]
+    assert 0.3 <= busy["stall_seconds"] < record(tmp_path / "busy")["seconds_total"]
 
 
 @pytest.mark.slow
@@ -131,7 +146,7 @@ def test_a_disk_that_is_full_ends_the_run_at_the_next_step(
     fill_up_at(monkeypatch, "step-00000008")
     assert run(tmp_path, "train.checkpoint_every_steps=4", environment=slowly(50)) == 2
     assert capsys.readouterr().err == said_of_full_disk(tmp_path, "step-00000008", "step-00000004")
-    assert len(losses(tmp_path)) in (8, 9, 10)
+    assert len(losses(tmp_path)) in range(8, 12)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
     assert not (tmp_path / "record.json").exists()
     monkeypatch.undo()

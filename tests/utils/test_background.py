@@ -8,7 +8,7 @@ import pytest
 
 from wirebench.utils.background import Background
 
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class Reader(threading.Thread):
         self.content = self.path.read_bytes()
 
     def read(self) -> bytes:
-        self.join(10)
+        self.join(60)
         return self.content
 
 

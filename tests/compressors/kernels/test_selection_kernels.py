@@ -25,6 +25,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize(("numel", "k"), [(1, 1), (64, 5), (213, 212), (300, 17)])
