@@ -60,6 +60,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Done:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(visit, "AskedHost", ToldTimes)
+        patch.setattr(hosts, "PATIENCE", 280.0)  # a slow machine's agents take long to import torch
         patch.setenv("DIFFERS", json.dumps(differs))
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
         words = ("--config", "configs/smoke.toml", "--interface", "lo", "--ssh", SSH, "--seconds", "0.2")
