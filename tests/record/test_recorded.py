@@ -38,7 +38,7 @@ def test_rounding_again_is_rounding_once(number: float, digits: int) -> None:
 
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES, st.lists(LEAVES, max_size=3))
 def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row: list[Any]) -> None:
-    """But for digits: of ranks five are kept, in files six, of settings all, else ten."""
+    """But for digits: of ranks four are kept, in files six, of settings all, else ten."""
     config = {"name": "x", "output": {"dir": "here"}, "train": {"seed": 3, "lr": 0.1 + 0.2}, "more": other}
     environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
     record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}
@@ -49,7 +49,7 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row
     line = encode(run, shared)
     assert run == before
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
-    brief = {"ranks": json_lines.rounded(tables, 5, 5)}
+    brief = {"ranks": json_lines.rounded(tables, 4, 4)}
     kept = json_lines.rounded(record, listed=json_lines.DIGITS) | brief | {"config": config, "environment": environment}
     files = {"steps.jsonl": json_lines.rounded(tables)}
     assert read == {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}

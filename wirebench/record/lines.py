@@ -36,7 +36,7 @@ Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
 PICKED, OF, STEPS = "*", "of", "+"
 FEWER = {
-    "requests": 4, "load": 4, "ranks": 5, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
+    "requests": 3, "load": 4, "ranks": 4, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
     "history.seconds_total": 6, "phases": 7, "images_per_second": 7, "compression_ratio": 8, "final": 8, "history": 8,
 }  # fmt: skip
 """Digits of the numbers below these keys of a record; a clock's own, which tell a run from a copy, have all."""
