@@ -5,16 +5,18 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from papers.committed import EXCEPTIONS, excuses
+from papers.committed import EXCEPTIONS, excuses, runs_of
 from papers.runner import RESULTS, ROOT
-from papers.site import energy
 from papers.site.content import MACHINE_HEAD, JudgedClaim, Section, command, counted, flagged, machines
-from wirebench.record import recorded
+from wirebench.record import compare, recorded
+from wirebench.record.gpu_use import gpu_use
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 CLAIMS, RECORDS = "claims.md", "records.md"
 """At the root of the site."""
 CLAIMS_HEAD = ("study", "of", "claim", "claimed", "here [95 % interval]", "verdict", "evidence")
+GPU_HEAD = ("run", "compressor", "scheduler", "GPU", "joules/sample", "joules/point of top1", "sampling")
 READING = """
 A verdict follows from the records by [one rule](docs/studies.md#verdicts). A claim that was judged in several settings
 has the verdict that is the furthest from reproduced. "Marked by" names the
@@ -145,7 +147,7 @@ def records(sections: Sequence[Section]) -> str:
     excused = [
         f"- {', '.join(each.files)}: {', '.join(each.rules)}: {each.why}" for each in excuses(RESULTS / EXCEPTIONS)
     ]
-    gpus = [list(each) for each in energy.lines(RESULTS)]
+    gpus = [list(each) for each in _gpus(RESULTS)]
     lines = [
         "# Records", "",
         "## Machines", "",
@@ -153,7 +155,7 @@ def records(sections: Sequence[Section]) -> str:
         *table(MACHINE_HEAD, machines(sections)),
         "## GPUs", "",
         "Every record of a run on GPUs. Joules are those of all ranks' GPUs from the first step to the end.", "",
-        *table(energy.HEAD, gpus),
+        *table(GPU_HEAD, gpus),
         "## Reference runs", "",
         "A run on CIFAR-10 is compared with other seeds of its method ([how](docs/studies.md#reference-runs)).", "",
         *(differing or ["No run is flagged."]), "",
@@ -162,3 +164,14 @@ def records(sections: Sequence[Section]) -> str:
         *(excused or ["There is none."]), "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _gpus(results: Path) -> list[tuple[str, ...]]:
+    """Cells by GPU_HEAD of each committed record that says what its GPUs took, in order of the runs' paths."""
+    return [_gpu_cells(run, results) for run in runs_of(results) if gpu_use(run.record) is not None]
+
+
+def _gpu_cells(run: NotedRun, results: Path) -> tuple[str, ...]:
+    rows = compare.rows(run.record)
+    name = run.folder.relative_to(results).as_posix()
+    return (name, *(rows[name] for name in GPU_HEAD[1:-1]), rows.get("GPU sampling", compare.MISSING))

@@ -1,6 +1,6 @@
 """Train on emulated hosts, taking turns: every compressor, and the local steps of today; time per step, and bytes.
 
-  wirebench study speed run                                   all parts, 5 hours; the machine should do nothing else
+  wirebench study speed run                                   all parts, 4 hours; the machine should do nothing else
   wirebench study speed run --parts vgg16 --rows dense gs_sgd --turns 3
   wirebench study speed run --parts vgg16-100mbit vgg16-1gbit
   wirebench study speed run --parts resnet20 --config FILE --link 10gbit --set network.dilation=10 --out FOLDER

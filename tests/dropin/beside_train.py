@@ -1,4 +1,4 @@
-"""What `test_comm_hook.py` runs on every rank: each compressor through DDP's hook, and in a run of train.py.
+"""What `test_synchronise.py` runs on every rank: each compressor through DDP's hook, and in a run of train.py.
 
 Arguments: names of compressors. train.py's run is composed from a config and does train.py's own steps; its scheduler
 `fused` closes a message where DDP closes a bucket. It begins with the weights that the hook's dense steps have left.

@@ -1,4 +1,4 @@
-"""What `test_comm_hook.py` runs on each of three ranks: exchanges over the process groups [0, 2], [1] and [1, 2].
+"""What `test_synchronise.py` runs on each of three ranks: exchanges over the process groups [0, 2], [1] and [1, 2].
 
 Each function below is a case; rank 0 prints its name when it holds on all ranks.
 """

@@ -1,4 +1,4 @@
-"""What `test_comm_hook.py` runs on every rank: loops of DistributedDataParallel with a hook, in several ways.
+"""What `test_synchronise.py` runs on every rank: loops of DistributedDataParallel with a hook, in several ways.
 
 Each function below is a case; rank 0 prints its name when it holds on all ranks.
 """

@@ -1,4 +1,4 @@
-"""The files under launch/: as their operators' own schemas want them, and naming only what there is.
+"""The files under launch/, as their operators' schemas want them, and environment.yml: they name only what there is.
 
 schemas/ has the schemas, slimmed of their descriptions; each says of which repository and commit it is.
 """
@@ -15,8 +15,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from wirebench.config.loader import load
+from wirebench.utils.package import TOP
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
@@ -163,3 +166,28 @@ def test_the_python_versions_of_the_workflow_are_those_of_the_project() -> None:
     test = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
     least = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     assert least in test["strategy"]["matrix"]["python"]
+
+
+OF_CONDA = {"torch": "pytorch"}
+
+
+def asked() -> dict[str, str]:
+    """The versions that environment.yml allows, by package."""
+    listed = yaml.safe_load((TOP / "environment.yml").read_text())["dependencies"]
+    split = (entry.partition(" ") for entry in listed if isinstance(entry, str))
+    return {name: version for name, _, version in split}
+
+
+def test_it_has_all_that_the_package_needs():
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    needed = [Requirement(each).name for each in (*project["dependencies"], *project["optional-dependencies"]["train"])]
+    assert {OF_CONDA.get(name, name) for name in needed} <= asked().keys()
+
+
+def test_its_python_and_pytorch_are_those_of_the_package():
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    (torch,) = (Requirement(each).specifier for each in project["dependencies"] if each.startswith("torch"))
+    python = SpecifierSet(project["requires-python"])
+    for theirs, ours, version in ((asked()["pytorch"], torch, "2.11.0"), (asked()["python"], python, "3.11.0")):
+        assert SpecifierSet(theirs).contains(version) and ours.contains(version)
+    assert not SpecifierSet(asked()["pytorch"]).contains("2.13.0"), "Horovod was built against an older one"

@@ -38,7 +38,7 @@ def test_rounding_again_is_rounding_once(number: float, digits: int) -> None:
 
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=4), VALUES, st.lists(LEAVES, max_size=3))
 def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row: list[Any]) -> None:
-    """But for digits: of ranks five are kept, in files six, of settings all, else ten."""
+    """But for digits: of ranks four are kept, in files six, of settings all, else ten."""
     config = {"name": "x", "output": {"dir": "here"}, "train": {"seed": 3, "lr": 0.1 + 0.2}, "more": other}
     environment = {"utc": "now", "peers": ["a"], "hosts": tables, "share": 1 / 3}
     record = {"config": config, "environment": environment, "ranks": tables, "other": other, "all": [tables, tables]}
@@ -49,10 +49,54 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row
     line = encode(run, shared)
     assert run == before
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
-    brief = {"ranks": json_lines.rounded(tables, 5, 5)}
+    brief = {"ranks": json_lines.rounded(tables, 4, 4)}
     kept = json_lines.rounded(record, listed=json_lines.DIGITS) | brief | {"config": config, "environment": environment}
     files = {"steps.jsonl": json_lines.rounded(tables)}
     assert read == {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}
+
+
+def test_what_follows_or_repeats_is_not_written_and_is_read_as_it_was() -> None:
+    """Lossless but for digits: what follows, whole numbers in regular steps, and tables of a few forms in any order."""
+    sent = [float(1_000_000 * (epoch + 1)) for epoch in range(12)]
+    events = [{"name": name, "at": place} for place, name in enumerate("abcabcabcabc")]
+    record: dict[str, Any] = {
+        "config": {}, "environment": {"utc": "2026-11-25T01:40:10+00:00"}, "parameters": 250,
+        "history": [{"epoch": epoch, "top1": 0.1 * epoch, "wire_bytes_total": each} for epoch, each in enumerate(sent)],
+        "final": {"top1": 0.1 * 11}, "step_seconds": {"median": 0.123456789}, "phases": {"forward": 0.0123456789},
+        "bytes_per_step": {"dense": 1000, "payload": 300.0}, "compression_ratio": {"with_indices": 1000 / 300.0},
+        "prediction": {"step_seconds": 0.13, "measured_seconds": 0.123456789, "error": 0.13 / 0.123456789 - 1},
+        "ranks": [{"rank": rank, "phases": {"forward": 0.0123456789 + rank / 9}} for rank in range(2)],
+        "events": [{**each, "more": 1} if each["name"] == "a" else each for each in events],
+    }  # fmt: skip
+    shared: dict[str, Any] = {}
+    line = encode({"run": "a-0", "note": {}, "record": record}, shared)
+    values = line["record"][1:]
+    assert not {0.13 / 0.123456789 - 1, 1000, 1000 / 300.0, 250} & {
+        each for each in values if not isinstance(each, list | dict)
+    }
+    assert values.count(0.123456789) == 1 and line["environment"][1:] == ["25T01:40:10"]
+    assert any("+" in each for each in shared.values() if isinstance(each, dict)), (
+        "regular steps are written by their steps"
+    )
+    assert any("*" in each for each in shared.values() if isinstance(each, dict)), "forms of tables are written once"
+    read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))["record"]
+    assert read["history"] == json_lines.rounded(record["history"], 8, 8) and read["events"] == record["events"]
+    assert {name: read[name] for name in ("prediction", "bytes_per_step")} == {
+        "prediction": {**record["prediction"], "error": pytest.approx(record["prediction"]["error"], abs=2e-9)},
+        "bytes_per_step": record["bytes_per_step"],
+    }
+    assert read["ranks"] == json_lines.rounded(record["ranks"], 4, 4)
+    other = copy.deepcopy(record) | {"final": {"top1": 0.5}, "prediction": {**record["prediction"], "error": 0.5}}
+    kept = decode(encode({"run": "a-0", "note": {}, "record": other}, shared), shared)["record"]
+    assert kept["final"] == {"top1": 0.5} and kept["prediction"]["error"] == 0.5, "what does not follow is written"
+
+
+@pytest.mark.parametrize("steps", [[1, 10**9, 1, -(10**9)], [1, 2**40], [None, 3], [1, "a"]])
+def test_damaged_steps_are_refused(steps: list[Any]) -> None:
+    shared = {"shape": {"bytes": "?"}, "note": {}, "column": {"+": steps}}
+    line = {"run": "a-0", "note": ["note"], "record": ["shape", {"@": "column"}]}
+    with pytest.raises(recorded.MALFORMED):
+        decode(line, shared)
 
 
 def test_an_older_line_is_read_and_rewritten_once() -> None:

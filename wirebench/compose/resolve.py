@@ -51,7 +51,7 @@ def resolve(given: Config) -> Config:
             )
     _check_driver(resolved)
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
-        raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
+        raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} does not use profiles")
     _check_update(resolved)
     return dataclasses.replace(resolved, asked=requested.difference(to_dict(given), to_dict(resolved)))
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wirebench.figures import colours
-from wirebench.figures.late import alt
-from wirebench.figures.style import HEIGHT, LETTER, LINES, NUMBER, WIDTH, Axis, Panel, layered, rows, titled
+from wirebench.figures.style import HEIGHT, LETTER, LINES, NUMBER, WIDTH, Axis, Panel, alt, layered, rows, titled
 
 STEP = 20
 """Pixels from one horizontal bar to the next."""

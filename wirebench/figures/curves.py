@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from wirebench.figures import colours
 from wirebench.figures.labels import End, end_labels, gap_of, room
-from wirebench.figures.late import alt
-from wirebench.figures.style import HEIGHT, LETTER, WIDTH, Axis, Panel, layered, rows, titled
+from wirebench.figures.style import HEIGHT, LETTER, WIDTH, Axis, Panel, alt, layered, rows, titled
 
 Spread = Literal["band", "bars"]
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wirebench.figures import colours
-from wirebench.figures.late import alt
-from wirebench.figures.style import LETTER, Axis, rows, wrapped
+from wirebench.figures.style import LETTER, Axis, alt, rows, wrapped
 
 GAP, LINE = 13.0, 12.0
 """Pixels from one name to the next, and from one line of a name to the next."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wirebench.figures import colours
-from wirebench.figures.late import alt
-from wirebench.figures.style import LETTER, WIDTH, Axis, Panel, layered, rows, titled
+from wirebench.figures.style import LETTER, WIDTH, Axis, Panel, alt, layered, rows, titled
 
 
 class ScatterPoint(NamedTuple):

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wirebench.figures.late import alt
+from wirebench.utils.extras import Late
 
 if TYPE_CHECKING:
+    import altair as alt
+
     Figure = alt.TopLevelMixin
     """What a builder ends with: a chart that can be written and put into a page."""
     Panel = alt.LayerChart
     """Several marks on the same axes."""
 else:
+    # Altair is imported with the first chart: it takes most of a second, and is an extra.
+    alt = Late("altair")
     Figure = Panel = object
 WIDTH, HEIGHT = 320, 230
 """Size of the area between a panel's axes, in pixels: with its labels a panel fits a telephone held upright."""

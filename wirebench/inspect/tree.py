@@ -7,8 +7,7 @@ from typing import Any
 
 from wirebench.errors import UserError
 from wirebench.figures import colours, files
-from wirebench.figures.late import alt
-from wirebench.figures.style import Figure, finished, layered, rows, titled
+from wirebench.figures.style import Figure, alt, finished, layered, rows, titled
 from wirebench.topology.ascii import node_names, spans, speeds
 from wirebench.topology.tree import BranchPath as Node
 from wirebench.topology.tree import Topology

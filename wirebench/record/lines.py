@@ -36,10 +36,11 @@ Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
 PICKED, OF, STEPS = "*", "of", "+"
 FEWER = {
-    "requests": 4, "load": 4, "ranks": 5, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
+    "requests": 3, "load": 4, "ranks": 4, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
     "history.seconds_total": 6, "phases": 7, "images_per_second": 7, "compression_ratio": 8, "final": 8, "history": 8,
 }  # fmt: skip
-"""Digits of the numbers below these keys of a record; a clock's own, which tell a run from a copy, have all."""
+"""Digits of the numbers below these keys of a record. `step_seconds` and the run's own `seconds_total` have all: they
+tell a run from a copy."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -294,7 +295,9 @@ def _steps(values: list[Any]) -> Any:
         return values
     differences = [values[0], *(after - before for before, after in pairwise(values))]
     steps = {STEPS: [each for step, those in groupby(differences) for each in (step, len(list(those)))]}
-    return steps if len(json_text(steps)) < len(json_text(values)) else values
+    is_shorter = len(json_text(steps)) < len(json_text(values))
+    # From 2**53 on differences are not exact.
+    return steps if is_shorter and _numbers(steps) == values else values
 
 
 def _numbers(shared: Any) -> Any:
@@ -302,7 +305,7 @@ def _numbers(shared: Any) -> Any:
     if not isinstance(shared, dict):
         return copy.deepcopy(shared)
     steps, times = shared[STEPS][::2], shared[STEPS][1::2]
-    if not 0 <= sum(times) < MOST:
+    if min(times) < 0 or sum(times) >= MOST:
         raise ValueError(f"a list of {sum(times)} numbers")
     return list(accumulate(step for step, count in zip(steps, times, strict=True) for _ in range(count)))
 
