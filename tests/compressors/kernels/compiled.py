@@ -123,7 +123,7 @@ def sparse(x: torch.Tensor) -> None:
         with patch.object(torch.Tensor, "cpu", lambda totals: totals.new_ones(totals.shape)):
             index_codes.gaps(index)
         index_codes.gaps_at_once(index, arrived)
-    index_codes.gaps_of_bits(bits, 100, torch.zeros(108, dtype=torch.uint8), arrived, arrived)
+    index_codes.gaps_of_bits(bits, 100, torch.zeros(108, dtype=torch.uint8), arrived, arrived, 9, bits)
     for heads in (None, [8, 8]):
         index_codes.listed(arrived, [bits] * 2, 2, heads, [0, 5])
     for as_gaps in (False, True):
