@@ -253,12 +253,13 @@ class Iwp(Method):
             thresholds = {n: self.thresholds.adapted(world.epoch, moments[n].ratio, typical) for n in chosen}
         limits = [-1.0 if owner is None else thresholds.get(owner, -1.0) for owner in owners]
         numbers = [moments[number].ratio for number in chosen if number in wanted]
-        as_gaps, spread = bool(chosen) and self.code.masks != "bits", None
-        head = self.code.head(layers, chosen, numbers, AS_GAPS if as_gaps and self.code.masks == "delta" else AS_BITS)
+        spread = None
+        if chosen and self.code.masks != "bits":
+            spread = torch.empty(-(-residual.numel() // BITS), dtype=torch.uint8, device=residual.device)
+        form = AS_GAPS if chosen and self.code.masks == "delta" else AS_BITS
+        head = self.code.head(layers, chosen, numbers, form)
         masks = sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
         begins = self._begins(bucket, Head(chosen, {}, len(head)))
-        if as_gaps:
-            spread = torch.empty(-(-residual.numel() // BITS), dtype=torch.uint8, device=residual.device)
         length = len(head) + (masks if spread is None else residual.numel() + 8)
         room = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE, spread)
         if spread is None:
