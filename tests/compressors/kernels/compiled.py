@@ -26,6 +26,7 @@ from wirebench.compressors.kernels import (
     fields,
     frequencies,
     index_codes,
+    merges,
     momentum,
     narrow,
     region_messages,
@@ -117,6 +118,8 @@ def sparse(x: torch.Tensor) -> None:
         entries.take(x, places, values, places=places.int(), arriving=x, rest=x, clear=x)
         entries.take(x, places.int(), values, flags=torch.zeros(4, dtype=torch.int32))
         entries.place(x, places, values, 3)
+        for listed in (None, (torch.zeros(2, 9, dtype=torch.int32), torch.zeros(4, 2, dtype=torch.int64))):
+            merges.merge(x, [torch.zeros(80, dtype=torch.uint8)] * 2, dtype, 9, listed)
         entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
     for index in (places, places.int()):
         index_codes.bitmaps(index[None], [11], 100)
@@ -128,7 +131,8 @@ def sparse(x: torch.Tensor) -> None:
         index_codes.listed(arrived, [bits] * 2, 2, heads, [0, 5])
     for as_gaps in (False, True):
         index_codes.places(x, [torch.zeros(80, dtype=torch.uint8)] * 3, [9, 5, 3], as_gaps)
-    entries.put_back(x, places, x, places)
+    for kept in (False, True):
+        entries.put_back(x, places, x, places, kept)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
     for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
         for dtype in entries.KINDS:

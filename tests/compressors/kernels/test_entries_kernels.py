@@ -225,7 +225,10 @@ def test_messages_of_regions_are_the_twins(numel, bounds, kind, indices, device,
 @devices
 @pytest.mark.parametrize(
     "name",
-    ["topk", "gtopk", "dgc", "clt_k", "randomk", "threshold", "oktopk", "oktopk, bitmap", "oktopk, delta"],
+    [
+        *("topk", "dgc", "clt_k", "randomk", "threshold", "oktopk", "oktopk, bitmap", "oktopk, delta"),
+        *("gtopk", "gtopk, bitmap", "gtopk, delta"),
+    ],
 )
 def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, three steps, with a gap between two layers; in the last one a rank has a NaN."""
@@ -236,6 +239,8 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     name, _, indices = name.partition(", ")
     if name == "oktopk":
         options |= {"values": "bf16", "indices": indices or "int32", "reevaluate_every": 2}
+    if name == "gtopk":
+        options |= {"values": "fp16" if indices else "fp32", "indices": indices or "int32", "conserve": bool(indices)}
     layers = (*lay_out([(1,), (5,), (67,), (12, 10)]),)
     layers += (layers[-1]._replace(start=layers[-1].stop + 7, stop=layers[-1].stop + 47, rows=1),)
 
