@@ -254,9 +254,9 @@ def _over(values, step, factor, largest, SCALE: tl.constexpr):
 
 
 @triton.jit
-def _quantise(values, message, codes, tops, draws, words, rest, length, numel, chunks, parts, distance,
-              codes_distance, largest, draws_length, filled, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
-              EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
+def _quantise(values, message, codes, tops, draws, words, rest, length, numel, chunks, parts, distance, codes_distance,
+              largest, draws_length, filled, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+              BITS: tl.constexpr, EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
               WHOLE: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, HALF)[None, :]
