@@ -49,9 +49,16 @@ class GTopK(Sparse):
         super().__init__(density, values, indices)
         self.conserve, self.selection = conserve, selection
         self.keeps = "exactly" if conserve else "partly"
-        empty = torch.empty(0)
-        self.lost: tuple[Tensor, Tensor] = (empty.long(), empty)
+        self._merged: tuple[_Merger, Tensor] | None = None
+        """The merges of the last exchange, and the places that have survived."""
+
+    @property
+    def lost(self) -> tuple[Tensor, Tensor]:
         """(int64 places, values) that this rank accounts for as lost in the last exchange; a place may come twice."""
+        if self._merged is None:
+            return torch.empty(0, dtype=torch.int64), torch.empty(0)
+        merger, survivors = self._merged
+        return merger.lost_among(survivors)
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge, then put-back."""
@@ -67,9 +74,9 @@ class GTopK(Sparse):
         with phase("decode"):
             places, total = code.decode(merged, numel)
             _put_back(residual, index, values, places)
-            self.lost = merger.lost_among(places)
-            if self.conserve:  # a place may come twice
-                residual.index_put_((self.lost[0],), self.lost[1], accumulate=True)
+            self._merged = merger, places
+            if self.conserve:
+                merger.take_in(residual, places)
             average = write_average(grad, places, total, world.size)
         if world.measuring:
             mass = self.lost[1].abs().sum()
@@ -98,11 +105,17 @@ class _Merger:
 
     def merge(self, mine: Tensor, theirs: Tensor) -> Tensor:
         """The k largest of the sum of two messages."""
+        if kernels.usable(mine):
+            return self._merge_at_once(mine, theirs)[0]
         index, values, kept = self._largest(mine, theirs)
         return self.code.encode(index[kept], values[kept], self.numel)
 
     def merge_and_note(self, mine: Tensor, theirs: Tensor) -> Tensor:
         """Like `merge`, but it also notes the entries and the rounding errors that are dropped."""
+        if kernels.usable(mine):
+            message, *dropped = self._merge_at_once(mine, theirs)
+            self.dropped.append((dropped[0], dropped[1]))
+            return message
         index, values, kept = self._largest(mine, theirs)
         left = values.clone()
         left[kept] -= self.code.rounded(values[kept])
@@ -115,8 +128,34 @@ class _Merger:
         if not self.dropped:
             return survivors[:0], torch.empty(0, device=survivors.device)
         index, values = (torch.cat(parts) for parts in zip(*self.dropped, strict=True))
-        lost = torch.isin(index, survivors)
-        return index[lost], values[lost]
+        lost = torch.isin(index.long(), survivors) & (values != 0)
+        return index[lost].long(), values[lost]
+
+    def take_in(self, residual: Tensor, survivors: Tensor) -> None:
+        """Add what is lost at the places `survivors` to a residual."""
+        if not kernels.usable(residual):  # a place may come twice
+            index, values = self.lost_among(survivors)
+            residual.index_put_((index,), values, accumulate=True)
+            return
+        from wirebench.compressors.kernels.entries import put_back
+
+        for index, values in self.dropped:
+            put_back(residual, index, values, survivors, kept=True)
+
+    def _merge_at_once(self, mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """By kernels, the merged message, and the places and values of all that is dropped, some of which are 0."""
+        from wirebench.compressors.kernels.merges import merge
+
+        messages, arrived = [mine, theirs], torch.zeros(1, dtype=torch.int32, device=mine.device)
+        listed = self.code.listed_at_once(messages, [self.numel] * 2, arrived)
+        message, places, left = merge(mine, messages, self.code.dtype, self.k, listed)
+        if listed is None:
+            return message, places, left
+        count = message.numel() // (4 + self.code.value_bytes)
+        size = count * self.code.value_bytes
+        code = self.code.encode_at_once(message[: 4 * count].view(torch.int32), self.numel, size)
+        code[code.numel() - size :] = message[4 * count :]
+        return code, places, left
 
     def _largest(self, mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Ascending places of both messages, the sums there, and which of them are the k largest."""

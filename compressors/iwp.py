@@ -253,20 +253,19 @@ class Iwp(Method):
             thresholds = {n: self.thresholds.adapted(world.epoch, moments[n].ratio, typical) for n in chosen}
         limits = [-1.0 if owner is None else thresholds.get(owner, -1.0) for owner in owners]
         numbers = [moments[number].ratio for number in chosen if number in wanted]
+        spread = None
         if chosen and self.code.masks != "bits":
-            nowhere: list[int | None] = [None] * len(limits)
-            head = self.code.head(layers, chosen, numbers, AS_GAPS)
             spread = torch.empty(-(-residual.numel() // BITS), dtype=torch.uint8, device=residual.device)
-            room = votes.choose(
-                residual, bucket.param, groups, ballot, limits, nowhere, head, len(head) + residual.numel() + 8,
-                NOT_FINITE, spread,
-            )  # fmt: skip
-            return self.code.encode_at_once(room, len(head), spread, layers, chosen, numbers), moments
-        head = self.code.head(layers, chosen, numbers)
-        length = len(head) + sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
+        form = AS_GAPS if chosen and self.code.masks == "delta" else AS_BITS
+        head = self.code.head(layers, chosen, numbers, form)
+        masks = sum(-(-stop // BITS) - start // BITS for start, stop in runs(layers, chosen))
         begins = self._begins(bucket, Head(chosen, {}, len(head)))
-        message = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE)[8:]
-        return message, moments
+        length = len(head) + (masks if spread is None else residual.numel() + 8)
+        room = votes.choose(residual, bucket.param, groups, ballot, limits, begins, head, length, NOT_FINITE, spread)
+        if spread is None:
+            return room[8:], moments
+        least = residual.numel() + 9 if self.code.masks == "delta" else masks
+        return self.code.encode_at_once(room, len(head), spread, layers, least), moments
 
     def _add_shares(self, bucket: Bucket, residual: Tensor, chosen: Sequence[int], moments: dict[int, Moments]) -> None:
         """The distributions of the importance of those layers of which they are measured."""

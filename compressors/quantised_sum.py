@@ -181,14 +181,11 @@ class QuantisedSum(Method):
         """The message of `values`, `numel` with zeros, which begin at place `begin` of `held`, where what it cuts off
         stays.
         """
-        keep = self.feedback is not None
         rng = None if form == "fp32" else rng
-        message = quantised(values, chunk_of(form, self.chunk), form, numel, parts, keep, rng)
-        if keep and begin < held.numel():
-            residual = held[begin : begin + values.numel()]
-            if residual.data_ptr() != values.data_ptr():
-                residual.add_(values[: residual.numel()])
-        return message
+        residual = held[begin : begin + values.numel()]
+        rest = residual if self.feedback and residual.numel() and residual.data_ptr() != values.data_ptr() else None
+        keep = self.feedback is not None
+        return quantised(values, chunk_of(form, self.chunk), form, numel, parts, keep, rng, rest)
 
     def _turned(self, values: Tensor, seed: int, out: Tensor, back: bool = False) -> Tensor:
         """Write `values`, rotated or rotated back, to `out`, and return it; what is behind the last whole block does

@@ -141,21 +141,28 @@ def quantised(
     parts: int = 1,
     keep: bool = True,
     generator: torch.Generator | None = None,
+    rest: Tensor | None = None,
 ) -> Tensor:
     """The message of fp32 `values`, (n,), as uint8, in `parts` parts of one length.
 
     numel      at least n, a multiple of parts x chunk; zeros follow the values
     keep       leave in `values` what the message cuts off, but for what is not finite
+    rest       a vector no longer than `values`, to which that is added, while `values` are used up
     generator  round up or down at random, right on average; None: to the nearest, halves to even
     """
+    on_gpu = kernels.usable(values) and (form in PLAIN or chunk <= WIDEST)
+    if rest is not None and not on_gpu:
+        message = quantised(values, chunk, form, numel, parts, keep, generator)
+        rest.add_(values[: rest.numel()])
+        return message
+    kept = rest if rest is not None else values if keep else None
     draws = drawn(numel, numel, 0, generator) if generator else None
     if form in PLAIN:
-        return _cast(values, form, numel, keep, draws)
+        return _cast(values, form, numel, kept, draws)
     own, each = FORMATS[form], numel // parts
     message = torch.empty((parts, message_bytes(each, chunk, form)), dtype=torch.uint8, device=values.device)
     if not each:
         return message.zero_().view(-1)  # a scale of the whole part at most
-    on_gpu = kernels.usable(values) and chunk <= WIDEST
     if not on_gpu and native.usable(values):
         native.quantise(values, chunk, LOOPS.index(form), message, each // chunk, keep, draws)
         return message.view(-1)
@@ -164,7 +171,7 @@ def quantised(
 
         tops = _largest_of_parts(values, each) if own.whole_bytes else values
         codes = message[:, own.whole_bytes + each // chunk * own.scale_bytes :]
-        quantise(values, chunk, own, message, each // chunk, codes, tops, keep, draws)
+        quantise(values, chunk, own, message, each // chunk, codes, tops, kept, draws)
         return message.view(-1)
     tops = _tops(values, own, message, each) if own.whole_bytes else message
     for part, begin in zip(message, range(0, numel, each), strict=True):
@@ -231,11 +238,13 @@ def _codes(messages: Tensor, chunk: int, form: Form) -> Tensor:
     return messages[:, messages.shape[1] - value_bytes(_numel(messages[0], chunk, form), form) :]
 
 
-def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tensor, Tensor] | None) -> Tensor:
-    """A message without scales."""
+def _cast(
+    values: Tensor, form: Form, numel: int, keep: Tensor | None, draws: tuple[Tensor, Tensor] | None
+) -> Tensor:  # fmt: skip
+    """A message without scales. keep: `values`, or with kernels another vector, where what is cut off stays."""
     if form in LOOPS and native.usable(values):
         message = torch.empty((1, value_bytes(numel, form)), dtype=torch.uint8)
-        native.quantise(values, 1, LOOPS.index(form), message, numel, keep, draws)
+        native.quantise(values, 1, LOOPS.index(form), message, numel, keep is not None, draws)
         return message[0]
     if kernels.usable(values):
         from wirebench.compressors.kernels.narrow import cast
@@ -251,7 +260,7 @@ def _cast(values: Tensor, form: Form, numel: int, keep: bool, draws: tuple[Tenso
             message[first : first + count] = some
     else:
         message[: values.numel()] = values
-    if keep:
+    if keep is not None:
         values.sub_(message[: values.numel()]).nan_to_num_(0.0, 0.0, 0.0)
     return message.view(torch.uint8)
 

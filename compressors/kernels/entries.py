@@ -90,12 +90,15 @@ def average(
 
 
 @launching
-def put_back(residual: Tensor, index: Tensor, values: Tensor, survivors: Tensor) -> None:
-    """Add `values` to `residual` at those places of `index` that are not among `survivors`; one launch."""
+def put_back(residual: Tensor, index: Tensor, values: Tensor, survivors: Tensor, kept: bool = False) -> None:
+    """Add `values` to `residual` at those places of `index` that are not among `survivors`; one launch.
+
+    kept  at those that are. What is 0 may have any place
+    """
     if index.numel():
         _put_back[(triton.cdiv(index.numel(), LANES),)](
             residual, index, values, survivors, index.numel(), survivors.numel(), survivors.numel().bit_length(),
-            LANES=LANES, **APART,
+            KEPT=kept, LANES=LANES, **APART,
         )  # fmt: skip
 
 
@@ -319,11 +322,11 @@ def _average(out, index, data, table, numel, ranks, size, steps,
 
 
 @triton.jit(do_not_specialize=["count", "survived", "steps"])
-def _put_back(residual, index, values, survivors, count, survived, steps, LANES: tl.constexpr):
+def _put_back(residual, index, values, survivors, count, survived, steps, KEPT: tl.constexpr, LANES: tl.constexpr):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    at = tl.load(index + lane, mask=lane < count, other=0)
+    at = tl.load(index + lane, mask=lane < count, other=0).to(tl.int64)
     near = _below(survivors, survived, at, steps)
-    kept = tl.load(survivors + near, mask=near < survived, other=-1) == at
-    back = (lane < count) & (kept == 0)
-    value = tl.load(values + lane, mask=back, other=0.0)
+    survives = tl.load(survivors + near, mask=near < survived, other=-1) == at
+    value = tl.load(values + lane, mask=lane < count, other=0.0)
+    back = (value != 0.0) & (survives if KEPT else survives == 0)
     tl.store(residual + at, tl.load(residual + at, mask=back, other=0.0) + value, mask=back)

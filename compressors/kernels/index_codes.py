@@ -74,18 +74,22 @@ def gaps_at_once(index: Tensor, arrived: Tensor) -> Tensor:
 
 
 @launching
-def gaps_of_bits(bits: Tensor, numel: int, code: Tensor, arrived: Tensor, length: Tensor) -> None:
+def gaps_of_bits(
+    bits: Tensor, numel: int, code: Tensor, arrived: Tensor, length: Tensor, least: int, form: Tensor
+) -> None:  # fmt: skip
     """Write the gaps between the places whose bits are set, of `numel`, and their number before them to `code`, uint8
     (numel + 8,), as `gaps` does, and the code's length to `length`, int32 (1,); one launch.
 
     bits     uint8, a bit for each place
     arrived  int32 (1,), a 0
+    least    bytes: a code that is no shorter is not written
+    form     uint8 (1,): where it is written, a 0 there becomes 1
     """
     assert code.numel() >= numel + 8, "a place takes no more bytes than its gap has places"
     many = together.programs(bits.device)
     power = triton.next_power_of_2(many)
     found = torch.empty((4, power), dtype=torch.int64, device=bits.device)
-    _gaps_of_bits[(many,)](bits, code, found, arrived, length, numel, TILE=TILE, POWER=power, **TOGETHER)
+    _gaps_of_bits[(many,)](bits, code, found, arrived, length, form, numel, least, TILE=TILE, POWER=power, **TOGETHER)
 
 
 @launching
@@ -227,7 +231,7 @@ def _set_places(bits, begin, tile, last, numel, TILE: tl.constexpr):
 
 
 @triton.jit
-def _gaps_of_bits(bits, code, found, arrived, length, numel, TILE: tl.constexpr, POWER: tl.constexpr):
+def _gaps_of_bits(bits, code, found, arrived, length, form, numel, least, TILE: tl.constexpr, POWER: tl.constexpr):
     """A program has neighbouring tiles: it finds its first and last place and the bytes of all gaps but the first, and
     once all programs have done so, where its own bytes begin.
     """
@@ -255,12 +259,15 @@ def _gaps_of_bits(bits, code, found, arrived, length, numel, TILE: tl.constexpr,
     sizes += _bytes_of(firsts - lasts - 1, counts > 0)
     at = COUNT_BYTES + tl.sum(tl.where(other < program, sizes, 0), 0)
     last = tl.sum(tl.where(other == program, lasts, 0), 0)
+    end = COUNT_BYTES + tl.sum(sizes, 0)
+    full = (end + 3) // 4 * 4
     if program == 0:
-        end = COUNT_BYTES + tl.sum(sizes, 0)
-        full = (end + 3) // 4 * 4
         tl.store(length, full.to(tl.int32))
-        _write_ends(code, tl.sum(counts, 0), end, full)
-    for number in range(tiles):
+        if full < least:
+            _write_ends(code, tl.sum(counts, 0), end, full)
+            kind = tl.load(form)
+            tl.store(form, tl.where(kind == 0, 1, kind).to(tl.uint8))
+    for number in range(tl.where(full < least, tiles, 0)):
         place, here, before = _set_places(bits, begin, number, last, numel, TILE)
         gap = place - before - 1
         size = _bytes_of(gap, here)

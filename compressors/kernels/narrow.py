@@ -22,24 +22,25 @@ def quantise(
     chunks: int,
     codes: Tensor,
     tops: Tensor,
-    keep: bool,
+    keep: Tensor | None,
     noise: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Write the message of `values`, and leave in them what it cuts off; one launch. Twin: `narrow.quantised`.
+    """Write the message of `values`, and keep what it cuts off; one launch. Twin: `narrow.quantised`.
 
     message  (parts, bytes), of `chunks` chunks a part; its scales are written here
     codes    (parts, bytes), where the numbers go: the message's rest
     tops     the largest magnitude of each part that has values, where the format has one scale for all of a part
+    keep     `values`, in which it stays, or a vector that is no longer, to which it is added; None: it is lost
     noise    the row, and the words of its stretches; None: to the nearest
     """
     rows, half = _rows(chunk)
     number = own.number
     row, words = noise or (message, message)
     _quantise[(triton.cdiv(chunks * len(message), rows),)](
-        values, message, codes, tops, row, words, values.numel(), chunks, len(message), message.stride(0),
-        codes.stride(0), number.largest, row.numel(), tops.numel(),
+        values, message, codes, tops, row, words, *_kept(values, keep), values.numel(), chunks, len(message),
+        message.stride(0), codes.stride(0), number.largest, row.numel(), tops.numel(),
         CHUNK=chunk, HALF=half, ROWS=rows, BITS=number.bits, EXPONENT=number.exponent, LEAST=number.least,
-        MOST=number.most, SCALE=own.scale, WHOLE=own.whole_bytes, KEEP=keep, NOISE=noise is not None,
+        MOST=number.most, SCALE=own.scale, WHOLE=own.whole_bytes, KEEP=_how(values, keep), NOISE=noise is not None,
         **APART,
     )  # fmt: skip
 
@@ -64,20 +65,30 @@ def restore(messages: Tensor, codes: Tensor, chunk: int, own: Format, out: Tenso
 
 @launching
 def cast(
-    values: Tensor, message: Tensor, number: Number | None, keep: bool, noise: tuple[Tensor, Tensor] | None
+    values: Tensor, message: Tensor, number: Number | None, keep: Tensor | None, noise: tuple[Tensor, Tensor] | None
 ) -> None:
-    """Write `values`, and zeros behind them, to `message` in its dtype, and leave in them what it cuts off; one launch.
+    """Write `values`, and zeros behind them, to `message` in its dtype, and keep what it cuts off; one launch.
 
-    number  of a message in fp16 or bf16; noise: as in `quantise`
+    number  of a message in fp16 or bf16; keep, noise: as in `quantise`
 
     Twin: `narrow._cast`.
     """
     row, words = noise or (values, values)
     _cast[(triton.cdiv(message.numel(), TILE),)](
-        values, _bits(message), row, words, values.numel(), message.numel(), row.numel(), KIND=KINDS[message.dtype],
-        MANTISSA=number.mantissa if number else 23, LEAST=number.least if number else 0, KEEP=keep,
-        NOISE=noise is not None, TILE=TILE, **APART,
+        values, _bits(message), row, words, *_kept(values, keep), values.numel(), message.numel(), row.numel(),
+        KIND=KINDS[message.dtype], MANTISSA=number.mantissa if number else 23, LEAST=number.least if number else 0,
+        KEEP=_how(values, keep), NOISE=noise is not None, TILE=TILE, **APART,
     )  # fmt: skip
+
+
+def _kept(values: Tensor, keep: Tensor | None) -> tuple[Tensor, int]:
+    """Where what is cut off goes, and its length."""
+    return (values, 0) if keep is None else (keep, keep.numel())
+
+
+def _how(values: Tensor, keep: Tensor | None) -> int:
+    """0: what is cut off is lost; 1: it stays in the values; 2: it is added to a vector."""
+    return 0 if keep is None else 1 if keep is values else 2
 
 
 def _rows(chunk: int) -> tuple[int, int]:
@@ -159,8 +170,18 @@ def _draws(row, words, place, length):
 
 
 @triton.jit
-def _cast(values, message, draws, words, numel, total, draws_length, KIND: tl.constexpr, MANTISSA: tl.constexpr,
-          LEAST: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+def _keep(rest, place, length, left, KEEP: tl.constexpr):
+    """Write what is cut off, or add it; nothing where it is not finite."""
+    left = tl.where(tl.abs(left) < float("inf"), left, 0.0)
+    if KEEP == 2:
+        left += tl.load(rest + place, mask=place < length, other=0.0)
+    tl.store(rest + place, left, mask=place < length)
+
+
+@triton.jit
+def _cast(values, message, draws, words, rest, length, numel, total, draws_length, KIND: tl.constexpr,
+          MANTISSA: tl.constexpr, LEAST: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr,
+          TILE: tl.constexpr):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     exact = tl.load(values + place, mask=place < numel, other=0.0)
     arriving = exact
@@ -178,9 +199,8 @@ def _cast(values, message, draws, words, numel, total, draws_length, KIND: tl.co
     else:
         stored = arriving
     tl.store(message + place, stored, mask=place < total)
-    if KEEP:
-        left = exact - arriving
-        tl.store(values + place, tl.where(tl.abs(left) < float("inf"), left, 0.0), mask=place < numel)
+    if KEEP > 0:
+        _keep(rest, place, length, exact - arriving, KEEP)
 
 
 @triton.jit
@@ -234,9 +254,9 @@ def _over(values, step, factor, largest, SCALE: tl.constexpr):
 
 
 @triton.jit
-def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, distance, codes_distance, largest,
-              draws_length, filled, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
-              EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
+def _quantise(values, message, codes, tops, draws, words, rest, length, numel, chunks, parts, distance, codes_distance,
+              largest, draws_length, filled, CHUNK: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
+              BITS: tl.constexpr, EXPONENT: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, SCALE: tl.constexpr,
               WHOLE: tl.constexpr, KEEP: tl.constexpr, NOISE: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, HALF)[None, :]
@@ -282,12 +302,9 @@ def _quantise(values, message, codes, tops, draws, words, numel, chunks, parts, 
     else:
         tl.store(codes + within * CHUNK + 2 * pair, first.to(tl.uint8), mask=there)
         tl.store(codes + within * CHUNK + 2 * pair + 1, second.to(tl.uint8), mask=there)
-    if KEEP:
-        left, left_odd = even - arrived, odd - arrived_odd
-        infinity = float("inf")
-        tl.store(values + place, tl.where(tl.abs(left) < infinity, left, 0.0), mask=there & (place < numel))
-        tl.store(values + place + 1, tl.where(tl.abs(left_odd) < infinity, left_odd, 0.0),
-                 mask=there & (place + 1 < numel))  # fmt: skip
+    if KEEP > 0:
+        _keep(rest, tl.where(there, place, length), length, even - arrived, KEEP)
+        _keep(rest, tl.where(there, place + 1, length), length, odd - arrived_odd, KEEP)
 
 
 @triton.jit

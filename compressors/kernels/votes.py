@@ -69,7 +69,7 @@ def choose(
     thresholds  of each group; -1 where none of it is chosen; there it is looked for what is not finite
     begins      of each group in whose bytes there are flags: where in the message the bucket's first byte would be
     head        the message's first bytes; what is not finite makes the first `not_finite`
-    spread      uint8, a bit for each place, written in place of the message's bits
+    spread      uint8, to which a bit for each place is written, too
 
     Twins: `importance.Chooser.mask` and `MaskCode.encode`.
     """
@@ -219,7 +219,6 @@ def _choose(v, w, squares, table, message, spread, starts, firsts, lasts, numel,
     flags = tl.sum(chosen << tl.arange(0, 8)[None, :], 1).to(tl.uint8)
     if SPREAD:
         tl.store(spread + byte, flags, mask=byte * 8 < numel)
-        last = first - 1
     for group in range(first, last + 1):
         begin, end = tl.load(starts + group), tl.load(starts + group + 1)
         place = byte + tl.load(table + group)

@@ -59,8 +59,7 @@ class SparseCode:
         if self.indices == "int32":
             head = message.numel() // (4 + self.value_bytes) * 4
         elif kernels.usable(message):
-            rows, _, (head,) = self.decode_at_once([message], numel)
-            return rows[0].long(), _read(message[head:], self.dtype).float()
+            return self._decode_at_once(message, numel)
         else:
             head = self._head_bytes(message, numel)
         index = self.decode_indices(message[:head], numel)
@@ -83,21 +82,18 @@ class SparseCode:
             return index_codes.gaps(index, more)
         return index_codes.bitmaps(index[None], [index.numel()], numel, more).view(-1)
 
-    def decode_at_once(self, messages: Sequence[Tensor], numel: int) -> tuple[Tensor, list[int], list[int]]:
-        """By kernels, of messages as bitmap or delta: int32 (messages, most), a row of indices for each; how many there
-        are in each, and how many bytes come before its values. For delta the host waits for these numbers.
-        """
+    def _decode_at_once(self, message: Tensor, numel: int) -> tuple[Tensor, Tensor]:
+        """`decode` by kernels, of bitmap or delta; for delta the host waits for the number of entries."""
         from wirebench.compressors.kernels import index_codes
 
         if self.indices == "delta":
-            first = [each[:COUNT_BYTES] for each in messages]
-            counts: list[int] = _read(first[0] if len(first) == 1 else torch.cat(first), torch.int32).tolist()
-            heads = [each.numel() - n * self.value_bytes for each, n in zip(messages, counts, strict=True)]
+            count: int = _read(message[:COUNT_BYTES], torch.int32).tolist()[0]
+            head = message.numel() - count * self.value_bytes
         else:
-            heads = [_padded(-(-numel // BITS))] * len(messages)
-            counts = [(each.numel() - heads[0]) // self.value_bytes for each in messages]
-        codes = [each[:head] for each, head in zip(messages, heads, strict=True)]
-        return index_codes.places(messages[0], codes, counts, self.indices == "delta"), counts, heads
+            head = _padded(-(-numel // BITS))
+            count = (message.numel() - head) // self.value_bytes
+        rows = index_codes.places(message, [message[:head]], [count], self.indices == "delta")
+        return rows[0].long(), _read(message[head:], self.dtype).float()
 
     def listed_at_once(
         self, messages: Sequence[Tensor], numels: Sequence[int], arrived: Tensor, bases: Sequence[int] = ()

@@ -83,37 +83,25 @@ class MaskCode:
             gaps = self._as_gaps(vote, layers)
             if self.masks == "delta" or gaps.numel() < masks.numel():
                 form, masks = AS_GAPS, gaps
-        return self._with_head(layers, vote.layers, vote.numbers, form, [masks])
+        head = torch.frombuffer(bytearray(self.head(layers, vote.layers, vote.numbers, form)), dtype=torch.uint8)
+        return torch.cat([head.to(device), masks])
 
-    def encode_at_once(
-        self, room: Tensor, head: int, spread: Tensor, layers: Sequence[Layer], chosen: Sequence[int],
-        numbers: Sequence[float],
-    ) -> Tensor:  # fmt: skip
-        """By kernels, the message of masks as gaps, or as bits where those are fewer; chosen, numbers: see `Vote`.
+    def encode_at_once(self, room: Tensor, head: int, spread: Tensor, layers: Sequence[Layer], least: int) -> Tensor:
+        """By kernels, the message of masks as gaps, or the one that is there, where its masks have `least` bytes or
+        fewer.
 
-        room    eight bytes of 0, then a message's `head` bytes, of which the first is NOT_FINITE where the rank's
-                vector is not finite; then room for gaps
+        room    eight bytes of 0, then a message: `head` bytes, of which the first is NOT_FINITE where the rank's vector
+                is not finite, and masks; then room for gaps
         spread  a bit for each place of the bucket
         """
         from wirebench.compressors.kernels import index_codes
 
         message, numel = room[8:], layers[-1].stop - layers[0].start
         arrived, length = room[:8].view(torch.int32).split(1)
-        index_codes.gaps_of_bits(spread, numel, message[head:], arrived, length)
+        index_codes.gaps_of_bits(spread, numel, message[head:], arrived, length, least, message[:1])
         told = room[4:9].cpu().numpy().tobytes()  # the host waits for the length, and for the message's first byte
-        if told[4] == NOT_FINITE:
-            return message[:1]
         gaps = int.from_bytes(told[:4], "little")
-        masks = [spread[start // BITS : -(-stop // BITS)] for start, stop in runs(layers, chosen)]
-        if self.masks == "delta" or gaps < sum(mask.numel() for mask in masks):
-            return message[: head + gaps]
-        return self._with_head(layers, chosen, numbers, AS_BITS, masks)
-
-    def _with_head(
-        self, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float], form: int, masks: list[Tensor]
-    ) -> Tensor:
-        head = torch.frombuffer(bytearray(self.head(layers, chosen, numbers, form)), dtype=torch.uint8)
-        return torch.cat([head.to(masks[0].device), *masks])
+        return message[:1] if told[4] == NOT_FINITE else message[: head + min(gaps, least)]
 
     def head(
         self, layers: Sequence[Layer], chosen: Sequence[int], numbers: Sequence[float], form: int = AS_BITS

@@ -191,6 +191,7 @@ class Grows(Alike):
         (Moves(), "a step leaves its state in other memory than the step before"),
         (compressors.build("powersgd", start_step=1), "with these options it reads the step's number"),
         (Warmup(compressors.build("topk"), [0.5]), "the warm-up changes its density by epoch"),
+        (compressors.build("fetch_sgd", hash="reference"), "hash = reference reads numbers on the host"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else "",
 )  # fmt: skip

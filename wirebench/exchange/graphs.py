@@ -80,10 +80,11 @@ class Graphs:
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The exchange of a bucket: as usual, captured, or replayed."""
-        if world.measuring or not bucket.numel:
+        if world.measuring or not bucket.grad.numel():
             return (yield from self._counted(conformance.exchange(self.compressor, bucket, world)))
         known = self._of.get(bucket.index)
-        if known is not None and (known.layers != bucket.layers or self._is_stale(known)):
+        same = known is not None and (known.layers is bucket.layers or known.layers == bucket.layers)
+        if known is not None and (not same or self._is_stale(known)):
             self.forget()
             known = None
         if known is None:

@@ -26,6 +26,7 @@ from wirebench.compressors.kernels import (
     fields,
     frequencies,
     index_codes,
+    merges,
     momentum,
     narrow,
     region_messages,
@@ -84,11 +85,11 @@ def main() -> None:
     fields.decode_shares(words, groups, scales, torch.zeros(2, dtype=torch.int64), x, 5_024, 2)
     fields.decode_vote(words, groups, scales[0], x, plus=1.0, width=3)
     for dtype, number in ((torch.float32, None), (torch.float16, WIDE["fp16"]), (torch.bfloat16, WIDE["bf16"])):
-        narrow.cast(x, torch.zeros(20_000, dtype=dtype), number, True, row if number else None)
+        narrow.cast(x, torch.zeros(20_000, dtype=dtype), number, x if number else x[:9], row if number else None)
     message = torch.zeros(2, 50_000, dtype=torch.uint8)
     for own in FORMATS.values():
         for noise in (None, row):
-            narrow.quantise(x, 100, own, message, 50, message, x, noise is None, noise)
+            narrow.quantise(x, 100, own, message, 50, message, x, x if noise is None else x[:9], noise)
         narrow.restore(message, message, 100, own, x, 2, 3)
     sparse(x)
     low_rank(x)
@@ -117,18 +118,21 @@ def sparse(x: torch.Tensor) -> None:
         entries.take(x, places, values, places=places.int(), arriving=x, rest=x, clear=x)
         entries.take(x, places.int(), values, flags=torch.zeros(4, dtype=torch.int32))
         entries.place(x, places, values, 3)
+        for listed in (None, (torch.zeros(2, 9, dtype=torch.int32), torch.zeros(4, 2, dtype=torch.int64))):
+            merges.merge(x, [torch.zeros(80, dtype=torch.uint8)] * 2, dtype, 9, listed)
         entries.average(x, [torch.zeros(80, dtype=torch.uint8)] * 3, dtype, 3)
     for index in (places, places.int()):
         index_codes.bitmaps(index[None], [11], 100)
         with patch.object(torch.Tensor, "cpu", lambda totals: totals.new_ones(totals.shape)):
             index_codes.gaps(index)
         index_codes.gaps_at_once(index, arrived)
-    index_codes.gaps_of_bits(bits, 100, torch.zeros(108, dtype=torch.uint8), arrived, arrived)
+    index_codes.gaps_of_bits(bits, 100, torch.zeros(108, dtype=torch.uint8), arrived, arrived, 9, bits)
     for heads in (None, [8, 8]):
         index_codes.listed(arrived, [bits] * 2, 2, heads, [0, 5])
     for as_gaps in (False, True):
         index_codes.places(x, [torch.zeros(80, dtype=torch.uint8)] * 3, [9, 5, 3], as_gaps)
-    entries.put_back(x, places, x, places)
+    for kept in (False, True):
+        entries.put_back(x, places, x, places, kept)
     chunks.choose(x, places[1:], places[1:], places, 4096, 64)
     for thresholds in ([1], [1, 2, 3, 4, 5, 6]):
         for dtype in entries.KINDS:

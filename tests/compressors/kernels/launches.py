@@ -5,7 +5,7 @@ does what the host draws.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -145,6 +145,21 @@ def launches(
 def moved(monkeypatch: Any, name: str, shapes: Sequence[tuple[int, ...]], **options: Any) -> Counter[str]:
     """The bytes that these launches read and write, by name."""
     return _third(monkeypatch, name, shapes, options, True)[1]
+
+
+def launches_of(call: Callable[[], object]) -> Counter[str]:
+    """What a call launches, by name."""
+    seen: Counter[str] = Counter()
+    interpret = GridExecutor.__call__
+
+    def counted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        seen[f"K:{kernel.fn.__name__}"] += 1
+        with _disable_current_modes():
+            return interpret(kernel, *args, **kwargs)
+
+    with _Counting(seen, Counter()), patch.object(GridExecutor, "__call__", counted):
+        call()
+    return seen
 
 
 def _third(

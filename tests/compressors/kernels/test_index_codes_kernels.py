@@ -77,10 +77,13 @@ def test_codes_that_programs_make_together_are_the_twins(case, device, monkeypat
     code, bits = SparseCode("bf16", "delta"), SparseCode("bf16", "bitmap")
     gaps, bitmap = code.encode_indices(index, numel), bits.encode_indices(index, numel)
     monkeypatch.setattr(kernels, "usable", lambda x: True)
-    room, zeros = torch.full((numel + 8,), 77, dtype=torch.uint8, device=device), torch.zeros(4, dtype=torch.int32)
-    first, second, third, length = zeros.to(device).split(1)
+    room, zeros = torch.full((numel + 8,), 77, dtype=torch.uint8, device=device), torch.zeros(5, dtype=torch.int32)
+    first, second, third, fourth, length = zeros.to(device).split(1)
     with at_once(monkeypatch, 3) if device == "cpu" else nullcontext():
-        index_codes.gaps_of_bits(bitmap.to(device), numel, room, first, length)
+        form = torch.zeros(2, dtype=torch.uint8, device=device)
+        index_codes.gaps_of_bits(bitmap.to(device), numel, room, fourth, length, gaps.numel(), form[1:])
+        assert room.eq(77).all(), "a code that is not shorter is not written"
+        index_codes.gaps_of_bits(bitmap.to(device), numel, room, first, length, gaps.numel() + 1, form[:1])
         ones = index_codes.gaps_at_once(index.to(device, torch.int32), second)
         values = torch.ones(2 * index.numel(), dtype=torch.uint8)
         messages = [torch.cat([gaps, values]), gaps[:0], torch.cat([code.encode_indices(index[:0], numel), values[:0]])]
@@ -88,6 +91,7 @@ def test_codes_that_programs_make_together_are_the_twins(case, device, monkeypat
         lying = apart[1:].split([each.numel() for each in messages])
         rows, table = index_codes.listed(third, lying, 2, None, [0, 5, 9])
     assert room[: int(length)].cpu().equal(gaps)
+    assert form.tolist() == [1, 0]
     assert ones.cpu().equal(torch.cat([torch.ones(4, dtype=torch.uint8), gaps]))
     assert rows[0, : index.numel()].long().cpu().equal(index)
     assert table[1:3].tolist() == [[index.numel(), 0, 0], [0, 5, 9]]

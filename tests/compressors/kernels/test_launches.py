@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
-from tests.compressors.kernels.launches import launches
+from tests.compressors.kernels.launches import launches, launches_of
 from wirebench import compressors
 from wirebench.compressors import kernels
+from wirebench.compressors.gtopk import _Merger
 from wirebench.compressors.kernels import segments, selection, thin
 from wirebench.compressors.sparse import thresholds
+from wirebench.compressors.sparse.encoding import SparseCode
 
 MOST = 12
 FEW, MANY, FEWER = 16, 161, 48
@@ -106,7 +109,7 @@ def words_of(hint: Any) -> list[Any] | None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize(("name", "option", "value"), cases())
+@pytest.mark.parametrize(("name", "option", "value"), list(cases()))
 def test_an_exchange_starts_few_kernels_however_many_layers(name, option, value, monkeypatch):
     if f"{option}={value}" == REFERENCE:
         assert f"`{REFERENCE}`" in DOCS[DOCS.index("start more") :]
@@ -154,6 +157,17 @@ def test_a_table_that_stalls_takes_few_launches(monkeypatch):
     seen = launches(monkeypatch, "iblt", [(24, 6), (5,), (24, 6)], density=0.3, room=0.3)
     assert "K:_flag" in seen
     assert seen.total() <= MOST, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
+def test_a_merge_takes_as_many_as_docs_state(indices):
+    stated = re.search(r"`gtopk` in each merge \((\d+), or (\d+) with", DOCS)
+    assert stated is not None
+    code = SparseCode("fp32", indices)
+    merger = _Merger(code, 9, 300)
+    mine, theirs = (code.encode(torch.arange(step, 250, step), torch.ones(249 // step), 300) for step in (20, 30))
+    assert launches_of(lambda: merger.merge(mine, theirs)).total() <= int(stated[1 if indices == "int32" else 2])
 
 
 @pytest.mark.slow

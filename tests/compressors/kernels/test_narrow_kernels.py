@@ -47,13 +47,15 @@ def test_messages_and_errors_equal_their_twins(form, rounding, chunk, numel, who
             left = x.clone()
             message = quantised(left, chunk, form, whole, parts, generator=rng)
             assert message.numel() == parts * message_bytes(whole // parts, chunk, form)
+            rest = torch.ones(max(numel - 3, 1), device=device)
+            quantised(x.clone(), chunk, form, whole, parts, rest=rest)
             other = quantised(torch.ones_like(x), chunk, form, whole // parts * parts, parts)
             messages = [*message.chunk(parts), *other.chunk(parts)]
             total = added(messages, chunk, form)
             back = restored(messages, chunk, form, torch.empty(2 * whole - 3, device=device), 3)
             # What a NaN's bits are is not said.
             sound = restored(message.chunk(parts), chunk, form, torch.empty(whole, device=device)).isfinite().all()
-            found.append((message if sound else message[:0], left, total, back))
+            found.append((message if sound else message[:0], left, total, back, rest))
     for twin, mine in zip(found[:2], found[2:], strict=True):
         assert twin[0].equal(mine[0])
         assert twin[1].equal(mine[1])

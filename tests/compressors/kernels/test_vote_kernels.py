@@ -109,7 +109,7 @@ def test_exchanges_of_all_layouts(shapes, device, monkeypatch):
         {"bad": -float("inf"), "voters": 1},
         {"masks": "delta", "mode": "layerwise", "schedule": (0.02, 0.05), "schedule_epochs": (1,)},
         {"masks": "delta", "bad": float("inf")},
-        {"masks": "delta", "clip": 0.5, "waiting": True, "voters": 3},
+        {"masks": "delta", "waiting": True, "voters": 3},
         {"masks": "smaller", "threshold": 0.5},
         {"masks": "smaller", "threshold": 3.0, "voters": 1, "draw": "bucket"},
     ],
