@@ -61,8 +61,11 @@ class Planned(Protocol):
     def is_there(self, out: Path) -> bool:
         """Whether its result is below `out`; UserError for one of other settings."""
 
-    def make(self, out: Path, launch: Launch) -> bool:
-        """Make it below `out`, in place of an earlier one; whether it left a result. Busy where another call does."""
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
+        """Make it below `out`; whether it left a result. Busy where another call does.
+
+        again  in place of an earlier one; without it one that another call has made since is left as it is
+        """
 
 
 def measure(
@@ -74,7 +77,7 @@ def measure(
     """Make all runs of a study that are not there yet; returns the labels of those that failed, without harm to others.
 
     Two calls of one command share its runs: each takes what the other neither made nor makes, and both end when all
-    runs are there.
+    runs are there. A call with `again` refuses to share.
 
     planned  by the folder of their results: of several settings, models or tasks each has its own, and one call has
              them all, so that the number of cells and the time left are the study's
@@ -102,12 +105,14 @@ def measure(
             print(f"cell {len(told) + 1} of {len(missing)}: {title}{left}", file=sys.stderr)
         began = time.monotonic()
         try:
-            if each.make(out, launch):
+            if each.make(out, launch, again):
                 took[out].append(time.monotonic() - began)
             else:
                 failed.append(title)
             busy = 0
         except Busy as error:
+            if again:  # whether the other call's run is an earlier one nobody knows
+                raise
             if id(each) not in told:
                 print(error, file=sys.stderr)
             queue.append((out, each))

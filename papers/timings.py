@@ -51,7 +51,7 @@ class Timing:
         cells = {(cell.collective, cell.items) for cell in known.cells}
         return {(name, parse_size(size)) for name in self.collectives for size in self.sizes} <= cells
 
-    def make(self, out: Path, launch: Launch) -> bool:
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         """Measure; whether it went well. Cells of an earlier run stay where it did not."""
         file = self.file(out)
         made = file.with_name(f".{file.name}")

@@ -130,15 +130,15 @@ class Training:
             refuse_another(made, notes.note(made / recorded.NOTE, {}), self._identity(out))
         return run is not None
 
-    def make(self, out: Path, launch: Launch) -> bool:
-        """Train; whether that left a result. Busy where another call of the study trains it."""
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
+        """Train, if that is still to be done; whether there is a result. Busy where another call trains it."""
         made = part_of(out / self.folder)
         made.parent.mkdir(parents=True, exist_ok=True)
         lock = made.with_name(f"{made.name}.lock")
         try:
             with FileLock(lock, timeout=0):
                 try:
-                    return self._make(made, out, launch)
+                    return (not again and self.is_there(out)) or self._make(made, out, launch)
                 finally:
                     lock.unlink(missing_ok=True)
         except Timeout as error:

@@ -58,6 +58,8 @@ RATIOS = (2, 20, 60)
 Compute-Optimal Large Language Models", 2022)."""
 AT = 20
 FACTORS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0)
+MOST = 9
+"""Rates of a search: a method that diverges at every rate would be tried for ever."""
 """Rates that are tried of every method, as shares of modern.py's: those were found by a coarse search at 1.9 million
 parameters."""
 SEARCH = "_search"
@@ -132,16 +134,20 @@ class Searched(NamedTuple):
 
     @property
     def beyond(self) -> float | None:
-        """The rate to be tried next; None where the best one has a neighbour on both sides."""
+        """The rate to be tried next; None where the best one has a neighbour on both sides, or MOST were tried."""
+        if not self._at_end or len(self.tried) >= MOST:
+            return None
         factor = FACTORS[-1] / FACTORS[-2]
-        if self.rate == max(self.tried):
-            return self.rate * factor
-        return self.rate / factor if self.rate == min(self.tried) else None
+        return self.rate * factor if self.rate == max(self.tried) else self.rate / factor
 
     @property
     def settled(self) -> bool:
         """Whether the search is over: it had all its rates, and the best one is at no end."""
-        return len(self.tried) >= len(FACTORS) and self.beyond is None
+        return len(self.tried) >= len(FACTORS) and not self._at_end
+
+    @property
+    def _at_end(self) -> bool:
+        return self.rate in (min(self.tried), max(self.tried))
 
 
 def found(size: str) -> dict[str, Searched]:
@@ -239,18 +245,21 @@ def search_page(folder: Path, task: Task) -> Page | None:
         for label, tried in by_label.items()
     ]  # fmt: skip
     run = methods[0].runs[0]
-    going = [label for label in task.settings if label not in known or not known[label].settled]
+    unsettled = [label for label in task.settings if label not in known or not known[label].settled]
+    lost = [label for label in unsettled if label in known and len(known[label].tried) >= MOST]
+    going = [label for label in unsettled if label not in lost]
     text = [
         f"# Learning rates of every method: {task.name}",
         "",
         f"Loss on the validation split with the first seed, nats a byte; {tokens(runs_of(methods))} tokens a "
         f"parameter, {run.record['parameters']:,} parameters. Each method has {len(FACTORS)} rates, from a quarter to "
-        "four times of a first guess, and one more while its best rate is the lowest or the highest. The test split "
-        f"is not read. On {run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and "
-        "the like.",
+        f"four times of a first guess, and one more while its best rate is the lowest or the highest, {MOST} at most. "
+        f"The test split is not read. On {run.machine}; made by `wirebench study accuracy run`, which runs "
+        f"`{run.note['launch']}` and the like.",
         "",
         *table(("method", "best rate", "rates tried", "search is over", "loss by rate"), rows),
         *([f"Searches that are not over: {', '.join(going)}. They have no rate yet.", ""] if going else []),
+        *([f"{', '.join(lost)}: no rate after {MOST} rates, the best of which is at an end.", ""] if lost else []),
         *trust.note({method.label: method.runs for method in methods}, "counts"),
     ]
     rates = {label: {"rate": each.rate, "tried": list(each.tried)} for label, each in known.items()}

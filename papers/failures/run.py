@@ -68,7 +68,7 @@ class Trials:
         """Files with the trials."""
         return [(out / FOLDER / self.method if self.method else out) / self.name]
 
-    def make(self, out: Path, launch: Launch) -> bool:
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         """Make the missing trials; a bound that they break is a result, too."""
         plain = ["--plain"] if self.name == PLAIN else []
         method = ["--kinds", *KILLS, "--set", *MINUTELY[self.method]] if self.method else []
@@ -107,10 +107,10 @@ class Worlds:
         names = [f"{worlds.label(self.engine, broken)}-{self.seed}" for broken in worlds.SIDES]
         return [out / worlds.FOLDER.name / name for name in names]
 
-    def make(self, out: Path, launch: Launch) -> bool:
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         """Make what is missing."""
-        again = ["--again"] if self.is_there(out) else []
-        command: Command = [sys.executable, "-m", "papers.failures.hosts", "--engine", self.engine, *again]
+        anew = ["--again"] if self.is_there(out) else []
+        command: Command = [sys.executable, "-m", "papers.failures.hosts", "--engine", self.engine, *anew]
         words = ["--seed", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)]
         return launch([*command, *words]) == 0 and self.is_there(out)
 
@@ -142,7 +142,7 @@ class CheckpointPart:
         """The file with the measured cost."""
         return [checkpoints.file(out, self.compressor)]
 
-    def make(self, out: Path, launch: Launch) -> bool:
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         """Measure."""
         path = checkpoints.file(out, self.compressor)
         path.parent.mkdir(parents=True, exist_ok=True)

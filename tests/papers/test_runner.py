@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from papers import series
-from papers.runner import BUSY_SECONDS, LAST_LINES, WIREBENCH, Busy, Launch, Part, attempt, measure, run, shown
+from papers.runner import BUSY_SECONDS, LAST_LINES, WIREBENCH, Busy, Command, Launch, Part, attempt, measure, run, shown
 from papers.trainings import Training
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
@@ -115,7 +115,7 @@ class Slow:
     def is_there(self, out: Path) -> bool:
         return False
 
-    def make(self, out: Path, launch: Launch) -> bool:
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         self.clock[0] += self.seconds
         return self.works
 
@@ -164,7 +164,7 @@ class Shared(Slow):
     def is_there(self, out: Path) -> bool:
         return self.looks > 2
 
-    def make(self, out: Path, launch: Launch) -> bool:
+    def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         self.looks += 1
         raise Busy(f"{self.label}: another call makes this run now")
 
@@ -195,6 +195,22 @@ def test_a_training_that_another_call_makes_is_left_alone(tmp_path: Path) -> Non
         return 1
 
     assert not training.make(tmp_path, launch) and not lock.exists(), "and the lock goes with the call"
+
+
+def test_a_training_that_another_call_has_made_since_is_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training("dense-0", "dense", None, Path("configs/smoke.toml"), ())
+    monkeypatch.setattr(Training, "is_there", lambda self, out: True)
+    launched: list[Command] = []
+    launch = lambda command: launched.append(command) or 1  # noqa: E731
+    assert training.make(tmp_path, launch) and not launched
+    assert not training.make(tmp_path, launch, again=True) and launched
+
+
+def test_a_call_that_makes_runs_anew_shares_none(tmp_path: Path) -> None:
+    with pytest.raises(Busy, match="a-0: another call makes this run now"):
+        measure({tmp_path: [Shared("a-0", [0.0])]}, lambda command: 0, again=True)
 
 
 class Runs:

@@ -131,17 +131,22 @@ def measure(address: str, port: int, seconds: float) -> LinkTimes:
             if seconds >= 2 * LONG_SECONDS:
                 by_size += _by_size(connection, trip)
             connection.sendall(_SIZE.pack(0))
-            begin, before, sent = time.perf_counter(), this_machine.waited_for_a_core(), 0
+            begin, before, sent = time.perf_counter(), _waiting(), 0
             while not sent or time.perf_counter() < begin + seconds:
                 connection.sendall(_CHUNK)
                 sent += len(_CHUNK)
-            waited = ((this_machine.waited_for_a_core() or 0.0) - (before or 0.0)) / (time.perf_counter() - begin)
+            waited = (_waiting() - before) / (time.perf_counter() - begin)
             segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             connection.shutdown(socket.SHUT_WR)
             rate = _RATE.unpack(_exactly(connection, _RATE.size))[0] or sent / (time.perf_counter() - begin)
         except (TimeoutError, ConnectionError):  # whichever end loses patience first
             return LinkTimes(trip, 0.0, source=source)
         return LinkTimes(trip, rate, tuple(by_size), segment, source, min(max(waited, 0.0), 1.0))
+
+
+def _waiting() -> float:
+    """Seconds in which this thread, which sends, was ready and had no core; 0 where the kernel counts none."""
+    return this_machine.waited_for_a_core(threading.get_native_id()) or 0.0
 
 
 def _by_size(connection: socket.socket, trip: float) -> list[tuple[int, float]]:

@@ -88,6 +88,8 @@ class FromOutside:
     """
 
     def __init__(self, config: dict[str, Any], ranks: int, link: str, other: float, rates: Rates) -> None:
+        if (slow := config["network"].get("straggler", 1.0)) != 1:
+            raise UserError(f"network.straggler: {slow:g} in the run; a simulated cluster's ranks are alike")
         dilation = config["network"]["dilation"] or 1.0
         self.topology = emulated(link, ranks)
         replayed = trace.load(trace.find(config["model"]["trace"]))

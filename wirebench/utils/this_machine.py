@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -269,11 +270,12 @@ def waited_for_a_core(thread: int | None = None) -> float | None:
     thread  its number; without one all threads count, together
     """
     threads = Path("/proc/self/task")
-    try:
-        those = list(threads.iterdir()) if thread is None else [threads / str(thread)]
-        return sum(float((each / "schedstat").read_text().split()[1]) for each in those) * 1e-9
-    except (OSError, ValueError, IndexError):
-        return None
+    those = list(threads.iterdir()) if thread is None else [threads / str(thread)]
+    found = []
+    for each in those:
+        with suppress(OSError, ValueError, IndexError):  # one that has ended since
+            found.append(float((each / "schedstat").read_text().split()[1]) * 1e-9)
+    return sum(found) if found else None
 
 
 def process_age() -> float:

@@ -117,6 +117,10 @@ def test_where_all_rates_diverge_a_lower_one_is_tried(results: Path) -> None:
     _search(results, dict.fromkeys((0.001, 0.002, 0.004, 0.008, 0.016), math.inf))
     assert next(each.label for each in part.methods(part, [DENSE], 0.0)) == "dense lr=0.0005"
     assert "0.001: diverged" in (results / "sizes" / SEARCH / "table.md").read_text()
+    _search(results, dict.fromkeys((0.0005, 0.00025, 0.000125, 0.0000625), math.inf))
+    assert len(part.methods(part, [DENSE], 0.0)) == sizes.MOST, "and none after that"
+    text = (results / "sizes" / SEARCH / "table.md").read_text()
+    assert "dense: no rate after 9 rates" in text and "dense, muon" not in text
 
 
 def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
