@@ -49,16 +49,6 @@ class GTopK(Sparse):
         super().__init__(density, values, indices)
         self.conserve, self.selection = conserve, selection
         self.keeps = "exactly" if conserve else "partly"
-        self._merged: tuple[_Merger, Tensor] | None = None
-        """The merges of the last exchange, and the places that have survived."""
-
-    @property
-    def lost(self) -> tuple[Tensor, Tensor]:
-        """(int64 places, values) that this rank accounts for as lost in the last exchange; a place may come twice."""
-        if self._merged is None:
-            return torch.empty(0, dtype=torch.int64), torch.empty(0)
-        merger, survivors = self._merged
-        return merger.lost_among(survivors)
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge, then put-back."""
@@ -74,12 +64,11 @@ class GTopK(Sparse):
         with phase("decode"):
             places, total = code.decode(merged, numel)
             _put_back(residual, index, values, places)
-            self._merged = merger, places
             if self.conserve:
                 merger.take_in(residual, places)
             average = write_average(grad, places, total, world.size)
         if world.measuring:
-            mass = self.lost[1].abs().sum()
+            mass = merger.lost_among(places)[1].abs().sum()
             self.measures.total("lost_mass", 0.0 if self.conserve else mass)
             self.measures.ratio("lost_share", 0.0 if self.conserve else mass, values.abs().sum())
         return average

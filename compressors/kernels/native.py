@@ -119,7 +119,8 @@ def restore(messages: Sequence[Tensor], chunk: int, form: int, chunks: int, out:
     loops = library()
     assert loops is not None and usable(out)
     whole = [each.contiguous() for each in messages]
-    # The loops read as many bytes of each message as the chunks have: a short one would be read beyond its end.
+    # The loops read as many bytes of each message as the chunks have. Callers count those in the first message, so that
+    # a shorter one would be read beyond its end.
     assert out.numel() <= chunks * chunk and len({each.numel() for each in whole}) == 1, "messages of these chunks"
     places = (c_void_p * len(whole))(*(each.data_ptr() for each in whole))
     _shared(

@@ -62,7 +62,7 @@ def test_a_rank_sees_what_its_switches_have_carried(cluster: Run):
 
 
 FEW = """
-import os, socket, time
+import os, socket, subprocess, time
 place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if os.environ["RANK"] == "0":
     with socket.create_server(place) as server:
@@ -80,15 +80,20 @@ else:
     began = time.monotonic()
     connection.sendall(bytes(200_000))
     connection.shutdown(socket.SHUT_WR)
-    print(connection.recv(3).decode(), time.monotonic() - began)
+    answer, seconds = connection.recv(3).decode(), time.monotonic() - began
+    shaper = subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout.split()
+    print(answer, seconds, shaper[shaper.index("rate") + 1])
 """
-"""Rank 1 sends 200,000 bytes to rank 0, and says after how many seconds that has them all."""
+"""Rank 1 sends 200,000 bytes to rank 0, and says after how many seconds that has them all, and the rate of its link."""
 
 
 def check_few(ended: Ended, bits_per_second: float) -> None:
-    """They came, and no sooner than this rate lets them, however late a busy machine may be; half of it for a burst."""
+    """They came, and no sooner than this rate lets them, however late a busy machine may be; half of it for a burst.
+    The kernel shapes the link to that rate, and not to a lower one.
+    """
     assert ended.code == 0, ended.said
-    _, came, seconds = ended.out.split()
+    _, came, seconds, rate = ended.out.split()
+    assert rate == f"{bits_per_second / 1e6:g}Mbit", ended.said
     assert came == "all" and float(seconds) > 0.5 * 200_000 * 8 / bits_per_second, ended.said
 
 

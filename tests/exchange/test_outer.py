@@ -217,6 +217,7 @@ def test_what_is_under_way_delays_nobody_until_it_is_due(monkeypatch: pytest.Mon
     driver.close()
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("delay", [0, 1])
 def test_only_what_is_waited_for_is_exposed(delay: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exchange after the second step ends 0.3 s later; with a delay that is before the third step."""

@@ -191,6 +191,8 @@ def refuse_shard_group(model: nn.Module, group: dist.ProcessGroup, remedy: str) 
     ranks = dist.get_process_group_ranks(group)
     meshes = {each.device_mesh for each in model.parameters() if isinstance(each, DTensor)}
     shared = [dist.get_process_group_ranks(each) for mesh in meshes for each in mesh.get_all_groups()]
+    # Of pods whose mesh has a dimension of one rank, that dimension's groups say nothing.
+    shared = [each for each in shared if len(each) > 1] or shared
     if dist.get_world_size() > 1 and ranks in shared:
         raise UserError(f"{remedy}; in this one are the ranks that share the model, {', '.join(map(str, ranks))}")
 

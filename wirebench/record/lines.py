@@ -142,7 +142,7 @@ def _reduced(record: Values) -> Values:
 def _agree(number: Any, other: Any) -> bool:
     if isinstance(number, bool) or type(number) is not type(other) or not isinstance(number, int | float):
         return False
-    return math.isclose(number, other, rel_tol=1e-9, abs_tol=1e-9)
+    return math.isclose(number, other, rel_tol=1e-9)
 
 
 def _completed(record: Values) -> Values:
