@@ -8,14 +8,14 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wirebench.figures.late import alt
 
 if TYPE_CHECKING:
-    Figure = alt.TopLevelMixin
+    Figure: TypeAlias = alt.TopLevelMixin
     """What a builder ends with: a chart that can be written and put into a page."""
-    Panel = alt.LayerChart
+    Panel: TypeAlias = alt.LayerChart
     """Several marks on the same axes."""
 else:
     Figure = Panel = object
