@@ -57,8 +57,8 @@ def sync_nothing() -> None:
     """From now on this process waits for no disk to have a file or a folder: no test cuts the power."""
     real = os.fsync
 
-    def fsync(file: Any) -> None:
-        number = file if isinstance(file, int) else file.fileno()
+    def fsync(fd: Any) -> None:
+        number = fd if isinstance(fd, int) else fd.fileno()
         if stat.S_IFMT(os.fstat(number).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
             real(number)
 

@@ -142,7 +142,12 @@ def test_a_driver_that_hangs_does_not_hang_the_run(library, monkeypatch):
     fake = library()
     sampler = started()
     asked, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(fake, "nvmlDeviceGetPowerUsage", lambda handle: asked.set() or (go_on.wait(60) and 1))
+
+    def power(handle):
+        asked.set()
+        return go_on.wait(60) and 1
+
+    monkeypatch.setattr(fake, "nvmlDeviceGetPowerUsage", power)
     assert asked.wait(60)
     result = sampler.stop()
     assert result["energy_joules"] is None and result["problem"].startswith("NVML does not answer (")

@@ -8,16 +8,16 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wirebench.utils.extras import Late
 
 if TYPE_CHECKING:
     import altair as alt
 
-    Figure = alt.TopLevelMixin
+    Figure: TypeAlias = alt.TopLevelMixin
     """What a builder ends with: a chart that can be written and put into a page."""
-    Panel = alt.LayerChart
+    Panel: TypeAlias = alt.LayerChart
     """Several marks on the same axes."""
 else:
     # Altair is imported with the first chart: it takes most of a second, and is an extra.
