@@ -43,9 +43,13 @@ class ShardView:
         self._shard_of = {id(parameter): shard for parameter, shard in self._pairs}
         self._optimizers: dict[int, ShardOptimizer] = {}
         self._may_step = False
+        self._detach: list[Callable[[], None]] = []
+
+    def attach(self) -> None:
+        """Hook the model's gradients and its optimizers' steps; not before `synchronise` refuses nothing any more."""
         hooks = [p.register_post_accumulate_grad_hook(WeakHook(self._comes)) for p, _ in self._pairs]
         watch = register_optimizer_step_pre_hook(WeakHook(self._refuse_early))
-        self._detach: list[Callable[[], None]] = [*(hook.remove for hook in hooks), watch.remove]
+        self._detach = [*(hook.remove for hook in hooks), watch.remove]
 
     def optimizer(self, real: Optimizer) -> "ShardOptimizer":
         """The loop's optimizer as one of the shards."""
@@ -212,7 +216,8 @@ def fsdp_modules(model: nn.Module) -> list[Any]:
 def place_of(model: nn.Module) -> dict[str, Any]:
     """Which shard of the model this rank has: a fact that the ranks share that average it."""
     meshes = {each.device_mesh for each in model.parameters() if isinstance(each, DTensor)}
-    return {SHARD: sorted(f"{mesh.get_coordinate()} of {list(mesh.shape)}" for mesh in meshes)}
+    # A list or a tuple, by torch's version, which a state may outlive.
+    return {SHARD: sorted(f"{list(mesh.get_coordinate() or ())} of {list(mesh.shape)}" for mesh in meshes)}
 
 
 def refuse_other_shard(where: str, state: Mapping[str, Any], place: Mapping[str, Any]) -> None:

@@ -408,6 +408,7 @@ class ShardedSync(Sync):
     def __init__(self, exchange: ModelExchange, view: ShardView) -> None:
         super().__init__(exchange, None)
         self._view, self._place = view, place_of(view.real)
+        view.attach()
         self._model.close()
         self._model = ShardWatch(view.real)
         self._done: list[Optimizer] | None = None
