@@ -49,11 +49,8 @@ def frames(content: Content) -> None:
 def memory(content: Content) -> None:
     """profile_memory=True, and what Kineto marks in each file."""
     begin = content["traceEvents"][0]["ts"]
-    marks = ("Record Window End", "Iteration Start: PyTorch Profiler")
-    named = [
-        ("[memory]", {"cat": "cpu_instant_event", "args": {"Bytes": -8}}),
-        *((name, {"args": {}}) for name in marks),
-    ]
+    named: list[tuple[str, Content]] = [("[memory]", {"cat": "cpu_instant_event", "args": {"Bytes": -8}})]
+    named += [(name, {"args": {}}) for name in ("Record Window End", "Iteration Start: PyTorch Profiler")]
     for name, more in named:
         content["traceEvents"].append({"ph": "i", "s": "t", "name": name, "pid": 1, "tid": 1, "ts": begin, **more})
     content["traceEvents"].append({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0.0, "args": {}})

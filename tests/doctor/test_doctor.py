@@ -63,8 +63,8 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Done:
         patch.setattr(hosts, "PATIENCE", 280.0)  # a slow machine's agents take long to import torch
         patch.setenv("DIFFERS", json.dumps(differs))
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        words = ("--config", "configs/smoke.toml", "--interface", "lo", "--ssh", SSH, "--seconds", "0.2")
-        return run("doctor", "h1:2,h2:2,h3:2,h4:2", *words)
+        options = ("--config", "configs/smoke.toml", "--interface", "lo", "--ssh", SSH, "--seconds", "0.2")
+        return run("doctor", "h1:2,h2:2,h3:2,h4:2", *options)
 
 
 def about(told: Done, host: str) -> list[str]:
