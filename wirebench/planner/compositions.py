@@ -99,15 +99,16 @@ def compressing(
     """
     if name == DENSE:
         return free
-    merged = _merges(sizes.size, processor) / _merges(rates.workers, IDLE)
-    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
+    workers = rates.workers_of(name)
+    merged = _merges(sizes.size, processor) / _merges(workers, IDLE)
+    return rates.on(name, bytes_per_second, _more_gathered(sizes, workers, model), merged)
 
 
 def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
     """Seconds of `compressing` after the last request is answered."""
     if name == DENSE:
         return free
-    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers, model))
+    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers_of(name), model))
 
 
 def _merges(ranks: int, processor: Processor) -> float:
