@@ -160,6 +160,20 @@ def test_plugins_of_ones_own_go_by_dotted_paths(tmp_path, monkeypatch, capsys):
         sys.modules.pop(name)
 
 
+def test_a_compressor_that_needs_a_density_is_built_with_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "needs_density.py").write_text(
+        "from wirebench.compressors.topk import TopK\n\n\n"
+        "class Needs(TopK):\n    def __init__(self, density: float) -> None:\n        super().__init__(density)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["--compressor", "needs_density.Needs", "--density", "0.01", "--schedulers", "wfbp"]
+    (mine,), (topk,) = rows(tmp_path, *words), rows(tmp_path, "--compressor", "topk", *words[2:])
+    assert mine == topk
+    assert main([*TRACE, *words, "--wire", "int8"]) == 2
+    assert capsys.readouterr().err.startswith("wirebench simulate: --wire: rounds the gradients of compressor none")
+    sys.modules.pop("needs_density")
+
+
 def test_a_batch_of_samples_is_not_called_images(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(simulate, "save", lambda made, path: drawn.append(made))

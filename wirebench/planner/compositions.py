@@ -184,11 +184,11 @@ def needs_whole(name: str, density: float | None = None) -> bool:
     return bool(compressors.build(name, **density_of(name, density)).whole_model)
 
 
-def clash(built: Scheduler, compressor: str, collective: str) -> str:
+def clash(built: Scheduler, compressor: str, collective: str, density: float | None = None) -> str:
     """Why the scheduler's driver does not go with the other two; "" where it does."""
-    return built.driver.accepts(Parts(_method(compressor), collectives.build(collective))) or ""
+    return built.driver.accepts(Parts(_method(compressor, density), collectives.build(collective))) or ""
 
 
 @functools.cache
-def _method(compressor: str) -> Method:
-    return compressors.build(compressor)
+def _method(compressor: str, density: float | None) -> Method:
+    return compressors.build(compressor, **density_of(compressor, density))

@@ -39,6 +39,7 @@ from wirebench.planner.compositions import (
     collective_of,
     compressing,
     decoding,
+    density_of,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
@@ -137,10 +138,12 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     built(options.schedulers or ())
     check_names("--compressor", [options.compressor], compressors.PLUGINS)
     check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
-    with naming(WIRE):
-        refuse_wire(compressors.build(options.compressor), collective_with(options))
     check_density([options.compressor], options.density)
     check_built("--compressor", options.compressor, options.density)
+    if options.wire or options.wire_within:
+        with naming(WIRE):
+            method = compressors.build(options.compressor, **density_of(options.compressor, options.density))
+            refuse_wire(method, collective_with(options))
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
     if options.chakra:
         chakra.check_folder(options.chakra, STEP, options.workers[-1])
@@ -228,7 +231,7 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
     if options.schedulers:
         named = built(options.schedulers)
         for name, scheduler in named.items():
-            if reason := clash(scheduler, options.compressor, collective):
+            if reason := clash(scheduler, options.compressor, collective, options.density):
                 raise UserError(f"--schedulers: {name!r} {reason}")
         return named
     if needs_whole(options.compressor, options.density):
@@ -236,7 +239,8 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
     usual = built(USUAL)
     if options.shard is not None:
         usual = {name: each for name, each in usual.items() if not misfit(each, options.compressor)}
-    return {name: each for name, each in usual.items() if not clash(each, options.compressor, collective)}
+    parts = options.compressor, collective, options.density
+    return {name: each for name, each in usual.items() if not clash(each, *parts)}
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
