@@ -86,15 +86,6 @@ def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsy
     assert places == [row["compressor"] for row in rows]
 
 
-@pytest.fixture
-def no_formats(tmp_path, monkeypatch):
-    """Shipped rates of compressors alone."""
-    path = tmp_path / "shipped.jsonl"
-    lines = [each for each in SHIPPED_GPU.read_text(encoding="utf-8").splitlines() if "quantised_sum form=" not in each]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(compress_rates, "SHIPPED_GPU", path)
-
-
 def formats_alone(tmp_path: Path, formats: Sequence[str], device: str | None = None) -> str:
     """A file of these formats, whose coding is as fast as two copies of the vector, on the shipped rates' GPU."""
     header, *shipped = (json.loads(line) for line in SHIPPED_GPU.read_text(encoding="utf-8").splitlines())
@@ -109,7 +100,8 @@ def formats_alone(tmp_path: Path, formats: Sequence[str], device: str | None = N
     return str(path)
 
 
-def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsys, no_formats):
+def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compress_rates, "SHIPPED_GPU", GPU)  # without formats
     where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--workers", "16"]
     where += ["--compressors", "fp16", "quantised_sum"]
     rates = formats_alone(tmp_path, ["int8"])

@@ -51,7 +51,7 @@ from wirebench.planner.ranges import Between
 from wirebench.planner.schedules import built
 from wirebench.planner.speedups import Point, figure
 from wirebench.planner.timing import NOTHING, TimedExchange, time_unknown
-from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.compress_rates import UNKNOWN_FORM, Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
 from wirebench.simulation.roofline import is_gpu
 from wirebench.simulation.sharded import ShardedTrace
@@ -126,6 +126,8 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
             pods.replicas(topology_of(options, workers), options.shard)
     if options.gbit and not options.topology and max(options.workers) <= (options.per_machine or 1):
         raise UserError("--gbit: is the rate between machines, and there is one")
+    if options.rates and not options.gpu:
+        raise UserError("--rates: goes with --gpu; without it compressing and coding take no time")
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
         raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
     check_batches(options.batch or ())
@@ -167,6 +169,10 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> TimedE
         return NOTHING
     # Mistakes first: this may take half a minute.
     gpu_of(options.gpu)
+    wire = wire_of(collective_with(options))
+    for form in () if wire is None else (wire.between.name, wire.within.name):
+        if not rates.codes(form):
+            raise UserError(f"--wire: {UNKNOWN_FORM.format(form)}; --rates takes the file of its --json")
     _schedulers(options)
     topology_of(options, options.workers[0])
     timed = time_unknown([options.compressor], rates, options.density, model.numel)
