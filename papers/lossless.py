@@ -1,4 +1,4 @@
-"""The row of a code that loses nothing: the bar of every table that compares methods by their bytes.
+"""The row of a code that loses nothing: the bar of tables with a ratio of dense training's bytes.
 
 It is measured on gradients (docs/sums.md), not run: bytes are all that is known of it.
 """
@@ -21,8 +21,9 @@ def row(head: Sequence[str], column: str, unit: str) -> list[str]:
 def note(unit: str) -> list[str]:
     """What the row is of; lines of Markdown."""
     return [
-        f"`{LABEL}`: a Huffman code of exponents, measured on gradients ({sums.load(unit).words}) and not run here. No "
-        f"code of exponents saves more than {_known(unit).bound:.3g}x there (docs/sums.md).",
+        f"`{LABEL}`: a Huffman code of exponents, measured on gradients ({sums.load(unit).words}) and not run here. "
+        f"One code for all exponents saves at most {_known(unit).bound:.4g}x there; a code for each piece of them may "
+        "save a little more (docs/sums.md).",
         "",
     ]
 

@@ -24,6 +24,7 @@ from wirebench.planner.compositions import compressing, sizes_of
 from wirebench.planner.networks import rate
 from wirebench.planner.rank import HIGHEST_GBIT, Adviser
 from wirebench.record import compressor_results
+from wirebench.simulation import compress_rates
 from wirebench.simulation.compress_rates import SHIPPED_GPU, Rates
 from wirebench.simulation.roofline import GPUS
 from wirebench.simulation.trace import SHIPPED, load
@@ -85,11 +86,11 @@ def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsy
     assert places == [row["compressor"] for row in rows]
 
 
-def with_formats(tmp_path: Path, formats: Sequence[str]) -> str:
-    """A file of the shipped rates, whose coding is as fast as two copies of the vector, of these formats alone."""
-    header, *cells = (json.loads(line) for line in SHIPPED_GPU.read_text(encoding="utf-8").splitlines())
-    cells = [each for each in cells if not each["method"].startswith("quantised_sum form=")]
-    like = next(each for each in cells if each["method"] == "quantised_sum")
+def formats_alone(tmp_path: Path, formats: Sequence[str], device: str | None = None) -> str:
+    """A file of these formats, whose coding is as fast as two copies of the vector, on the shipped rates' GPU."""
+    header, *shipped = (json.loads(line) for line in SHIPPED_GPU.read_text(encoding="utf-8").splitlines())
+    header, cells = {**header, "device": header["device"] if device is None else device}, []
+    like = next(each for each in shipped if each["method"] == "quantised_sum")
     for form in formats:
         copies = 2 * like["copy_seconds"][0]
         seconds = {part: [copies if part in ("encode", "decode") else 0.0] for part in like["seconds"]}
@@ -99,10 +100,15 @@ def with_formats(tmp_path: Path, formats: Sequence[str]) -> str:
     return str(path)
 
 
-def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsys):
-    where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--workers", "16", *FEW[:2]]
-    rates = with_formats(tmp_path, ["int8"])
+def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compress_rates, "SHIPPED_GPU", GPU)  # without formats
+    where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--workers", "16"]
+    where += ["--compressors", "fp16", "quantised_sum"]
+    rates = formats_alone(tmp_path, ["int8"])
+    without = answer(tmp_path, *where, "--wire", "int8")
+    assert {row["seconds"] for row in without["sums"] if row["form"] == "int8"} == {None}
     found = answer(tmp_path, *where, "--wire", "int8", "mxfp8", "--rates", rates)
+    assert found["rows"] == without["rows"] and found["timed_here"]["compressors"] == [], "compressors have our rates"
     first, bar, *rows = found["sums"]
     assert (first["form"], first["share"], first["error"]) == ("fp32", 1.0, 0.0) and first["speedup"] > 0.99
     assert (bar["way"], bar["error"], bar["seconds"]) == ("without loss", 0.0, None) and 0.8 < bar["share"] < 0.9
@@ -131,7 +137,7 @@ def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsy
 @pytest.mark.slow
 def test_machines_have_a_format_of_their_own_and_large_worlds_no_law(tmp_path):
     where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--per-machine", "8", *FEW[:2]]
-    rates = with_formats(tmp_path, ["int8", "bf16"])
+    rates = formats_alone(tmp_path, ["int8", "bf16"])
     found = answer(tmp_path, *where, "--workers", "64", "--wire", "int8", "--rates", rates)
     by = {row["way"]: row for row in found["sums"]}
     levels = by["hierarchical"]
@@ -142,6 +148,14 @@ def test_machines_have_a_format_of_their_own_and_large_worlds_no_law(tmp_path):
     assert "collective.wire_within=bf16" in levels["overrides"] and "collective.levels=true" in levels["overrides"]
     large = answer(tmp_path, *where, "--workers", "512", "--wire", "int8", "--rates", rates)
     assert all(row["error"] is None and row["seconds"] for row in large["sums"] if row["form"] == "int8")
+
+
+def test_rates_of_a_cpu_where_a_gpu_compresses_have_a_warning(tmp_path, capsys):
+    warning = f"warning: --rates: {tmp_path}/rates.jsonl: was measured on a CPU, and here a GPU compresses\n"
+    for device, error in (("", warning), (None, "")):
+        rates = formats_alone(tmp_path, ["int8"], device)
+        assert main([*TRACE, "--compressors", "fp16", "--schedulers", "fused", "--rates", rates]) == 0
+        assert capsys.readouterr().err == error
 
 
 @pytest.mark.slow

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from papers.shipped import GPU
 from tests import charts
 from tests.cli.verbs import verb
+from tests.simulation.test_coding_rates import DECODING, ENCODING, of_int8
 from wirebench import collectives, schedulers
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.figures import colours
 from wirebench.planner import simulate, speedups, sums, timing
 from wirebench.planner.compositions import sizes_of
 from wirebench.planner.speedups import Point
+from wirebench.simulation import compress_rates
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.topology import presets
@@ -63,6 +66,28 @@ def test_a_wire_format_sends_its_bytes_and_shows_its_error(tmp_path, capsys):
     assert coded["sum_error"] == pytest.approx(measured, rel=0.08)
     printed = capsys.readouterr().out
     assert "none on one_hop in int8; 10gbe" in printed and f"{100 * coded['sum_error']:.3g} %" in printed
+
+
+def test_coding_takes_what_a_file_of_rates_has(tmp_path, capsys, monkeypatch):
+    """4 workers in one hop: a share of 1 - 1/4 coded, then 1/4; 1 - 1/4 decoded, then all. fp16 keeps our rates."""
+    monkeypatch.setattr(compress_rates, "SHIPPED_GPU", GPU)  # without formats
+    path = of_int8(tmp_path / "formats.jsonl", "NVIDIA H200", times=10**4)
+    hop = ["--workers", "4", "--schedulers", "single", "--collective", "one_hop", "--wire", "int8"]
+    measured = ["--gpu", "h200", "--rates", str(path)]
+    (free,), (coded,) = rows(tmp_path, *hop), rows(tmp_path, *hop, *measured)
+    elements = sum(layer.numel for layer in load(SHIPPED / "resnet20_gtx1080ti.json").layers)
+    took = 10**4 * elements * (ENCODING + 1.75 * DECODING)
+    assert coded["step_seconds"] - free["step_seconds"] == pytest.approx(took, rel=0.1)
+    dense = ["--workers", "4", "--schedulers", "single", "--compressor", "fp16"]
+    assert rows(tmp_path, *dense, *measured) == rows(tmp_path, *dense, *measured[:2])
+    capsys.readouterr()
+    assert main([*TRACE, *hop, "--gpu", "h200", "--wire", "int4", *measured[2:]]) == 2
+    assert capsys.readouterr().err == (
+        "wirebench simulate: --wire: how long 'int4' is coded was not measured (wirebench bench compressors --formats)"
+        "; --rates takes the file of its --json\n"
+    )
+    assert main([*TRACE, *hop, *measured[2:]]) == 2
+    assert "--rates: goes with --gpu" in capsys.readouterr().err
 
 
 def test_computation_takes_time_in_proportion_to_the_batch(tmp_path):
@@ -158,6 +183,20 @@ def test_plugins_of_ones_own_go_by_dotted_paths(tmp_path, monkeypatch, capsys):
     assert "timing" not in capsys.readouterr().err, "mistakes come before what takes long"
     for name in ("dotted.mine", "dotted.cut", "dotted"):
         sys.modules.pop(name)
+
+
+def test_a_compressor_that_needs_a_density_is_built_with_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "needs_density.py").write_text(
+        "from wirebench.compressors.topk import TopK\n\n\n"
+        "class Needs(TopK):\n    def __init__(self, density: float) -> None:\n        super().__init__(density)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["--compressor", "needs_density.Needs", "--density", "0.01", "--schedulers", "wfbp"]
+    (mine,), (topk,) = rows(tmp_path, *words), rows(tmp_path, "--compressor", "topk", *words[2:])
+    assert mine == topk
+    assert main([*TRACE, *words, "--wire", "int8"]) == 2
+    assert capsys.readouterr().err.startswith("wirebench simulate: --wire: rounds the gradients of compressor none")
+    sys.modules.pop("needs_density")
 
 
 def test_a_batch_of_samples_is_not_called_images(tmp_path, monkeypatch):

@@ -77,6 +77,21 @@ def test_formats_within_machines_are_priced_as_such() -> None:
     assert coded_items(replace(plan, wire=None)) == [[], [], [], []]
 
 
+@pytest.mark.parametrize("formulas", [False, True])
+def test_adding_is_counted_once(formulas: bool) -> None:
+    """Decoding adds, so that gamma counts where coding takes no time, and where nothing is coded."""
+    plain, request = presets.cluster(presets.find("10gbe"), 8), RequestSize(Sum, 4.0 * NUMEL, 4.0 * NUMEL)
+    adding = replace(plain, reduce_seconds_per_byte=1e-6)
+
+    def slower(collective: collectives.Collective, coding: PerElement | None) -> float:
+        slow, fast = (Pricer(collective, each, formulas=formulas, coding=coding) for each in (adding, plain))
+        return slow.seconds(request) - fast.seconds(request)
+
+    gamma = pytest.approx(7 / 8 * 4 * NUMEL * 1e-6, rel=0.04)  # chunks are rounded up
+    assert slower(of("ring"), PerElement(3e-9, 2e-9)) == 0
+    assert slower(of("ring"), None) == gamma == slower(collectives.build("ring"), PerElement(3e-9, 2e-9))
+
+
 @pytest.mark.parametrize("name", ["one_hop", "ring", "halving_doubling", "tree"])
 @pytest.mark.parametrize("part", ["whole", "halves"])
 def test_rounds_cost_what_plans_cost(name: str, part: str) -> None:

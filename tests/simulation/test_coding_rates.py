@@ -14,7 +14,7 @@ COPY, CALL, ENCODING, DECODING = 1e-9, 1e-6, 4e-9, 3e-9
 """Seconds to copy an element, of a call, to code and to decode an element."""
 
 
-def of_int8(path: Path, device: str = "", times: int = 1) -> Path:
+def of_int8(path: Path, device: str = "", times: int = 1, workers: int = 4) -> Path:
     """A file of int8 as four workers find it: a gradient and a share are coded, gradients and the sum decoded.
 
     times  as long as ENCODING and so on have it
@@ -25,7 +25,7 @@ def of_int8(path: Path, device: str = "", times: int = 1) -> Path:
         seconds = {part: (times * took.get(part, 0.0),) * 4 for part in PARTS}
         label = ONE_HOP.format("int8").replace(":", " ")
         cells.append(CompressorResult(label, False, "x", numel, 1, seconds, (COPY * numel,) * 4))
-    header = {"workers": 4, "density": None, "threads": 1, "device": device, "environment": {}}
+    header = {"workers": workers, "density": None, "threads": 1, "device": device, "environment": {}}
     compressor_results.save(path, header, cells)
     return path
 
@@ -41,6 +41,7 @@ def test_a_call_costs_what_it_cost_in_an_exchange(tmp_path: Path) -> None:
     assert rates.codes("int8") and not rates.codes("fp8")
     with pytest.raises(UserError, match="how long 'fp8' is coded was not measured"):
         coding.encode("fp8", 1)
+    assert not rates.knows("quantised_sum"), "its coding of one hop is not the method"
 
 
 def test_on_a_gpu_the_start_of_kernels_stays(tmp_path: Path) -> None:
@@ -50,6 +51,18 @@ def test_on_a_gpu_the_start_of_kernels_stays(tmp_path: Path) -> None:
     assert same.decode("int8", 5_000_000) == pytest.approx(CALL + 5e6 * DECODING, rel=0.01)
     assert slower.decode("int8", 5_000_000) == pytest.approx(CALL + 2 * 5e6 * DECODING, rel=0.01)
     assert slower.decode("int8", 1) == same.decode("int8", 1) > CALL
+
+
+def test_formats_keep_their_gpu_and_workers_among_other_rates(tmp_path: Path) -> None:
+    given = Rates(of_int8(tmp_path / "formats.jsonl", "NVIDIA A100-SXM4-80GB", workers=2))
+    rates = Rates.shipped(on_gpu=True)
+    method = rates.on("quantised_sum", 1e12)(10**6)
+    rates.take(given)
+    assert rates.on("quantised_sum", 1e12)(10**6) == method > 0 and rates.workers_of("quantised_sum") == 4
+    mine, theirs = (each.coding(1e12) for each in (given, rates))
+    for numel in (3000, 5_000_000):
+        assert theirs.encode("int8", numel) == mine.encode("int8", numel)
+        assert theirs.decode("int8", numel) == mine.decode("int8", numel)
 
 
 def test_one_command_measures_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

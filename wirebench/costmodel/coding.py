@@ -18,7 +18,7 @@ class Coding(Protocol):
         ...
 
     def decode(self, form: str, numel: float) -> float:
-        """Seconds to read it; adding is not counted."""
+        """Seconds to read it and to add it to what is there, which no gamma of a topology counts again."""
         ...
 
 

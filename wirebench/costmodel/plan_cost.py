@@ -10,8 +10,8 @@ links. Rounds run one after another. A round costs
                counts
   + adding     for every rank the bytes that it adds to its own, times gamma; the busiest rank counts. Bytes that
                overwrite are not counted.
-  + coding     for every rank the messages that it codes, and then those that it decodes beside adding (coding.py); the
-               busiest rank counts in each
+  + coding     for every rank the messages that it codes, and then those that it decodes and adds (coding.py); the
+               busiest rank counts in each. Messages with a known coding cost no gamma
   + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
   + shared     the sum of all messages' start-up times and bytes' seconds in what all share, where there is such a thing
   + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py). If ranks
@@ -159,7 +159,7 @@ def sent_bytes(plan: Plan, item_bytes: float) -> dict[int, float]:
 class _Load(NamedTuple):
     """How long a round keeps each resource busy, in seconds: ports, links, adding ranks, what all messages share.
 
-    encoding_seconds  of each rank, before its messages leave; adding_seconds: of decoding and adding
+    encoding_seconds  of each rank, before its messages leave; adding_seconds: of adding, or decoding with it
     round_seconds  what it costs to wake its receivers, and what passes between rounds inside the engine
     work_seconds   of each rank's processor; cores_seconds: how long the cores that all share take for all of it
     head_start     of the links that have one
@@ -255,7 +255,8 @@ def _load(this: _Round, topology: Topology, item_bytes: float, coding: Coding | 
         start_up = route.meeting.link(size).latency_seconds
         latency[parcel.src, "send"] += start_up
         latency[parcel.dst, "receive"] += start_up
-        adding[parcel.dst] += parcel.added_items * item_bytes * topology.reduce_seconds_per_byte
+        if coding is None or not parcel.coded:  # decoding was measured with its adding
+            adding[parcel.dst] += parcel.added_items * item_bytes * topology.reduce_seconds_per_byte
         for link in route.links:
             carried[link] += size
             largest[link] = max(largest[link], size)

@@ -128,9 +128,9 @@ class RoundCost:
         for messages, rate in crossed.ways:
             wire = max(wire, messages * sent_bytes / rate)
         adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
-        if each.adds and each.form and self._coding is not None:
+        if each.adds and each.form and self._coding is not None:  # decoding was measured with its adding
             numel = message_bytes / FLOAT_BYTES
-            adding += self._coding.encode(each.form, numel) + self._coding.decode(each.form, numel)
+            adding = self._coding.encode(each.form, numel) + self._coding.decode(each.form, numel)
         latency = crossed.latency + 2 * processor.message_seconds + processor.engine_round_seconds
         return _Costs(latency, wire, adding + 2 * sent_bytes * processor.seconds_per_byte)
 

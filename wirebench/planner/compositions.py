@@ -99,15 +99,16 @@ def compressing(
     """
     if name == DENSE:
         return free
-    merged = _merges(sizes.size, processor) / _merges(rates.workers, IDLE)
-    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
+    workers = rates.workers_of(name)
+    merged = _merges(sizes.size, processor) / _merges(workers, IDLE)
+    return rates.on(name, bytes_per_second, _more_gathered(sizes, workers, model), merged)
 
 
 def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
     """Seconds of `compressing` after the last request is answered."""
     if name == DENSE:
         return free
-    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers, model))
+    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers_of(name), model))
 
 
 def _merges(ranks: int, processor: Processor) -> float:
@@ -183,11 +184,11 @@ def needs_whole(name: str, density: float | None = None) -> bool:
     return bool(compressors.build(name, **density_of(name, density)).whole_model)
 
 
-def clash(built: Scheduler, compressor: str, collective: str) -> str:
+def clash(built: Scheduler, compressor: str, collective: str, density: float | None = None) -> str:
     """Why the scheduler's driver does not go with the other two; "" where it does."""
-    return built.driver.accepts(Parts(_method(compressor), collectives.build(collective))) or ""
+    return built.driver.accepts(Parts(_method(compressor, density), collectives.build(collective))) or ""
 
 
 @functools.cache
-def _method(compressor: str) -> Method:
-    return compressors.build(compressor)
+def _method(compressor: str, density: float | None) -> Method:
+    return compressors.build(compressor, **density_of(compressor, density))

@@ -244,7 +244,7 @@ class Adviser:
 
     def _clash(self, scheduler: str, name: str, collective: str) -> str:
         built = self._schedulers[scheduler]
-        return clash(built, name, collective) or (misfit(built, name) if self._sharded else "")
+        return clash(built, name, collective, self._given(name)) or (misfit(built, name) if self._sharded else "")
 
     def summed(self, collective: Formatted, name: str) -> Candidate | None:
         """Dense gradients' best composition of QUICK on a collective with wire formats, which is called `name`.

@@ -39,6 +39,7 @@ from wirebench.planner.compositions import (
     collective_of,
     compressing,
     decoding,
+    density_of,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
@@ -50,7 +51,7 @@ from wirebench.planner.ranges import Between
 from wirebench.planner.schedules import built
 from wirebench.planner.speedups import Point, figure
 from wirebench.planner.timing import NOTHING, TimedExchange, time_unknown
-from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.compress_rates import UNKNOWN_FORM, Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
 from wirebench.simulation.roofline import is_gpu
 from wirebench.simulation.sharded import ShardedTrace
@@ -125,6 +126,8 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
             pods.replicas(topology_of(options, workers), options.shard)
     if options.gbit and not options.topology and max(options.workers) <= (options.per_machine or 1):
         raise UserError("--gbit: is the rate between machines, and there is one")
+    if options.rates and not options.gpu:
+        raise UserError("--rates: goes with --gpu; without it compressing and coding take no time")
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
         raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
     check_batches(options.batch or ())
@@ -137,10 +140,12 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     built(options.schedulers or ())
     check_names("--compressor", [options.compressor], compressors.PLUGINS)
     check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
-    with naming(WIRE):
-        refuse_wire(compressors.build(options.compressor), collective_with(options))
     check_density([options.compressor], options.density)
     check_built("--compressor", options.compressor, options.density)
+    if options.wire or options.wire_within:
+        with naming(WIRE):
+            method = compressors.build(options.compressor, **density_of(options.compressor, options.density))
+            refuse_wire(method, collective_with(options))
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
     if options.chakra:
         chakra.check_folder(options.chakra, STEP, options.workers[-1])
@@ -164,6 +169,10 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> TimedE
         return NOTHING
     # Mistakes first: this may take half a minute.
     gpu_of(options.gpu)
+    wire = wire_of(collective_with(options))
+    for form in () if wire is None else (wire.between.name, wire.within.name):
+        if not rates.codes(form):
+            raise UserError(f"--wire: {UNKNOWN_FORM.format(form)}; --rates takes the file of its --json")
     _schedulers(options)
     topology_of(options, options.workers[0])
     timed = time_unknown([options.compressor], rates, options.density, model.numel)
@@ -228,7 +237,7 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
     if options.schedulers:
         named = built(options.schedulers)
         for name, scheduler in named.items():
-            if reason := clash(scheduler, options.compressor, collective):
+            if reason := clash(scheduler, options.compressor, collective, options.density):
                 raise UserError(f"--schedulers: {name!r} {reason}")
         return named
     if needs_whole(options.compressor, options.density):
@@ -236,7 +245,8 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
     usual = built(USUAL)
     if options.shard is not None:
         usual = {name: each for name, each in usual.items() if not misfit(each, options.compressor)}
-    return {name: each for name, each in usual.items() if not clash(each, options.compressor, collective)}
+    parts = options.compressor, collective, options.density
+    return {name: each for name, each in usual.items() if not clash(each, *parts)}
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:

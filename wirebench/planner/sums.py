@@ -178,8 +178,9 @@ class _Summed(NamedTuple):
         return sent if self.way.gathers else sent / 2
 
     def seconds(self, coding: Coding | None) -> float:
-        """Seconds of the sum."""
-        pricer = Pricer(self.collective, self.topology, coding=coding)
+        """Seconds of the sum; without `coding` those of its messages alone, since decoding adds."""
+        topology = self.topology if coding else replace(self.topology, reduce_seconds_per_byte=0.0)
+        pricer = Pricer(self.collective, topology, coding=coding)
         return pricer.seconds(self.whole) if self.way.gathers else pricer.halves(self.whole).seconds
 
     def measured(self, known: KnownSums) -> float | None:

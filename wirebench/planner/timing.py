@@ -1,9 +1,9 @@
-"""Time compressors that the file of rates lacks, in the same way as `wirebench bench compressors`.
+"""The rates of `--rates` over the shipped ones, and times of compressors that both lack.
 
-It measures one rank's own work on one thread of the CPU, in copies of the vector. Requests are answered at once from
-the rank's own messages, as if all other workers had sent the same. The number of workers is the one of the file's
-measurement. The seconds of one copy on another machine turn copies into seconds there
-(wirebench/simulation/compress_rates.py).
+Timing works as `wirebench bench compressors` does. It measures one rank's own work on one thread of the CPU, in copies
+of the vector. Requests are answered at once from the rank's own messages, as if all other workers had sent the same.
+The number of workers is the one of the file's measurement. The seconds of one copy on another machine turn copies into
+seconds there (wirebench/simulation/compress_rates.py).
 """
 
 import sys
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from wirebench.errors import UserError
 from wirebench.planner.compositions import DENSE
 from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry.environment import hardware
@@ -53,6 +54,26 @@ class TimedExchange:
 
 
 NOTHING = TimedExchange()
+
+
+def check_device(given: Rates | None, *, on_gpu: bool) -> None:
+    """Raise UserError for rates of a GPU where a CPU compresses."""
+    if given is not None and given.device and not on_gpu:
+        raise UserError(f"--rates: {given.path}: was measured on a GPU, {given.device}, and here a CPU compresses")
+
+
+def rates_over(given: Rates | None, *, on_gpu: bool) -> Rates:
+    """The shipped rates, and in their place what `--rates` has; a warning for a CPU's rates where a GPU compresses.
+
+    UserError as of `check_device`.
+    """
+    check_device(given, on_gpu=on_gpu)
+    rates = Rates.shipped(on_gpu=on_gpu)
+    if given is not None:
+        rates.take(given)
+        if on_gpu and not given.device:
+            print(f"warning: --rates: {given.path}: was measured on a CPU, and here a GPU compresses", file=sys.stderr)
+    return rates
 
 
 def time_unknown(names: Sequence[str], rates: Rates, density: float | None, numel: int) -> TimedExchange:

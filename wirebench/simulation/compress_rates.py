@@ -43,6 +43,8 @@ class _Cost(NamedTuple):
     decode  pairs of the same kind: decoding of the gathered messages
     merge   pairs of the same kind: combining of messages, one after the other, by a rank of the measured world
     spread  the fastest and the slowest tenth of its measured turns, divided by the cost used here
+    memory  bytes per second of the memory of the GPU that was measured; None for a CPU, whose costs are in copies
+    workers of the measurement
     """
 
     fixed: float
@@ -50,12 +52,14 @@ class _Cost(NamedTuple):
     decode: tuple[tuple[int, float], ...]
     merge: tuple[tuple[int, float], ...]
     spread: tuple[float, float]
+    memory: float | None = None
+    workers: int = 1
 
 
 class Rates:
     """What every method's work costs, from a file of compressor results.
 
-    A method that was measured with several options counts with the fewest.
+    A method that was measured with several options counts with the fewest. ONE_HOP counts as its format's coding alone.
 
     path              the file
     workers           world size of the measurement
@@ -77,8 +81,6 @@ class Rates:
         largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
         self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
         self._costs: dict[str, _Cost] = {}
-        self._in_seconds: set[str] = set()
-        """Methods that were measured on a GPU."""
         self.add(measured.cells, on_gpu=bool(self.device))
 
     def add(self, measured: Sequence[CompressorResult], *, on_gpu: bool = False) -> None:
@@ -87,18 +89,28 @@ class Rates:
         for cell in measured:
             if not cell.rival and not cell.error:
                 cells.setdefault(cell.method, []).append(cell)
+        forms = _by_form(cells)
         # A label is the name and the given options. The shortest comes last, so that it is the one that stays.
-        plainest = {name_of(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
+        methods = [method for method in cells if method not in map(_one_hop, forms)]
+        plainest = {name_of(method): cells[method] for method in sorted(methods, key=len, reverse=True)}
         for name, results in plainest.items():
             by_size = sorted(results, key=lambda cell: cell.items)
             self._add(name, by_size, on_gpu)
-        for form, results in _by_form(cells).items():
+        for form, results in forms.items():
             for part in CODING:
                 self._add(_coding(form, part), [_alone(cell, part) for cell in results], on_gpu)
 
     def _add(self, name: str, by_size: Sequence[CompressorResult], on_gpu: bool) -> None:
-        self._costs[name] = _in_seconds(by_size) if on_gpu else _cost(by_size)
-        (self._in_seconds.add if on_gpu else self._in_seconds.discard)(name)
+        cost = _in_seconds(by_size)._replace(memory=self._memory()) if on_gpu else _cost(by_size)
+        self._costs[name] = cost._replace(workers=self.workers)
+
+    def _memory(self) -> float:
+        known = of_hardware(self.device)
+        return known.memory_gbs * 1e9 if known else self.bytes_per_second
+
+    def take(self, others: "Rates") -> None:
+        """Take what the others have measured, in place of these rates' own, with their device and workers."""
+        self._costs |= others._costs
 
     @classmethod
     def shipped(cls, *, on_gpu: bool) -> "Rates":
@@ -113,6 +125,11 @@ class Rates:
     def knows(self, compressor: str) -> bool:
         """Whether the method was measured."""
         return compressor in self._costs
+
+    def workers_of(self, compressor: str) -> int:
+        """World size of the method's measurement; that of the file for an unknown one."""
+        cost = self._costs.get(compressor)
+        return self.workers if cost is None else cost.workers
 
     def codes(self, form: str) -> bool:
         """Whether the coding in this wire format was measured."""
@@ -138,8 +155,9 @@ class Rates:
         over the size; below the smallest one they stay, since what is left is the starting of kernels.
         """
         cost = self._costs.get(compressor)
-        if cost is not None and compressor in self._in_seconds:
-            return self._on_gpu((cost.copies, 1.0), (cost.decode, gathered), (cost.merge, merged), to=bytes_per_second)
+        if cost is not None and cost.memory is not None:
+            scale = cost.memory / bytes_per_second
+            return _on_gpu((cost.copies, 1.0), (cost.decode, gathered), (cost.merge, merged), scale=scale)
 
         def seconds(numel: int) -> float:
             if cost is None or not numel:
@@ -153,8 +171,8 @@ class Rates:
     def decoding(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
         """The part of the seconds of `on` that reads answers and writes the average; it counts as the last part."""
         cost = self._costs.get(compressor)
-        if cost is not None and compressor in self._in_seconds:
-            return self._on_gpu((cost.decode, gathered), to=bytes_per_second)
+        if cost is not None and cost.memory is not None:
+            return _on_gpu((cost.decode, gathered), scale=cost.memory / bytes_per_second)
 
         def seconds(numel: int) -> float:
             if cost is None or not numel:
@@ -162,20 +180,6 @@ class Rates:
             return gathered * _between(cost.decode, numel) * 2 * FLOAT_BYTES * numel / bytes_per_second
 
         return seconds
-
-    def _on_gpu(self, *parts: tuple[tuple[tuple[int, float], ...], float], to: float) -> Compressing:
-        """Seconds of these parts, each times its factor, with a memory of `to` bytes per second by its data sheet.
-
-        The least that a part took at any size is the starting of its kernels, by the host; the rest is memory's.
-        """
-        known = of_hardware(self.device)
-        scale = known.memory_gbs * 1e9 / to if known else self.bytes_per_second / to
-
-        def seconds(points: tuple[tuple[int, float], ...], numel: int) -> float:
-            starting = min(least for _, least in points)
-            return starting + scale * (_along(points, numel) - starting)
-
-        return lambda numel: sum(factor * seconds(points, numel) for points, factor in parts) if numel else 0.0
 
 
 class FormatCoding:
@@ -188,11 +192,11 @@ class FormatCoding:
     def __init__(self, rates: Rates, bytes_per_second: float) -> None:
         self._rates, self._bytes_per_second = rates, bytes_per_second
         self._known: dict[str, Compressing] = {}
-        self._coded = (1 + 1 / rates.workers) / 2
 
     def encode(self, form: str, numel: float) -> float:
         """Seconds to code a message of `numel` elements; UserError for a format that was not measured."""
-        return self._seconds(form, "encode", numel / self._coded)
+        coded = (1 + 1 / self._rates.workers_of(_coding(form, "encode"))) / 2
+        return self._seconds(form, "encode", numel / coded)
 
     def decode(self, form: str, numel: float) -> float:
         """Seconds to decode it; UserError for a format that was not measured."""
@@ -212,13 +216,18 @@ def _coding(form: str, part: Part) -> str:
     return f"{part} {form}"
 
 
+def _one_hop(form: str) -> str:
+    """ONE_HOP as cells have it."""
+    return ONE_HOP.format(form).replace(":", " ")
+
+
 def _by_form(cells: Mapping[str, Sequence[CompressorResult]]) -> dict[str, list[CompressorResult]]:
     """The results of ONE_HOP by format, by rising size."""
-    before, after = ONE_HOP.replace(":", " ").split("{}")
+    before, after = _one_hop("{}").split("{}")
     return {
         label.removeprefix(before).removesuffix(after): sorted(results, key=lambda cell: cell.items)
         for label, results in cells.items()
-        if label.startswith(before) and label.endswith(after)
+        if label.startswith(before) and label.endswith(after) and label.count(" ") == before.count(" ") + 1
     }
 
 
@@ -235,6 +244,19 @@ def _in_seconds(cells: Sequence[CompressorResult]) -> _Cost:
     decode, merge = (tuple((items, seconds[part]) for items, seconds in parts) for part in GROWING)
     rest = tuple((items, sum(seconds.values()) - sum(seconds[part] for part in GROWING)) for items, seconds in parts)
     return _Cost(0.0, rest, decode, merge, own.spread)
+
+
+def _on_gpu(*parts: tuple[tuple[tuple[int, float], ...], float], scale: float) -> Compressing:
+    """Seconds of these parts, each times its factor. scale: the measured memory's rate over the other GPU's.
+
+    The least that a part took at any size is the starting of its kernels, by the host; the rest is memory's.
+    """
+
+    def seconds(points: tuple[tuple[int, float], ...], numel: int) -> float:
+        starting = min(least for _, least in points)
+        return starting + scale * (_along(points, numel) - starting)
+
+    return lambda numel: sum(factor * seconds(points, numel) for points, factor in parts) if numel else 0.0
 
 
 def _along(points: Sequence[tuple[int, float]], numel: int) -> float:

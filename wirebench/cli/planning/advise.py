@@ -37,7 +37,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from wirebench.errors import UserError
 from wirebench.planner import known
 from wirebench.planner.accuracy import TOLERANCE
 from wirebench.planner.compositions import check_positive
@@ -48,7 +47,7 @@ from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import SCHEDULERS
 from wirebench.planner.schedules import built
 from wirebench.planner.sums import check_forms
-from wirebench.planner.timing import time_unknown
+from wirebench.planner.timing import check_device, rates_over, time_unknown
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
 from wirebench.traces.inputs import CLASSES, IMAGE_SIZE
@@ -68,22 +67,16 @@ def main(arguments: Sequence[str]) -> int:
     check_tolerance(options.tolerance)
     check_forms(options.wire or ())
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
-    _check_device(options.rates, given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
+    check_device(given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
     asked = given_by(options)
     setting = asked.setting
-    _check_device(options.rates, given, setting.on_gpu)
-    rates = given or Rates.shipped(on_gpu=setting.on_gpu)
+    rates = rates_over(given, on_gpu=setting.on_gpu)
     measured = known.load(setting.trace.unit == "images", setting.trace.numel)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     with RankingProgress() as progress:
         ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
     write(options, setting, ranking)
     return 0
-
-
-def _check_device(path: Path, given: Rates | None, on_gpu: bool) -> None:
-    if given is not None and given.device and not on_gpu:
-        raise UserError(f"--rates: {path}: was measured on a GPU, {given.device}, and here a CPU compresses")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--wire", nargs="+", metavar="FORM", help="also dense gradients in wire formats: bytes, error of the sum, times"
     )
-    add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured (ours)")
+    add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured, in place of ours")
     add(
         "--tolerance", type=float, default=TOLERANCE, metavar="X",
         help="points of accuracy, or percent of loss, that the worst seed may lose (%(default)s)",

@@ -13,7 +13,8 @@
 Efficiency is the throughput of P workers over P times the throughput of one. Computing time is proportional to the
 batch. docs/simulation.md describes the model. Name your own compressor or scheduler by its dotted path, as in
 train.py. With --gpu, a compressor whose speed was not measured is first timed on this machine. With --wire the table
-has the expected error of the sum (docs/sums.md); without --gpu coding is free, as compressing is.
+has the expected error of the sum (docs/sums.md). With --gpu, coding takes what `wirebench bench compressors --formats`
+measured, as the shipped rates or --rates have it; without --gpu it is free, as compressing is.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from wirebench.planner.compositions import DENSE
 from wirebench.planner.networks import add_network
 from wirebench.planner.pods import add_shard
 from wirebench.planner.simulate import USUAL, check_options, sweep, timed_for, write
+from wirebench.planner.timing import rates_over
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     model = trace.load(trace.find(options.trace, "--trace"))
     check_options(options, model)
-    rates = Rates.shipped(on_gpu=options.gpu is not None)
+    rates = rates_over(Rates(options.rates) if options.rates else None, on_gpu=options.gpu is not None)
     timed = timed_for(options, model, rates)
     write(options, model, sweep(options, model, rates), timed)
     return 0
@@ -60,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
     add("--gpu", metavar="NAME", help=f"compresses ({', '.join(GPUS)}); without it compressing is free")
+    add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured, in place of ours")
     add("--compute-jitter", type=float, default=0.0, metavar="S", help="deviation of the log of computing times (0)")
     add("--message-jitter", type=float, default=0.0, metavar="S", help="deviation of the log of message times (0)")
     add("--stragglers", type=float, default=0.0, metavar="SHARE", help="of the workers that are slow in a step (0)")
