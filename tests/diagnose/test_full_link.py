@@ -275,17 +275,17 @@ def test_losses_are_told_as_such() -> None:
     assert fast.accuracy == "1.190..1.220 times the loss" and fast.costs
 
 
-RATE, START = 125e6, 0.0003
+ALONE, START = 125e6, 0.0003
 
 
 def timed(*sizes: float, start: float = START, rounds: int = 1) -> list[TimedMessage]:
-    return [TimedMessage("Sum", start * rounds + size / RATE, size, rounds) for size in sizes]
+    return [TimedMessage("Sum", start * rounds + size / ALONE, size, rounds) for size in sizes]
 
 
 @pytest.mark.parametrize("rounds", [1, 6])
 def test_start_up_and_rate_are_found_again(rounds: int) -> None:
     link = fitted(timed(4, 1e6, 1e7, rounds=rounds))
-    assert link.start_seconds == pytest.approx(START) and link.bytes_per_second == pytest.approx(RATE)
+    assert link.start_seconds == pytest.approx(START) and link.bytes_per_second == pytest.approx(ALONE)
 
 
 def test_messages_of_one_size_give_a_least_rate_and_no_start_up() -> None:
@@ -296,10 +296,10 @@ def test_messages_of_one_size_give_a_least_rate_and_no_start_up() -> None:
 
 def test_a_start_up_below_zero_leaves_one_constant() -> None:
     """As where short messages arrive before their time: the rate alone, between those of all messages."""
-    early = [*timed(1e6, 1e7, start=0), TimedMessage("Sum", 1e4 / RATE / 5, 1e4, 1)]
+    early = [*timed(1e6, 1e7, start=0), TimedMessage("Sum", 1e4 / ALONE / 5, 1e4, 1)]
     link = fitted(early)
     assert link.start_seconds is None
-    assert link.bytes_per_second is not None and RATE < link.bytes_per_second < 5 * RATE
+    assert link.bytes_per_second is not None and ALONE < link.bytes_per_second < 5 * ALONE
 
 
 def test_a_rate_below_zero_leaves_the_start_up() -> None:

@@ -50,8 +50,8 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row
     assert run == before
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
     brief = {"ranks": json_lines.rounded(tables, 4, 4)}
-    kept = json_lines.rounded(record, listed=json_lines.DIGITS) | brief | {"config": config, "environment": environment}
-    files = {"steps.jsonl": json_lines.rounded(tables)}
+    kept = json_lines.rounded(record) | brief | {"config": config, "environment": environment}
+    files = {"steps.jsonl": json_lines.rounded(tables, 6, 6)}
     assert read == {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}
 
 
@@ -80,7 +80,7 @@ def test_what_follows_or_repeats_is_not_written_and_is_read_as_it_was() -> None:
     )
     assert any("*" in each for each in shared.values() if isinstance(each, dict)), "forms of tables are written once"
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))["record"]
-    assert read["history"] == json_lines.rounded(record["history"], 8, 8) and read["events"] == record["events"]
+    assert read["history"] == json_lines.rounded(record["history"]) and read["events"] == record["events"]
     assert {name: read[name] for name in ("prediction", "bytes_per_step")} == {
         "prediction": {**record["prediction"], "error": pytest.approx(record["prediction"]["error"], abs=2e-9)},
         "bytes_per_step": record["bytes_per_step"],

@@ -17,7 +17,7 @@ changed. So keys, names and settings are written once, and a line has what was m
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value. Where it is
   shorter such a column is {STEPS: [difference, times, difference, times, ...]}: how far each number is from the former.
 
-Numbers have ten digits, those of FEWER and in lists of notes and files fewer; settings keep all theirs.
+Numbers have ten digits, those of FEWER and in lists of files fewer; settings keep all theirs.
 """
 
 import copy
@@ -35,12 +35,13 @@ from wirebench.utils.parsing import json_of
 Values = dict[str, Any]
 ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
 PICKED, OF, STEPS = "*", "of", "+"
+FILE_DIGITS = 6
 FEWER = {
     "requests": 3, "load": 4, "ranks": 4, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
-    "history.seconds_total": 6, "phases": 7, "images_per_second": 7, "compression_ratio": 8, "final": 8, "history": 8,
+    "history.seconds_total": 6,
 }  # fmt: skip
-"""Digits of the numbers below these keys of a record. `step_seconds` and the run's own `seconds_total` have all: they
-tell a run from a copy."""
+"""Digits of the numbers below these keys of a record, which no table shows with more. The run's own `seconds_total` has
+all: it tells a run from a copy."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -71,7 +72,7 @@ def encode(run: Mapping[str, Any], shared: Values) -> Values:
         # The launch names the run's own place; the command of the process named one for the time of the run.
         settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
     parts = {NOTE: rounded(note), **settings, "record": _reduced(_kept(record | dict.fromkeys(settings)))}
-    parts |= {"files": rounded(run["files"])} if run.get("files") else {}
+    parts |= {"files": rounded(run["files"], listed=FILE_DIGITS)} if run.get("files") else {}
     return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
 
 

@@ -1,13 +1,11 @@
 """Files of measurements: a header line of JSON that says where and how, then one line per result.
 
-A number that is not whole has DIGITS digits: a clock's nanoseconds, and all of a 32-bit float. In a list, such as the
-seconds of each turn, it has LISTED.
+A number that is not whole has DIGITS digits: a clock's nanoseconds, and all of a 32-bit float.
 """
 
 import json
 import math
 from collections.abc import Iterable, Mapping
-from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,9 @@ from wirebench.errors import UserError
 from wirebench.utils import user_files
 from wirebench.utils.parsing import json_of
 
-DIGITS, LISTED = 10, 6
+DIGITS = 10
+MOST = 17
+"""Digits that tell every number from its neighbours."""
 SEPARATORS = (",", ":")
 
 
@@ -37,10 +37,10 @@ def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]
     return lines[0], lines[1:]
 
 
-def rounded(value: Any, digits: int = DIGITS, listed: int = LISTED) -> Any:
+def rounded(value: Any, digits: int = DIGITS, listed: int = DIGITS) -> Any:
     """A JSON value whose numbers have `digits` digits; `listed`: digits of numbers in lists.
 
-    A number has one more where it would end in a 5, so that rounding it again gives what rounding once gives.
+    A number has more where it would end in a 5, so that rounding it again gives what rounding it once gives.
     """
     if isinstance(value, float):
         return _rounded(value, digits)
@@ -52,16 +52,8 @@ def rounded(value: Any, digits: int = DIGITS, listed: int = LISTED) -> Any:
 def _rounded(number: float, digits: int) -> float:
     if number.is_integer() or not math.isfinite(number):
         return number
-    text = f"{number:.{digits}g}"
-    if float(text) == number or not text.partition("e")[0].rstrip("0").endswith("5"):
-        return float(text)
-    if float(f"{number:.{digits + 1}g}") != float(text):
-        return _rounded(number, digits + 1)
-    # The next digit is a 0. A 1 or, below it, a 9 says on which side of the 5 the number is.
-    context = Context(digits + 1)
-    half = Decimal(text)
-    away = Decimal((0, (1,), half.adjusted() - digits))
-    return float(context.add(half, away) if number > float(text) else context.subtract(half, away))
+    texts = (f"{number:.{count}g}" for count in range(digits, MOST))
+    return float(next((text for text in texts if not text.partition("e")[0].rstrip("0").endswith("5")), number))
 
 
 def json_text(value: Any) -> str:
