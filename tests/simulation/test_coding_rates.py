@@ -39,7 +39,7 @@ def test_a_call_costs_what_it_cost_in_an_exchange(tmp_path: Path) -> None:
     twice = rates.coding(2 * rates.bytes_per_second)
     assert twice.decode("int8", 5e6) == pytest.approx(CALL + 5e6 * DECODING / 2, rel=0.01)
     assert rates.codes("int8") and not rates.codes("fp8")
-    with pytest.raises(UserError, match="how long 'fp8' is coded was not measured"):
+    with pytest.raises(UserError, match="how long coding in fp8 takes was not measured"):
         coding.encode("fp8", 1)
 
 
