@@ -39,7 +39,7 @@ def test_a_call_costs_what_it_cost_in_an_exchange(tmp_path: Path) -> None:
     twice = rates.coding(2 * rates.bytes_per_second)
     assert twice.decode("int8", 5e6) == pytest.approx(CALL + 5e6 * DECODING / 2, rel=0.01)
     assert rates.codes("int8") and not rates.codes("fp8")
-    with pytest.raises(UserError, match="how long 'fp8' is coded was not measured"):
+    with pytest.raises(UserError, match="how long coding in fp8 takes was not measured"):
         coding.encode("fp8", 1)
     assert not rates.knows("quantised_sum"), "its coding of one hop is not the method"
 
@@ -67,7 +67,7 @@ def test_formats_keep_their_gpu_and_workers_among_other_rates(tmp_path: Path) ->
 
 def test_one_command_measures_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "formats.jsonl"
-    options = ["--formats", "--sizes", "4k", "16k", "--repeats", "1", "--warmup", "1", "--quiet", "--json", str(path)]
+    options = ["--formats", "--sizes", "4k", "--repeats", "1", "--warmup", "1", "--quiet", "--json", str(path)]
     assert verb("bench", "compressors")(options) == 0
     rates = Rates(path)
     coding = rates.coding(rates.bytes_per_second)

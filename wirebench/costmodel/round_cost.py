@@ -94,12 +94,12 @@ class RoundCost:
         return max(wire, sum(times * (cost.latency + cost.adding) for times, cost in costs))
 
     def _copying(self, num_bytes: float) -> float:
-        """Coding of the copy half: a rank codes what it has of the sum, its first message, and decodes the whole."""
-        first = next((each for each in self.counts.sums if not each.adds), None)
-        if self._coding is None or first is None or not first.form:
+        """Coding of the copy half: a rank codes what it has of the sum, its least message, and decodes the whole."""
+        copies = [each for each in self.counts.sums if not each.adds and each.times]
+        if self._coding is None or not copies or not copies[0].form:
             return 0.0
-        numel = num_bytes / FLOAT_BYTES
-        return self._coding.encode(first.form, first.share * numel) + self._coding.decode(first.form, numel)
+        form, numel = copies[0].form, num_bytes / FLOAT_BYTES
+        return self._coding.encode(form, min(each.share for each in copies) * numel) + self._coding.decode(form, numel)
 
     def gather_seconds(self, num_bytes: float) -> float:
         """Seconds of an all-gather of `num_bytes` from every rank."""

@@ -102,7 +102,7 @@ class SumRow:
     seconds      of one sum of the whole gradient; coding_seconds: what coding adds to it; None: not measured
     speedup      of a training step over dense training as DDP has it, at the way's best schedule
     overrides    of a config that does it; none where no config does
-    missing      why there are no times; ""
+    untimed      formats whose coding was not measured, so that there are no times
     """
 
     form: str
@@ -116,7 +116,7 @@ class SumRow:
     speedup: Speedup | None = None
     scheduler: str = ""
     overrides: tuple[str, ...] = ()
-    missing: str = ""
+    untimed: tuple[str, ...] = ()
 
     def entry(self) -> dict[str, Any]:
         """The row as JSON values."""
@@ -197,9 +197,9 @@ def _row(adviser: Adviser, summed: _Summed, known: KnownSums, judge: Judge) -> S
     row = SumRow(
         summed.form, summed.name, sent, sent / summed.whole.sent(summed.topology.size), error, summed.measured(known)
     )
-    unknown = [form for form in summed.forms if not adviser.rates.codes(form)]
-    if unknown:
-        return replace(row, missing=UNKNOWN_FORM.format(unknown[0]))
+    untimed = tuple(form for form in dict.fromkeys(summed.forms) if not adviser.rates.codes(form))
+    if untimed:
+        return replace(row, untimed=untimed)
     seconds = summed.seconds(adviser.coding)
     row = replace(row, seconds=seconds, coding_seconds=seconds - summed.seconds(None))
     found = adviser.summed(summed.collective, summed.name) if summed.way.gathers else None
@@ -241,8 +241,9 @@ def table(rows: Sequence[SumRow]) -> Table:
 
 def notes(rows: Sequence[SumRow], known: KnownSums) -> list[str]:
     """What the columns mean, and which formats' coding was not measured."""
+    untimed = ", ".join(dict.fromkeys(form for row in rows for form in row.untimed))
     return [
         f"sums: error by the law of docs/sums.md, of gradients like {known.words}; measured: theirs. MX formats and 4 "
         "bits lose more than that on many hops. scatter: the reduce-scatter of FSDP",
-        *dict.fromkeys(f"sums: no times: {row.missing}" for row in rows if row.missing),
+        *[f"sums: no times: {UNKNOWN_FORM.format(untimed)}"] * bool(untimed),
     ]

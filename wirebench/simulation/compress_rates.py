@@ -31,7 +31,7 @@ ONE_HOP = "quantised_sum:form={}:feedback=false"
 """The method that codes one hop in a wire format and nothing beside it: `bench compressors --formats` measures it."""
 CODING: tuple[Part, ...] = ("encode", "decode")
 """Its parts, which are the coding of a plan's messages, too."""
-UNKNOWN_FORM = "how long {!r} is coded was not measured (wirebench bench compressors --formats)"
+UNKNOWN_FORM = "how long coding in {} takes was not measured (wirebench bench compressors --formats)"
 
 
 class _Cost(NamedTuple):

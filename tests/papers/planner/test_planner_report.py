@@ -448,7 +448,7 @@ def test_coding_at_each_hop_takes_what_was_measured(tmp_path: Path) -> None:
     run = predicted(1.0, 1.0)
     run["config"]["collective"] |= {"name": "ring", "wire": "int8"}
     noted, seconds = notes.NotedRun(tmp_path, {"link": "1gbit"}, run), []
-    with pytest.raises(UserError, match="how long 'int8' is coded was not measured"):
+    with pytest.raises(UserError, match="how long coding in int8 takes was not measured"):
         Resimulated(noted, rates_of(CONSTANTS))
     for times in (1, 100):
         rates = rates_of(CONSTANTS)
