@@ -35,7 +35,7 @@ def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path, again: 
     On emulated hosts the workers share the machine's cores, and every method is expected to send as much as dense
     training, which is the most.
     """
-    told, left = [], [0.0, 0.0]
+    told, alone, shared = [], 0.0, 0.0
     for task, those in planned:
         there = 0 if again else sum(each.is_there(out / task.folder) for each in those)
         seconds, by = _expected(task, out)
@@ -43,14 +43,15 @@ def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path, again: 
         time = "no cell tells how long one takes"
         if seconds is not None:
             time = f"{in_words(seconds / 60)} each{by}, {in_words(missing * seconds / 60)} left"
-            left[task.place is not None] += missing * seconds / 60
+            alone += missing * seconds / 60 if task.place is not None else 0.0
+            shared += missing * seconds / 60 if task.place is None else 0.0
         lacking = without_rate(task) if task in (*SIZED, *CELLS) else []
         rates = f"; no rate yet: {', '.join(lacking)}" if lacking else ""
         told.append(f"{task.name}: {there} of {len(those)} cells are there; {time}{rates}")
-    if len(planned) > 1 or sum(left):
-        alone = f", {in_words(left[1])} of it on emulated hosts, alone on the machine" if left[1] else ""
-        half = "; what needs no hosts takes half as long in two calls side by side" if left[0] else ""
-        told.append(f"in all about {in_words(sum(left))}{alone}{half}")
+    if len(planned) > 1 or alone or shared:
+        hosts = f", {in_words(alone)} of it on emulated hosts, alone on the machine" if alone else ""
+        half = "; what needs no hosts takes half as long in two calls side by side" if shared else ""
+        told.append(f"in all about {in_words(alone + shared)}{hosts}{half}")
     return told
 
 
