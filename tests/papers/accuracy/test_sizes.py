@@ -117,7 +117,8 @@ def test_where_all_rates_diverge_a_lower_one_is_tried(results: Path) -> None:
     _search(results, dict.fromkeys((0.001, 0.002, 0.004, 0.008, 0.016), math.inf))
     assert next(each.label for each in part.methods(part, [DENSE], 0.0)) == "dense lr=0.0005"
     assert "0.001: diverged" in (results / "sizes" / SEARCH / "table.md").read_text()
-    _search(results, dict.fromkeys((0.0005, 0.00025, 0.000125, 0.0000625), math.inf))
+    for rate in (0.0005, 0.00025, 0.000125, 0.0000625):
+        _search(results, {rate: math.inf})
     assert len(part.methods(part, [DENSE], 0.0)) == sizes.MOST, "and none after that"
     text = (results / "sizes" / SEARCH / "table.md").read_text()
     assert "dense: no rate after 9 rates" in text and "dense, muon" not in text
