@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
@@ -132,12 +135,61 @@ def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
         replicas.close()
 
 
+class Columns(nn.Module):
+    """Matrices whose columns two ranks share evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.first, self.last = Layer(12, 16), Layer(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def shards_of_all_kinds_end_with_the_weights_of_ddp() -> None:
+    """Kept after the forward pass, offloaded, compiled, of columns."""
+    plain = DistributedDataParallel(Columns())
+    job.train(plain, job.sgd, 3, parts=2, clip=True)
+    kinds: list[dict[str, Any]] = [
+        {"reshard_after_forward": False, "offload_policy": CPUOffloadPolicy(pin_memory=False)},
+        {"shard_placement_fn": lambda parameter: Shard(parameter.ndim - 1)},
+    ]
+    for words in kinds:
+        model = job.sharded(Columns(), **words)
+        replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
+        model.compile(backend="aot_eager")
+        job.train(model, job.sgd, 3, parts=2, clip=True)
+        assert apart(whole(model), whole(plain.module)) < 1e-6, words
+        replicas.close()
+
+
+def replicas_of_a_tensor_parallel_model_are_averaged() -> None:
+    """A third dimension of the mesh, whose ranks have the same samples."""
+    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("replicate", "shard", "tensor"))
+    plain, model = (nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 5)) for _ in range(2))
+    model.load_state_dict(plain.state_dict())
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["shard"])
+    replicas = wirebench.compress_replicas(model, compressors.build("none"), mesh["replicate"])
+    for replica in range(2):
+        inputs = torch.randn(8, 12, generator=torch.Generator().manual_seed(replica))
+        (plain(inputs).square().mean() / 2).backward()
+        if mesh["replicate"].get_local_rank() == replica:
+            model(inputs).square().mean().backward()
+    pairs = zip(gradients(model), gradients(plain), strict=True)
+    assert all(torch.allclose(mine, theirs, atol=1e-7) for mine, theirs in pairs)
+    replicas.close()
+
+
 CASES: list[Callable[[], None]] = [
     merged_modules_share_an_exchange,
     a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart,
     padding_before_the_first_elements_moves_no_gradient,
     modules_of_one_group_are_one_unit,
     gradients_of_inputs_alone_exchange_nothing,
+    shards_of_all_kinds_end_with_the_weights_of_ddp,
+    replicas_of_a_tensor_parallel_model_are_averaged,
 ]
 
 if __name__ == "__main__":

@@ -98,8 +98,7 @@ class Even(nn.Module):
         super().__init__()
         torch.manual_seed(7)
         self.first, self.last = Layer(12, 20), Layer(20, 4)
-        for name in "abc":
-            setattr(self, name, nn.Parameter(torch.ones(4, 2), requires_grad=name in learning))
+        self.a, self.b, self.c = (nn.Parameter(torch.ones(4, 2), requires_grad=name in learning) for name in "abc")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(torch.relu(self.first(x))) * (self.a + 2 * self.b + 3 * self.c).sum()
@@ -137,7 +136,7 @@ def gradients_of_several_dtypes_are_one_line() -> None:
     """Those of one module, which torch 2.15 packs by dtype, and those of several, which messages may hold together."""
     model = Net()
     fully_shard(model.blocks[0], mesh=job.MESH["shard"], mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
-    wrapped = fully_shard(model, mesh=job.MESH["shard"])
+    wrapped: Any = fully_shard(model, mesh=job.MESH["shard"])
     replicas = wirebench.compress_replicas(wrapped, compressors.build("none"), job.MESH["replicate"])
     says("reduces blocks.0 in bfloat16 and other modules in float32", lambda: loss_of(wrapped, 0).backward())
     replicas.close()

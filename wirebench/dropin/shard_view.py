@@ -166,7 +166,8 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
         if parameter.device_mesh.ndim > 1:
             raise UserError(
                 f"model: {name} is sharded over a mesh of {parameter.device_mesh.ndim} dimensions, and FSDP sums over "
-                'the one of replicas itself; shard over the other one: fully_shard(module, mesh=mesh["shard"])'
+                'the one of replicas itself; shard over the other one: fully_shard(module, mesh=mesh["shard"]). Beside '
+                "tensor parallelism take compress_replicas"
             )
         if group is None:
             raise UserError(
