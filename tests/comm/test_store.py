@@ -164,7 +164,7 @@ def test_an_interrupt_ends_the_wait_for_a_silent_port(strange: int) -> None:
         assert main is not None
         with pytest.raises(Asked):
             threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1)).start()
-            store.join(StorePlace("127.0.0.1", strange, ""), 20.0)
+            store.join(StorePlace("127.0.0.1", strange, ""), 3.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
