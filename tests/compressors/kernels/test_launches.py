@@ -15,7 +15,7 @@ from tests.compressors.kernels.launches import launches, launches_of
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.gtopk import _Merger
-from wirebench.compressors.kernels import segments, selection, thin
+from wirebench.compressors.kernels import region_messages, segments, selection, thin
 from wirebench.compressors.sparse import thresholds
 from wirebench.compressors.sparse.encoding import SparseCode
 
@@ -66,6 +66,7 @@ def few_numbers(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(thin, "MOST", 4)
     monkeypatch.setattr(thin, "BLOCK", 16)
     monkeypatch.setattr(selection, "PROGRAMS", 1)
+    monkeypatch.setattr(region_messages, "PROGRAMS", 4)
     monkeypatch.setattr(selection, "TILE", 4096)
     monkeypatch.setattr(segments, "PIECE", 32)
     monkeypatch.setattr(thresholds, "SMALL", 16)
