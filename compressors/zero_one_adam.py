@@ -105,15 +105,15 @@ class ZeroOneAdam(OwnSteps):
         with phase("decode"):
             # Of all the interval's steps, of which the last is momentum itself.
             steps_of_all = sum(self.beta1**-back for back in range(length))
-            own = self.memory.slice(bucket, OWN) if length > 1 else None
+            sent = self.memory.slice(bucket, OWN) if length > 1 else None
             if kernels.usable(bucket.grad):
                 from wirebench.compressors.kernels import steps
 
                 biases = self._biases(step)
-                steps.finish(momentum, variance, fresh, bucket.grad, biases, self.eps, steps_of_all, length, own)
+                steps.finish(momentum, variance, fresh, bucket.grad, biases, self.eps, steps_of_all, length, sent)
                 return bucket.grad
-            if own is not None:
-                own.zero_()
+            if sent is not None:
+                sent.zero_()
             total = momentum + fresh
             momentum.mul_(steps_of_all).add_(fresh).div_(length)
             return self._update(total, variance, step, bucket.grad)

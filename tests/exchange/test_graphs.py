@@ -215,7 +215,12 @@ def test_replayed_steps_look_at_no_state(monkeypatch: pytest.MonkeyPatch) -> Non
     """Its addresses are compared after an exchange as usual, and after a restored state, which is captured anew."""
     looked: list[int] = []
     addresses = graphs_module._addresses
-    monkeypatch.setattr(graphs_module, "_addresses", lambda method: looked.append(1) or addresses(method))
+
+    def noting(method: Method) -> list[int]:
+        looked.append(1)
+        return addresses(method)
+
+    monkeypatch.setattr(graphs_module, "_addresses", noting)
     method = DenseBelow(Keeps(), 6)
     graphs, seen = Graphs(method, Tape), []
     for step in range(14):
