@@ -167,7 +167,9 @@ def _known(path: Path, words: str) -> dict[str, Any]:
     last = max(cell.step for cell in cells)
     by = {(cell.form, cell.way, cell.ranks): cell for cell in cells if cell.step == last}
     ranks = max(cell.ranks for cell in cells)
-    lost, energies, errors = {}, [], {}
+    lost: dict[str, float] = {}
+    energies: list[float] = []
+    errors: dict[str, dict[str, dict[str, float]]] = {}
     for form in dict.fromkeys(cell.form for cell in cells):
         hop, scatter = (by[form, way, ranks].law ** 2 for way in ("one_hop", "scatter"))
         lost[form] = hop - scatter
