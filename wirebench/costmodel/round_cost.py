@@ -94,8 +94,8 @@ class RoundCost:
         return max(wire, sum(times * (cost.latency + cost.adding) for times, cost in costs))
 
     def _copying(self, num_bytes: float) -> float:
-        """Coding of the copy half: a rank codes what it has of the sum, its first message, and decodes the whole."""
-        first = next((each for each in self.counts.sums if not each.adds), None)
+        """Coding of the copy half: a rank codes what it has of the sum, its smallest message, and decodes the whole."""
+        first = min((each for each in self.counts.sums if not each.adds), key=lambda each: each.share, default=None)
         if self._coding is None or first is None or not first.form:
             return 0.0
         numel = num_bytes / FLOAT_BYTES
