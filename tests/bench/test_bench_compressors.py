@@ -472,6 +472,11 @@ def test_a_density_for_all_is_not_for_those_with_a_k() -> None:
     assert parse_compressor("gs_sgd:k=10", 0.2).make().k == 10  # type: ignore[attr-defined]
 
 
+def test_formats_have_no_density(capsys: pytest.CaptureFixture) -> None:
+    assert main(["--formats", "--density", "0.1"]) == 2
+    assert "--density: is of compressors" in capsys.readouterr().err
+
+
 def test_without_a_gpu_cuda_is_a_mistake(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2

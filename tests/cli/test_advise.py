@@ -137,7 +137,7 @@ def test_machines_have_a_format_of_their_own_and_large_worlds_no_law(tmp_path):
     where = ["--trace", "resnet20_gtx1080ti", "--gpu", "v100", "--network", "1gbe", "--per-machine", "8", *FEW[:2]]
     rates = formats_alone(tmp_path, ["int8", "bf16"])
     found = answer(tmp_path, *where, "--workers", "64", "--wire", "int8", "--rates", rates)
-    by = {row["way"]: row for row in found["sums"]}
+    by = {row["way"]: row for row in found["sums"] if row["form"] == "int8"}
     levels = by["hierarchical"]
     assert levels["share"] > by["one_hop"]["share"] and levels["error"] < by["halving_doubling"]["error"]
     assert (
@@ -145,15 +145,18 @@ def test_machines_have_a_format_of_their_own_and_large_worlds_no_law(tmp_path):
     )
     assert "collective.wire_within=bf16" in levels["overrides"] and "collective.levels=true" in levels["overrides"]
     large = answer(tmp_path, *where, "--workers", "512", "--wire", "int8", "--rates", rates)
-    assert all(row["error"] is None and row["seconds"] for row in large["sums"] if row["form"] == "int8")
+    beyond = [row for row in large["sums"] if row["form"] == "int8"]
+    assert len(beyond) == len(by) and all(row["error"] is None and row["seconds"] for row in beyond)
+    for row in beyond:  # as at 64 workers: fp32 in a ring has a share of 1
+        assert row["share"] == pytest.approx(by[row["way"]]["share"], rel=0.03) and row["share"] < 0.6
 
 
 def test_rates_of_a_cpu_where_a_gpu_compresses_have_a_warning(tmp_path, capsys):
     warning = f"warning: --rates: {tmp_path}/rates.jsonl: was measured on a CPU, and here a GPU compresses\n"
-    for device, error in (("", warning), (None, "")):
+    for device, warned in (("", True), (None, False)):
         rates = formats_alone(tmp_path, ["int8"], device)
         assert main([*TRACE, "--compressors", "fp16", "--schedulers", "fused", "--rates", rates]) == 0
-        assert capsys.readouterr().err == error
+        assert (warning in capsys.readouterr().err) == warned
 
 
 @pytest.mark.slow

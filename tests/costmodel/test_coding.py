@@ -9,6 +9,7 @@ from wirebench.costmodel.coding import coded_items
 from wirebench.costmodel.plan_cost import plan_seconds
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
+from wirebench.errors import UserError
 from wirebench.gradient.requests import Route, Sum
 from wirebench.topology import presets
 from wirebench.topology.processor import Processor
@@ -106,6 +107,12 @@ def test_rounds_cost_what_plans_cost(name: str, part: str) -> None:
         assert rounds.halves(request) == pytest.approx(plans.halves(request), rel=1e-3)
     free = Pricer(of(name), topology)
     assert plans.seconds(request) > 1.5 * free.seconds(request)
+
+
+@pytest.mark.parametrize("size", [8, 64])
+def test_the_engine_s_own_sum_has_no_price_in_a_format(size: int) -> None:
+    with pytest.raises(UserError, match="takes no wire format"):
+        Pricer(of("native"), presets.cluster(presets.find("10gbe"), size))
 
 
 def test_cores_that_ranks_share_code_for_all_of_them() -> None:

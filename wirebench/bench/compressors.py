@@ -183,6 +183,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--density: lies in (0, 1], got {options.density}")
     if options.formats and options.compressors:
         raise UserError("--formats: measures wire formats, and --compressors compressors; name one of them")
+    if options.formats and options.density is not None and not options.rivals:
+        raise UserError("--density: is of compressors and of --rivals, and --formats measures wire formats")
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device: there is no CUDA device here")
 

@@ -14,11 +14,12 @@ from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
 from wirebench.collectives.rounds import MANY, ClusterShape, counts_of
-from wirebench.collectives.wire import items_of, wire_of
+from wirebench.collectives.wire import NO_PLAN, items_of, wire_of
 from wirebench.costmodel.coding import Coding
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds, sent_bytes
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.round_cost import MOST_RANKS, RoundCost
+from wirebench.errors import UserError
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.gradient.schedule import Duration
 from wirebench.topology.tree import Topology
@@ -36,7 +37,8 @@ class Pricer:
     call_seconds  what every request costs beyond that: copies, the engine's own handling
     formulas      price by the papers' formulas also where plans could be written down
     coding        of the collective's wire formats; None: it takes no time
-    Raises UserError where there are too many ranks for plans and for the collective's rounds (collectives/rounds.py).
+    Raises UserError for wire formats on the engine's own all-reduce, and for too many ranks for plans and for the
+    collective's rounds (collectives/rounds.py).
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Pricer:
         large = formulas or topology.size > MOST_RANKS
         counts = counts_of(collective, topology) if large else None
         self._native = counts is None if large else collective.plan(topology, topology.size) is None
+        if self._native and wire_of(collective) is not None:
+            raise UserError(NO_PLAN)
         # An engine gathers the lengths first, in a call of their own.
         self.call_seconds, self._gather_call = call_seconds + own, call_seconds + own * (2 if self._native else 1)
         # The engine's own algorithm is not known: where the topology has no measurement of it, it counts as a ring.
