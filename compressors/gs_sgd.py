@@ -196,7 +196,7 @@ class GsSgd(Sketched):
 
     def _choose(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor) -> Tensor | None:
         """Places to sum exactly, ascending, the same on all ranks that have the summed table: int64, but int32 where
-        kernels have found the largest estimates.
+        kernels have found them.
 
         None for a sum that is not finite.
         """
@@ -238,11 +238,11 @@ class GsSgd(Sketched):
         if found is not None:
             return self._message_of(*found, sketch.numel)
         index = self._choose(bucket, world, sketch, total)
-        head = torch.zeros(HEAD_BYTES, dtype=torch.uint8, device=total.device)
         if index is None:
-            return head
+            return torch.zeros(HEAD_BYTES, dtype=torch.uint8, device=total.device)
         with phase("encode"):
-            return torch.cat([head.add_(1), self.code.encode_indices(index, sketch.numel)])
+            head = torch.ones(HEAD_BYTES, dtype=torch.uint8, device=total.device)
+            return torch.cat([head, self.code.encode_indices(index, sketch.numel)])
 
     def _message_of(self, places: Tensor, state: Tensor, numel: int) -> Tensor:
         """As `_message`, by kernels, of what `CountSketch.find` has found."""

@@ -55,7 +55,7 @@ def heavy_by_chance(numel: int, k: int, columns: int, rows: int, agree: Agree = 
 
 
 def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: torch.Generator) -> Tensor:
-    """`k` places, int64 ascending: H, filled up with places drawn at random from the rest.
+    """`k` places, int64 ascending (int32 with kernels): H, filled up with places drawn at random from the rest.
 
     Where more than `k` are heavy, those with the largest estimates; ties go to the smaller place. `rng` is a CPU
     generator, the same on all ranks. With kernels the host waits, and fills up.
@@ -81,7 +81,8 @@ def _heavy_and_others(
     """Of what `CountSketch.find` has found, on the host: the heavy ones, and others at random, as many as wanted."""
     count = int(state[0])
     heavy = values[:count].cpu().abs() >= threshold
-    return _filled_up(found[1 : 1 + count].cpu()[heavy].long(), values.numel(), places.on(torch.device("cpu")), rng)
+    heavy_ones = found[1 : 1 + count].cpu()[heavy].long()
+    return _filled_up(heavy_ones, values.numel(), places.on(torch.device("cpu")), rng).int()
 
 
 def _filled_up(chosen: Tensor, k: int, places: Places, rng: torch.Generator) -> Tensor:

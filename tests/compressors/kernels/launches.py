@@ -200,5 +200,6 @@ def _third(
                 method.exchange(bucket, ExchangeContext(rank, ranks, step))
                 for rank, (method, bucket) in enumerate(zip(methods, buckets, strict=True))
             ]
-            answer_all([_Counted(exchanges[0], _Counting(seen, moved), counted), *exchanges[1:]])
+            exchanges[0] = _Counted(exchanges[0], _Counting(seen, moved), counted)
+            answer_all(exchanges)
     return seen, moved
