@@ -51,7 +51,7 @@ def predicted(row: Row, alone: Row, shards: int) -> Predicted | None:
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **options)
     sizes = Sizes(make, topology.size, config["compressor"]["dense_below"])
     method = rates, name, sizes, model, rates.bytes_per_second
-    collective, own = plugin_of(config["collective"])
+    collective, own = plugin_of(config["collective"], "wire", "wire_within")
     pricer = Pricer(collectives.build(collective, **own), topology)
     simulator = Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
     schedule, of_schedule = _schedule(row.label, config)

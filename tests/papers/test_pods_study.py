@@ -26,7 +26,7 @@ def put(folder: Path, part: str, label: str, turn: int, step: float, loss: float
     """A run with steps of so many seconds in the mean."""
     made: dict[str, Any] = run_record("1+1+1+1")
     config = made["config"]
-    config |= {"model": MODEL, "train": {"seed": turn}, "collective": {"name": "native"}}
+    config |= {"model": MODEL, "train": {"seed": turn}, "collective": {"name": "native", "wire": "", "wire_within": ""}}
     config["data"] = {"name": "python_sources", "batch_size": 4}
     config["compressor"] = {"name": "none", "dense_below": 0, "warmup": []}
     config["scheduler"] = {"name": "wfbp", "profile": ""}
