@@ -79,7 +79,9 @@ def launch(tool: str, options: argparse.Namespace, arguments: Sequence[str]) -> 
     # Ranks would come by the host's own name, which leads nowhere on some machines.
     where = ["--standalone", "--local-addr", "127.0.0.1"]
     command = {
-        "torch": [str(bin_folder / "torchrun"), *where, "--nproc-per-node", str(options.processes)],
+        "torch": [
+            sys.executable, "-m", "torch.distributed.run", *where, "--nproc-per-node", str(options.processes),
+        ],
         "horovod": [
             str(bin_folder / "horovodrun"), "-np", str(options.processes), "-H", f"127.0.0.1:{options.processes}",
             "--gloo", "--network-interface", "lo", "--disable-cache", sys.executable,

@@ -37,7 +37,7 @@ ID, COUNT, HOLE, RUN, ROW, SAME = "@", "#", "?", "{}", "row ", "="
 PICKED, OF, STEPS = "*", "of", "+"
 FILE_DIGITS = 6
 FEWER = {
-    "requests": 3, "load": 4, "ranks": 4, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
+    "requests": 6, "load": 4, "ranks": 4, "startup_seconds": 6, "history.seconds": 6, "history.eval_seconds": 6,
     "history.seconds_total": 6,
 }  # fmt: skip
 """Digits of the numbers below these keys of a record, which no table shows with more. The run's own `seconds_total` has
