@@ -27,7 +27,7 @@ def few_numbers(monkeypatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in compressors.available()]
 )
