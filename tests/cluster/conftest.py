@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -11,13 +12,20 @@ from tests.distributed.launch import Ended, Job
 
 
 @pytest.fixture
-def begin(namespaces: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+def place() -> Iterator[Path]:
+    """For the state of clusters. Pytest's own folders are closed to other users whenever a run of pytest begins."""
+    with TemporaryDirectory(prefix="clusters-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def begin(namespaces: None, place: Path, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Start cluster.py with the given words; at the test's end nothing of it may live."""
     jobs: list[Job] = []
 
     def start(*words: object, within: tuple[str, ...] = ()) -> Job:
         command = [*within, *CLUSTER, *map(str, words)]
-        jobs.append(Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}))
+        jobs.append(Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(place)}))
         return jobs[-1]
 
     yield start
@@ -25,8 +33,8 @@ def begin(namespaces: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
     for job in jobs:
         job.end()
     assert not left, f"processes stay: {left}"
-    assert set(os.listdir(tmp_path / "wirebench")) <= {"lock", "counts"}
-    assert not list(tmp_path.glob("wirebench/counts/*"))
+    assert set(os.listdir(place / "wirebench")) <= {"lock", "counts"}
+    assert not list(place.glob("wirebench/counts/*"))
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_a_job_in_a_named_cluster_leaves_it_as_it_was(begin: Begin):
     check_gone(up, cluster, before)
 
 
-def test_killed_while_it_is_built(begin: Begin, tmp_path: Path):
+def test_killed_while_it_is_built(begin: Begin, place: Path):
     before = interfaces()
     for seconds in (0.05, 0.1, 0.15, 0.2, 0.25):
         job = begin("up", "--name", f"n{round(seconds * 100)}", "--hosts", 3)
@@ -132,7 +132,7 @@ def test_killed_while_it_is_built(begin: Begin, tmp_path: Path):
         except subprocess.TimeoutExpired:
             job.process.kill()
         job.process.wait()
-        known = list((tmp_path / "wirebench").glob("*.json"))
+        known = list((place / "wirebench").glob("*.json"))
         if not known:
             assert not job.left_over()
         assert begin("down", "--all").wait(60).code == 0

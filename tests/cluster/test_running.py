@@ -182,10 +182,9 @@ def proc_is_covered() -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops root's rights, which this user does not have")
 @pytest.mark.skipif(proc_is_covered(), reason="only root may mount /proc here")
-def test_without_rights(cluster: Run, tmp_path: Path):
-    for folder in (tmp_path, *(folder for folder in tmp_path.parents if "pytest-" in str(folder))):
-        folder.chmod(folder.stat().st_mode | 0o755)
-    mine = tmp_path / "wirebench"
+def test_without_rights(cluster: Run, place: Path):
+    place.chmod(0o755)
+    mine = place / "wirebench"
     mine.mkdir(mode=0o700)
     os.chown(mine, NOBODY, NOBODY)
     ended = cluster("run", "--hosts", 2, "--link", "2mbit", "--", "python", "-c", FEW, within=rootless())

@@ -25,7 +25,7 @@ def settings(name: str) -> list[str]:
 
 def agree(engine: str, size: int, name: str, folder: Path, steps: int = 8) -> None:
     """The engine's losses, and its readings of the compression, are the local engine's."""
-    chosen = [*BASE, *settings(name), f"train.max_steps={steps}"]
+    chosen = [*BASE, *settings(name), f"train.max_steps={steps}", f"train.warmup_steps={steps // 2}"]
     ended = fork(engine, size, [*chosen, f"output.dir={folder / engine}"], folder / "logs")
     assert ended.code == 0, ended.said
     assert here(size, [*chosen, f"output.dir={folder / 'local'}"]) == 0

@@ -90,7 +90,7 @@ def test_what_is_not_finite_or_tiny_reaches_its_group_alone(bad, device, monkeyp
         torch.testing.assert_close(one, other, equal_nan=True, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("groups", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize(
     ("levels", "width", "noisy", "limited"),
@@ -117,7 +117,7 @@ def test_levels_equal_their_twin(groups, levels, width, noisy, limited, device, 
         assert_close(one, other, scales)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("groups", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize(("width", "raised", "below"), [(1, False, False), (1, False, True), (3, True, False)])
 @pytest.mark.parametrize("opposed", [False, True])

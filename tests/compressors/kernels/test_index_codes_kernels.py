@@ -40,6 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(index_codes, name, value)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("indices", ["bitmap", "delta"])
 @pytest.mark.parametrize("case", CASES)

@@ -125,7 +125,7 @@ def words_of(hint: Any) -> list[Any] | None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "option", "value"), list(cases()))
 def test_an_exchange_starts_few_kernels_however_many_layers(name, option, value, monkeypatch):
     if f"{option}={value}" == REFERENCE:

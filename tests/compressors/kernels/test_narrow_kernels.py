@@ -30,7 +30,7 @@ def loud(numel: int, chunk: int, device: torch.device) -> torch.Tensor:
     return x.to(device)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("form", [*FORMATS, *PLAIN])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize(("chunk", "numel", "whole"), [(4, 1, 8), (16, 160, 160), (20, 91, 120), (64, 64, 128)])

@@ -50,7 +50,7 @@ def device(request, monkeypatch):
         yield request.param
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", METHODS)
 def test_averages_and_memories_are_the_twins(device, name, monkeypatch):
     """Also with gaps between layers; a gradient that is not finite comes last."""

@@ -42,7 +42,7 @@ def usable(monkeypatch, yes):
     monkeypatch.setattr(kernels, "usable", lambda x: yes)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize(("numel", "k", "columns"), [(1, 1, 3), (5, 7, 2), (300, 40, 16)])
 def test_the_largest_and_their_sketch_are_the_twins(device, make, numel, k, columns, monkeypatch):
@@ -57,7 +57,7 @@ def test_the_largest_and_their_sketch_are_the_twins(device, make, numel, k, colu
     assert same(got, table)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize(
     ("count", "k", "masked", "narrow"), [(0, 3, 1, 0), (1, 1, 0, 1), (5, 9, 1, 1), (200, 30, 1, 0)]
@@ -90,7 +90,7 @@ def test_sums_become_the_average_and_leave_the_memory_as_the_twins_do(
     assert all(same(mine, its) for mine, its in zip(*found, strict=True))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("size", "load", "bits"), [(1, LOAD, 0), (4, LOAD, 0), (4, 0.95, 0), (64, LOAD, 2), (5000, LOAD, 0)]
 )

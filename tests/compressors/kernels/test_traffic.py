@@ -37,7 +37,7 @@ def test_the_table_has_rows() -> None:
     assert len(ROWS) > 24
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "least", "copies", "stated"), ROWS, ids=[row[0] for row in ROWS])
 def test_launches_move_the_bytes_that_docs_state(name, least, copies, stated, monkeypatch):
     """By the difference of two layers and one, which has no part that does not grow."""
