@@ -127,7 +127,8 @@ def test_formats_and_ways_are_compared_by_bytes_errors_and_times(tmp_path, capsy
     assert unknown["seconds"] is None and unknown["speedup"] is None and unknown["error"] > one_hop["error"]
     printed = capsys.readouterr().out
     assert (
-        "sums: no times: how long 'mxfp8' is coded was not measured (wirebench bench compressors --formats)" in printed
+        "sums: no times: how long 'mxfp8' is coded was not measured (wirebench bench compressors --formats); "
+        "--rates takes the file of its --json\n" in printed
     )
     assert re.search(rf"^int8 +one_hop +\S+ +0\.254 +{100 * one_hop['error']:.3g} % ", printed, re.M)
     assert "without loss: a code of exponents sends 0.85 times the bytes of dense gradients" in printed

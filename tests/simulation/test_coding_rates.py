@@ -7,7 +7,7 @@ import pytest
 from tests.cli.verbs import verb
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
-from wirebench.record.compressor_results import PARTS, CompressorResult
+from wirebench.record.compressor_results import PARTS, CompressorResult, Part
 from wirebench.simulation.compress_rates import ONE_HOP, Rates
 
 COPY, CALL, ENCODING, DECODING = 1e-9, 1e-6, 4e-9, 3e-9
@@ -22,10 +22,10 @@ def of_int8(path: Path, device: str = "", times: int = 1, workers: int = 4) -> P
     cells = []
     for numel in (4000, 270_000, 14_700_000):
         took = {"encode": 2 * CALL + 1.25 * numel * ENCODING, "decode": 2 * CALL + 2 * numel * DECODING}
-        seconds = {part: (times * took.get(part, 0.0),) * 4 for part in PARTS}
+        seconds: dict[Part, tuple[float, ...]] = {part: (times * took.get(part, 0.0),) * 4 for part in PARTS}
         label = ONE_HOP.format("int8").replace(":", " ")
         cells.append(CompressorResult(label, False, "x", numel, 1, seconds, (COPY * numel,) * 4))
-    header = {"workers": workers, "density": None, "threads": 1, "device": device, "environment": {}}
+    header: dict[str, object] = {"workers": workers, "density": None, "threads": 1, "device": device, "environment": {}}
     compressor_results.save(path, header, cells)
     return path
 

@@ -26,7 +26,7 @@ from wirebench.gradient.requests import Sum
 from wirebench.planner.answer import Judge
 from wirebench.planner.candidate import Speedup, overrides
 from wirebench.planner.rank import Adviser
-from wirebench.simulation.compress_rates import UNKNOWN_FORM
+from wirebench.simulation.compress_rates import WITHOUT_FORM
 from wirebench.topology.tree import Topology
 from wirebench.utils.console import columns
 from wirebench.utils.parsing import json_of
@@ -199,7 +199,7 @@ def _row(adviser: Adviser, summed: _Summed, known: KnownSums, judge: Judge) -> S
     )
     unknown = [form for form in summed.forms if not adviser.rates.codes(form)]
     if unknown:
-        return replace(row, missing=UNKNOWN_FORM.format(unknown[0]))
+        return replace(row, missing=WITHOUT_FORM.format(unknown[0]))
     seconds = summed.seconds(adviser.coding)
     row = replace(row, seconds=seconds, coding_seconds=seconds - summed.seconds(None))
     found = adviser.summed(summed.collective, summed.name) if summed.way.gathers else None
