@@ -1,7 +1,6 @@
 """Rates of coding by wire format, as wirebench bench compressors --formats measures them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,9 +25,7 @@ def of_int8(path: Path, device: str = "", times: int = 1, workers: int = 4) -> P
         seconds: dict[Part, tuple[float, ...]] = {part: (times * took.get(part, 0.0),) * 4 for part in PARTS}
         label = ONE_HOP.format("int8").replace(":", " ")
         cells.append(CompressorResult(label, False, "x", numel, 1, seconds, (COPY * numel,) * 4))
-    header: dict[str, Any] = {
-        "workers": workers, "density": None, "threads": 1, "device": device, "environment": {}
-    }  # fmt: skip
+    header: dict[str, object] = {"workers": workers, "density": None, "threads": 1, "device": device, "environment": {}}
     compressor_results.save(path, header, cells)
     return path
 

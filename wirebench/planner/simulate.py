@@ -51,7 +51,7 @@ from wirebench.planner.ranges import Between
 from wirebench.planner.schedules import built
 from wirebench.planner.speedups import Point, figure
 from wirebench.planner.timing import NOTHING, TimedExchange, time_unknown
-from wirebench.simulation.compress_rates import UNKNOWN_FORM, Rates
+from wirebench.simulation.compress_rates import WITHOUT_FORM, Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
 from wirebench.simulation.roofline import is_gpu
 from wirebench.simulation.sharded import ShardedTrace
@@ -172,7 +172,7 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> TimedE
     wire = wire_of(collective_with(options))
     for form in () if wire is None else (wire.between.name, wire.within.name):
         if not rates.codes(form):
-            raise UserError(f"--wire: {UNKNOWN_FORM.format(form)}; --rates takes the file of its --json")
+            raise UserError(f"--wire: {WITHOUT_FORM.format(form)}")
     _schedulers(options)
     topology_of(options, options.workers[0])
     timed = time_unknown([options.compressor], rates, options.density, model.numel)

@@ -26,7 +26,7 @@ from wirebench.gradient.requests import Sum
 from wirebench.planner.answer import Judge
 from wirebench.planner.candidate import Speedup, overrides
 from wirebench.planner.rank import Adviser
-from wirebench.simulation.compress_rates import UNKNOWN_FORM
+from wirebench.simulation.compress_rates import WITHOUT_FORM
 from wirebench.topology.tree import Topology
 from wirebench.utils.console import columns
 from wirebench.utils.parsing import json_of
@@ -245,5 +245,5 @@ def notes(rows: Sequence[SumRow], known: KnownSums) -> list[str]:
     return [
         f"sums: error by the law of docs/sums.md, of gradients like {known.words}; measured: theirs. MX formats and 4 "
         "bits lose more than that on many hops. scatter: the reduce-scatter of FSDP",
-        *[f"sums: no times: {UNKNOWN_FORM.format(untimed)}"] * bool(untimed),
+        *[f"sums: no times: {WITHOUT_FORM.format(untimed)}"] * bool(untimed),
     ]

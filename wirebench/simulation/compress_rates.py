@@ -32,6 +32,7 @@ ONE_HOP = "quantised_sum:form={}:feedback=false"
 CODING: tuple[Part, ...] = ("encode", "decode")
 """Its parts, which are the coding of a plan's messages, too."""
 UNKNOWN_FORM = "how long coding in {} takes was not measured (wirebench bench compressors --formats)"
+WITHOUT_FORM = f"{UNKNOWN_FORM}; --rates takes the file of its --json"
 
 
 class _Cost(NamedTuple):
