@@ -83,8 +83,8 @@ def test_coding_takes_what_a_file_of_rates_has(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main([*TRACE, *hop, "--gpu", "h200", "--wire", "int4", *measured[2:]]) == 2
     assert capsys.readouterr().err == (
-        "wirebench simulate: --wire: how long coding in int4 takes was not measured (wirebench bench compressors --formats)"
-        "; --rates takes the file of its --json\n"
+        "wirebench simulate: --wire: how long coding in int4 takes was not measured (wirebench bench compressors "
+        "--formats); --rates takes the file of its --json\n"
     )
     assert main([*TRACE, *hop, *measured[2:]]) == 2
     assert "--rates: goes with --gpu" in capsys.readouterr().err
