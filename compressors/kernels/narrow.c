@@ -384,8 +384,9 @@ INLINE void cast_as(const Way *way, Number n)
                 x[i] = left_of(x[i], wide(codes[i], n));
         memcpy(way->message + 2 * at, codes, 2 * count);
     }
-    if (way->share.number == 0)
-        memset(way->message + 2 * way->numel, 0, 2 * (way->chunk * way->chunks * way->parts - way->numel));
+    const int64_t zeros = way->chunk * way->chunks * way->parts - way->numel;
+    if (way->share.number == 0 && zeros)
+        memset(way->message + 2 * way->numel, 0, 2 * zeros);
 }
 
 typedef struct {
