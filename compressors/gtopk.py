@@ -49,6 +49,9 @@ class GTopK(Sparse):
         super().__init__(density, values, indices)
         self.conserve, self.selection = conserve, selection
         self.keeps = "exactly" if conserve else "partly"
+        self.lost: tuple[Tensor, Tensor] | None = None
+        """(int64 places, values) that this rank accounts for as lost in the last exchange, where that was measured; a
+        place may come twice."""
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge, then put-back."""
@@ -67,8 +70,9 @@ class GTopK(Sparse):
             if self.conserve:
                 merger.take_in(residual, places)
             average = write_average(grad, places, total, world.size)
-        if world.measuring:
-            mass = merger.lost_among(places)[1].abs().sum()
+        self.lost = merger.lost_among(places) if world.measuring else None
+        if self.lost is not None:
+            mass = self.lost[1].abs().sum()
             self.measures.total("lost_mass", 0.0 if self.conserve else mass)
             self.measures.ratio("lost_share", 0.0 if self.conserve else mass, values.abs().sum())
         return average

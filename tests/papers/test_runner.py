@@ -203,7 +203,11 @@ def test_a_training_that_another_call_has_made_since_is_not_made_twice(
     training = Training("dense-0", "dense", None, Path("configs/smoke.toml"), ())
     monkeypatch.setattr(Training, "is_there", lambda self, out: True)
     launched: list[Command] = []
-    launch = lambda command: launched.append(command) or 1  # noqa: E731
+
+    def launch(command: Command) -> int:
+        launched.append(command)
+        return 1
+
     assert training.make(tmp_path, launch) and not launched
     assert not training.make(tmp_path, launch, again=True) and launched
 
