@@ -39,6 +39,11 @@ class Wrapper(Method):
         self.usual_step, self.any_dtype = inner.usual_step, inner.any_dtype
         self.unshared, self.uncaptured = inner.unshared, inner.uncaptured
 
+    @property
+    def restored(self) -> int:  # type: ignore[override]
+        """See Method."""
+        return self.inner.restored
+
     def wire_bytes(self, numel: int, size: int) -> int:
         """The inner method's bytes, after a warm-up: that is in most of the run."""
         return self.inner.wire_bytes(numel, size)

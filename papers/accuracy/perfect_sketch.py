@@ -60,7 +60,7 @@ class _ExactTable:
         square = table.double().square().sum().item()
         return square if math.isfinite(square) else math.nan
 
-    def find(self, table: Tensor, k: int) -> None:
+    def find(self, table: Tensor, k: int, values: Tensor | None = None) -> None:
         """No kernel finds the largest at once."""
 
     def reaching(self, table: Tensor, threshold: float) -> Tensor:
