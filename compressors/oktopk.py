@@ -343,7 +343,7 @@ def _zeros(residual: Tensor, code: SparseCode) -> Sequence[Tensor]:
 
 
 def _values(messages: list[Tensor], given: list[int], code: SparseCode) -> Tensor:
-    """By kernels, the values of messages with so many each, which come last, fp32."""
+    """By kernels, the values at the end of each message, fp32."""
     sizes = [code.value_bytes * count for count in given]
     parts = [each[each.numel() - size :] for each, size in zip(messages, sizes, strict=True)]
     return torch.cat(parts).view(code.dtype).float()

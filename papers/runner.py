@@ -64,7 +64,7 @@ class Planned(Protocol):
     def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         """Make it below `out`; whether it left a result. Busy where another call does.
 
-        again  in place of an earlier one; without it one that another call has made since is left as it is
+        again  in place of an earlier one; without it a result that another call has made since stays
         """
 
 

@@ -160,7 +160,7 @@ def _sums() -> Lines:
 def _known(path: Path, words: str) -> dict[str, Any]:
     """What KnownSums has of a file of `wirebench bench sums`: the shares that formats cut off, the ranks' correlation.
 
-    By the law one hop's squared error is that of its reduce-scatter and the format's share; and the former is that
+    By the law one hop's squared error is its reduce-scatter's and the format's share; and the former is that
     share times (P - 1) gradients' energies over the sum's.
     """
     header, cells = bench_sums.load(path)

@@ -218,7 +218,7 @@ def _later(one, other):
 @triton.jit
 def _set_places(bits, begin, tile, last, numel, TILE: tl.constexpr):
     """Of a tile of the places from `begin` on: each place, whether its bit is set, and the place before it whose bit is
-    set, from `begin` on; `last` where there is none in the tile.
+    set, from `begin` on; `last` if the tile has none.
     """
     place = begin + (tl.zeros([TILE], tl.int64) + tile) * TILE + tl.arange(0, TILE)
     byte = tl.load(bits + place // 8, mask=place < numel, other=0).to(tl.int32)

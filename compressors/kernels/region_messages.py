@@ -243,7 +243,7 @@ def _write_messages(x, edges, tallies, table, index, arrivals, message, rest, li
 @triton.jit
 def _chosen(x, begin, start, end, last, limit, TILE: tl.constexpr):
     """Of a tile of the places from `begin` on: each place, its value, whether that is above the limit, and the place
-    before it, from `begin` on, of which that is true; `last` where there is none in the tile.
+    before it, from `begin` on, of which that is true; `last` if the tile has none.
     """
     place = start + tl.arange(0, TILE)
     value = tl.load(x + place, mask=place < end, other=0.0)

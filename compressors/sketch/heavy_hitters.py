@@ -78,7 +78,7 @@ def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: tor
 def _heavy_and_others(
     found: Tensor, state: Tensor, values: Tensor, places: Places, threshold: float, rng: torch.Generator
 ) -> Tensor:
-    """Of what `CountSketch.find` has found, on the host: the heavy ones, and others at random, as many as wanted."""
+    """Of what `CountSketch.find` has found, on the host: the heavy ones, filled up with others at random."""
     count = int(state[0])
     heavy = values[:count].cpu().abs() >= threshold
     heavy_ones = found[1 : 1 + count].cpu()[heavy].long()

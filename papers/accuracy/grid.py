@@ -140,9 +140,9 @@ def page(folder: Path, task: Task) -> Page | None:
         f"{goal} A loss is read on a straight line between {PARTS} evaluations. Times are of training, without "
         "evaluations; in brackets the interval of 95 % over seeds. `predicted` is the same computing with a simulated "
         "exchange. Bytes are those that rank 0's interface counted. After dense training's time a faster method has "
-        "its final loss, and a slower one that of an unfinished run. Every method has the rate that its search found, "
-        f"local steps that of rounds of {ROUND} steps. {_same_ratio(cells, link)} Made by `wirebench study accuracy "
-        f"run`, which runs `{run.note['launch']}` and the like.",
+        "its final loss, and a slower one the loss of an unfinished run. Every method has the rate that its search "
+        f"found, local steps the rate of rounds of {ROUND} steps. {_same_ratio(cells, link)} Made by `wirebench "
+        f"study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(
             ("method", "seeds", "tokens a parameter", "ms a step", "predicted", "kB a step", "test loss",

@@ -66,7 +66,7 @@ def _settings_of(found: Sequence[Finding]) -> list[str]:
     """Lines with the setting in which each claim was made, or is judged, and what a run there would take."""
     claims = {each.claim.id: each.claim for each in found}.values()
     return [
-        "Settings, of the source where nothing else is said. Where a claim is of larger models, a run of the smallest "
+        "Settings are the source's unless another is named. Where a claim is of larger models, a run of the smallest "
         f"of them has the source's tokens, or {AT} a parameter, on an A100 at 40 % of its peak:",
         "",
         *(f"- {each.text}: {each.setting}{_run_there(each)}" for each in claims),

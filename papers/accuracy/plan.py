@@ -74,7 +74,7 @@ def _expected(task: Task, out: Path) -> tuple[float | None, str]:
 
 
 def _took(folder: Path) -> _Took | None:
-    """None where nothing has run."""
+    """What the runs of a folder took; None if nothing has run."""
     runs = [run.record for run in recorded.directly_below(folder)]
     if not runs:
         return None

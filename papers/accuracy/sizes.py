@@ -356,9 +356,9 @@ def summary(out: Path) -> Page | None:
         "# What a method loses, by size and by tokens a parameter",
         "",
         "Gap: the test loss over dense training's, less 1, at the rates that each method's own search found; in "
-        "brackets the interval of 95 % over seeds. Columns are parameters, and tokens a parameter. Rates are those of "
-        f"{AT} tokens a parameter, of {_parameters(SIZED[-1])} those of {SIZES[_size(SIZED[-1]).rates].parameters:,} "
-        "parameters.",
+        "brackets the interval of 95 % over seeds. Columns are parameters, and tokens a parameter. Rates were "
+        f"searched at {AT} tokens a parameter, for {_parameters(SIZED[-1])} with "
+        f"{SIZES[_size(SIZED[-1]).rates].parameters:,} parameters.",
         "",
         *table(("method", *heads), rows),
         *([f"Without a run: {'; '.join(without)} tokens a parameter.", ""] if without else []),

@@ -27,7 +27,7 @@ class CodedEnergy(NamedTuple):
     within: float
 
     def error(self, lost: float, lost_within: float = 0.0) -> float:
-        """The relative error: root of the squares of what is off, over that of the sum.
+        """The relative error: root of the squares of what is off, over the root of the sum's squares.
 
         lost  share of a gradient's energy that the format between machines cuts off; lost_within: the format within
         """

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 EXCEPT = 8
-"""One step of so many may be unlike the others, where something is said of a rank's steps."""
+"""Of this number of a rank's steps, one may be unlike the others in a finding about all of them."""
 DDP, FSDP, HOROVOD, OTHER = "ddp", "fsdp", "horovod", "other"
 FRAMEWORKS = {DDP: "DDP", FSDP: "FSDP", HOROVOD: "Horovod", OTHER: "a loop of its own"}
 

@@ -96,7 +96,7 @@ class ShardSums:
         self._dense += (self.engine.size - 1) * output_tensor.nbytes
 
     def report(self) -> dict[str, Any]:
-        """This rank's reduce-scatters so far: their number, the bytes sent, and those of a reduce-scatter of full
+        """This rank's reduce-scatters so far: their number, the bytes sent, and the bytes of a reduce-scatter of full
         gradients. FSDP's own sends as many by NCCL, and twice as many by Gloo.
         """
         about = {"world_size": self.engine.size, "compressor": conformance.name_of(self.compressor)}

@@ -77,7 +77,7 @@ class KnownSums:
 
     @property
     def bar(self) -> str:
-        """What a lossy method has to beat, in a sentence."""
+        """A sentence on what a lossy method has to beat."""
         share = 1 / self.lossless[EXACT].ratio
         return (
             f"without loss: a code of exponents sends {share:.2f} times the bytes of dense gradients, measured on "
@@ -178,7 +178,7 @@ class _Summed(NamedTuple):
         return sent if self.way.gathers else sent / 2
 
     def seconds(self, coding: Coding | None) -> float:
-        """Seconds of the sum; without `coding` those of its messages alone, since decoding adds."""
+        """Seconds of the sum; without `coding` the seconds of its messages alone, since decoding adds."""
         topology = self.topology if coding else replace(self.topology, reduce_seconds_per_byte=0.0)
         pricer = Pricer(self.collective, topology, coding=coding)
         return pricer.seconds(self.whole) if self.way.gathers else pricer.halves(self.whole).seconds

@@ -5,7 +5,7 @@ in the places of HOLE, in order, and the run's name in the places of RUN. A shap
 "value": ...} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with these keys
 changed. So keys, names and settings are written once, and a line has what was measured:
 
-- Numbers are values, in a list together. Those of a record's config and environment, and those under a key of ALIKE,
+- Numbers are values, in a list together. Numbers of a record's config and environment, and under a key of ALIKE,
   belong to the shape.
 - A number of a record that follows from others of it (FOLLOWING) is SAME in the shape, and no value.
 - Texts belong to the shape; a study's note has its own. Of a text under a key of WORDED, such as a command, the
@@ -17,7 +17,7 @@ changed. So keys, names and settings are written once, and a line has what was m
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value. Where it is
   shorter such a column is {STEPS: [difference, times, difference, times, ...]}: how far each number is from the former.
 
-Numbers have ten digits, those of FEWER and in lists of files fewer; settings keep all theirs.
+Numbers have ten digits, under keys of FEWER and in lists of files fewer; settings keep all theirs.
 """
 
 import copy
@@ -54,7 +54,7 @@ ALIKE = (
     "schema", "world_size", "parameters", "train", "test", "steps", "steps_done", "saved", "dense", "epoch", "rank",
     "ranks", "cores", "threads", "ranks_on_host", "pid", "tid", COUNT,
 )  # fmt: skip
-"""Keys of a record and of files whose numbers are whole, and those of many runs."""
+"""Keys of a record and of files with whole numbers that many runs share."""
 NOTE = "note"
 VALUE = re.compile(r"((?<==)(?!\S*\{\})[^\s=]+|\d+(?:\.\d+)?)")
 WORDED = dict.fromkeys(("command", "launch", "settings", "warnings"), VALUE) | {

@@ -128,7 +128,7 @@ class Rates:
         return compressor in self._costs
 
     def workers_of(self, compressor: str) -> int:
-        """World size of the method's measurement; that of the file for an unknown one."""
+        """World size of the method's measurement; for an unknown one the file's."""
         cost = self._costs.get(compressor)
         return self.workers if cost is None else cost.workers
 
