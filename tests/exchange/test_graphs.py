@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
 from tests.exchange.lanes import lanes_of
 from tests.exchange.tape import Tape

@@ -1,8 +1,8 @@
 """A model that FSDP shards within pods, as the exchange between its replicas sees it.
 
 FSDP gathers a unit's parameters before its forward pass and again before its backward pass, and reduces and scatters
-its gradient. Of N parameters on S ranks, each rank sends 3 N (S - 1)/S in a step by NCCL and 4 N (S - 1)/S by Gloo,
-where an all-reduce among W ranks sends 2 N (W - 1)/W. The unit that holds the rest of the model is gathered once.
+its gradient. Of N parameters on S ranks, each rank sends 3 N (S - 1)/S in a step by NCCL and 4 N (S - 1)/S by Gloo.
+An all-reduce among W ranks sends 2 N (W - 1)/W. The unit that holds the rest of the model is gathered once.
 Between pods only gradients of N / S elements travel.
 """
 
