@@ -13,7 +13,7 @@ WITHIN = "10gbit"
 SHARDS = 2
 TIMES = {"20x": 20, "5x": 5}
 """Parts by how many times as long as a step computes its dense exchange is to take."""
-LINKS = {"20x": "7.5mbit", "5x": "30mbit"}
+LINKS = {"20x": "11mbit", "5x": "44mbit"}
 """Rates between pods: both hosts of a pod share them. 7.4 MB of gradients leave a pod in a dense step."""
 EVERY = 30
 DENSE, ALONE = "dense", "no exchange"
