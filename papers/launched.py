@@ -52,7 +52,6 @@ class Trained:
 
     about        tables and figures of the paper; "" for runs on emulated hosts
     rows         config and overrides, by label; shared: overrides of all; repeats: runs of each row
-    claimed      rows that a claim about speed compares, which take TURNS turns whatever `repeats` says
     seeds        whether a repeat is another seed, a whole training that resumes; else the rows take turns
     layouts      ranks on each machine, of every world that the paper has; none: whatever the launch has
     needs        which of INPUTS the data lies in; "": none
@@ -68,7 +67,6 @@ class Trained:
     rows: Mapping[str, Composition]
     shared: tuple[str, ...] = ()
     repeats: int = TURNS
-    claimed: tuple[str, ...] = ()
     seeds: bool = False
     layouts: tuple[str, ...] = ()
     needs: str = ""
@@ -93,7 +91,7 @@ class Trained:
         labels   of these rows alone; more: further overrides
         """
         rows = [row for row in self.rows.items() if labels is None or row[0] in labels]
-        order = [(row, each) for row in rows for each in range(self._repeats(row[0]) if repeats is None else repeats)]
+        order = [(row, each) for row in rows for each in range(self.repeats if repeats is None else repeats)]
         # What is timed takes turns; the seeds of a row follow each other, so that its row is whole before the next.
         for (label, (config, overrides)), repeat in order if self.seeds else sorted(order, key=lambda each: each[1]):
             seed = (f"train.seed={repeat}",) if self.seeds else ()
@@ -104,9 +102,6 @@ class Trained:
                 self.keeps if self.here is None or not repeat else (), self.may_diverge,
                 self.seeds and self.tool == (TRAIN,), tool=self.tool,
             )  # fmt: skip
-
-    def _repeats(self, label: str) -> int:
-        return TURNS if label in self.claimed else self.repeats
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ LINKS = {"20x": "11mbit", "5x": "44mbit"}
 """Rates between pods: both hosts of a pod share them. 7.4 MB of gradients leave a pod in a dense step."""
 EVERY = 30
 DENSE, ALONE = "dense", "no exchange"
-CLAIMED = (DENSE, "int4", "sparseloco", ALONE)
-"""Rows on which the claims rest: they take five turns, the others three."""
 TOOL = ("wirebench", "bench", "pods")
 
 _SUM = ("compressor.name=quantised_sum",)
@@ -66,7 +64,7 @@ def _part(name: str, link: str, rows: Mapping[str, tuple[str, ...]], seeds: bool
     place = OwnCluster(f"{WITHIN};{link}", layout=LAYOUT)
     return Trained(
         "", {label: (CONFIG, words) for label, words in rows.items()}, ("train.warmup_steps=30",) if seeds else (),
-        repeats=3, claimed=CLAIMED if name == "20x" else (), seeds=seeds, here=place,
+        repeats=3 if seeds else 5, seeds=seeds, here=place,
         folder=f"pods/{name}", between="-", may_diverge=seeds,
         tool=TOOL if seeds else (*TOOL, "--untested"),
     )  # fmt: skip
