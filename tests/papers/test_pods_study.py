@@ -10,11 +10,12 @@ import pytest
 from papers import judged
 from papers.emulated import trainings
 from papers.pods import run
-from papers.pods.parts import CLAIMED, PARTS
+from papers.pods.parts import AT_5, PARTS
 from papers.pods.report import CLAIMS, exchange_over_computing, findings, load, ratio_words
 from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
+from wirebench.record.rules import TURNS
 
 pytestmark = pytest.mark.sampled(1)
 report = verb.report("pods")
@@ -116,7 +117,7 @@ def test_runs_end_with_the_link_that_would_give_the_wanted_ratio(
 
 
 def test_rows_of_claims_take_the_turns_that_a_claim_needs() -> None:
-    assert {each for claim in CLAIMS for kind in ("methods", "rivals") for each in claim.about[kind]} < set(CLAIMED)
+    assert {each for claim in CLAIMS for kind in ("methods", "rivals") for each in claim.about[kind]} < set(AT_5)
     parser = argparse.ArgumentParser()
     run.flags(parser)
     counts = {}
@@ -124,9 +125,7 @@ def test_rows_of_claims_take_the_turns_that_a_claim_needs() -> None:
         options = parser.parse_args(words)
         runs = {name: [each.label for each in trainings(PARTS[name], options)] for name in PARTS}
         counts[bool(words)] = {name: {label: labels.count(label) for label in labels} for name, labels in runs.items()}
-    assert set(counts[False]["20x"].values()) == {3, 5}
-    assert {label for label, turns in counts[False]["20x"].items() if turns == 5} == set(CLAIMED)
-    assert set(counts[False]["5x"].values()) == set(counts[False]["loss"].values()) == {3}
+    assert [set(counts[False][name].values()) for name in PARTS] == [{TURNS}, {TURNS}, {3}]
     assert counts[True] == {"20x": {"dense": 1, "no exchange": 1}, "5x": {"dense": 1, "no exchange": 1},
                             "loss": {"dense": 1}}  # fmt: skip
 
