@@ -3,6 +3,7 @@
   wirebench study flexreduce run                       all-reduce latency on the paper's nine layouts
   wirebench study flexreduce run --full --layouts 2+3  120 million floats too: minutes per layout
   wirebench study flexreduce run --end-to-end          training of ResNet-18 on each, the collectives taking turns
+  wirebench study flexreduce run --end-to-end --set data.batch_size=32 --out FOLDER   the same with other settings
   wirebench study flexreduce report                    afterwards: table.md and the figures
 
 The machine should have nothing else to do. A layout that fails is reported and the others go on; exit code 1 then.
