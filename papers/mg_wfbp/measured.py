@@ -161,7 +161,7 @@ def _exchanges(rows: Sequence[Row]) -> list[str]:
     Nothing where no message has a time, or all have the same size. Messages of other schedules are not told: a request
     of `dear` also waits for its all-gather.
     """
-    known = [row for row in rows if row.label in SCHEDULES and not row.diverged]
+    known = [row for row in rows if row.label in SCHEDULES and not row.diverged and all(map(_messages, row.runs))]
     messages = [[_messages(run) for run in row.runs] for row in known]
     sent = [message for turns in messages for turn in turns for message in turn]
     if len({size for size, _ in sent}) < 2:
@@ -184,8 +184,9 @@ def _exchanges(rows: Sequence[Row]) -> list[str]:
 
 
 def _messages(run: NotedRun) -> list[tuple[int, float]]:
-    """Bytes and seconds of each request of the last step; older records have no bytes."""
-    return [(each["payload_bytes"], each["seconds"]) for each in run.record["requests"] if "payload_bytes" in each]
+    """Bytes and seconds of each request of the last step; none of an older record, whose requests lack them."""
+    timed = (each for each in run.record["requests"] if {"payload_bytes", "seconds"} <= each.keys())
+    return [(each["payload_bytes"], each["seconds"]) for each in timed]
 
 
 def _all_gathers(rows: Sequence[Row]) -> list[str]:
