@@ -47,7 +47,7 @@ class Calls(NamedTuple):
 
 
 class TrainingRow(NamedTuple):
-    """One run of section V-B's training; `step_seconds` is its median step."""
+    """One run of section V-B's training; `step_seconds` is its median step, `gradient_bytes` a step's in fp32."""
 
     layout: str
     collective: str
@@ -55,6 +55,7 @@ class TrainingRow(NamedTuple):
     step_seconds: float
     size: int
     batch_size: int
+    gradient_bytes: float
 
     @property
     def epoch_seconds(self) -> float:
@@ -153,6 +154,16 @@ def ideal_saving(layout: str) -> float:
     return 1 - ((machines - 1) / machines) / ((size - 1) / size)
 
 
+def link_seconds(layout: str, num_bytes: float, bits_per_second: float) -> tuple[float, float]:
+    """Seconds that an all-reduce of `num_bytes` keeps a machine's link busy in a direction: the ring's, FlexReduce's.
+
+    Of payload alone: start-ups and headers come on top.
+    """
+    size = Topology.parse(layout).size
+    by_ring = 2 * (size - 1) / size * num_bytes * 8 / bits_per_second
+    return by_ring, by_ring * (1 - ideal_saving(layout))
+
+
 def is_even(layout: str) -> bool:
     """All machines have as many ranks: there BlueConnect can factor the tree."""
     return Topology.parse(layout).degrees is not None
@@ -191,7 +202,8 @@ def training(layout: str, collective: str, turn: int, record: Mapping[str, Any])
         raise UserError(f"{layout}, {collective}, turn {turn}: the run is {record['status']} or too short to count")
     if size != Topology.parse(layout).size:
         raise UserError(f"{layout}, {collective}, turn {turn}: the run has {size} workers")
-    return TrainingRow(layout, collective, turn, seconds, size, record["config"]["data"]["batch_size"])
+    batch, gradient_bytes = record["config"]["data"]["batch_size"], record["bytes_per_step"]["dense"]
+    return TrainingRow(layout, collective, turn, seconds, size, batch, gradient_bytes)
 
 
 def epoch_seconds(runs: Iterable[TrainingRow], layout: str, collective: str) -> float | None:

@@ -3,6 +3,7 @@
   wirebench study flexreduce run                       all-reduce latency on the paper's nine layouts
   wirebench study flexreduce run --full --layouts 2+3  120 million floats too: minutes per layout
   wirebench study flexreduce run --end-to-end          training of ResNet-18 on each, the collectives taking turns
+  wirebench study flexreduce run --end-to-end --set data.batch_size=32 --out FOLDER   the same with other settings
   wirebench study flexreduce report                    afterwards: table.md and the figures
 
 The machine should have nothing else to do. A layout that fails is reported and the others go on; exit code 1 then.
@@ -12,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from papers.flexreduce.measured import LAYOUTS, PUBLISHED, TRAININGS
-from papers.launched import FEW, Timed, Trained
+from papers.launched import FEW, Timed, Trained, refuse_set
 from papers.runner import RESULTS, Launch, Part, measure
 from papers.timings import Timing
 from papers.trainings import OwnCluster, Training
@@ -35,7 +36,7 @@ ON_CLUSTER = {
     ),
 }
 QUICK = ("2+2", "2+3", "3+3+3", "3+3+4")
-LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
+LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts", "set")
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--end-to-end", action="store_true", help=f"train {CONFIG} instead")
     add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (all)")
     add("--turns", type=int, help=f"trainings of each collective ({TURNS})")
+    add("--set", nargs="+", action="extend", metavar="KEY=VALUE", help="further settings, of all trainings")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
@@ -89,13 +91,15 @@ def trainings(options: argparse.Namespace) -> list[Training]:
     turns = TURNS if options.turns is None else options.turns
     if turns < 1:
         raise UserError(f"--turns: must be positive, got {turns}")
+    more = tuple(options.set or ())
+    refuse_set(more, {"output.dir", "collective.name"}, TRAININGS)
     return [
         Training(
             f"{TRAININGS}/{layout}/{name}-{turn}",
             f"{layout}: {name} in turn {turn}",
             OwnCluster(options.link, layout=layout),
             CONFIG,
-            (f"collective.name={name}",),
+            (f"collective.name={name}", *more),
             may_diverge=False,
         )
         for layout in dict.fromkeys(options.end_to_end_layouts or LAYOUTS)

@@ -1,11 +1,12 @@
 """Schedules on emulated hosts beside their predictions and the MG-WFBP paper's measured rates: a table and a figure."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from papers import trust
 from papers.findings import Finding, of_rows
-from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, PaperModel
+from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, SCHEDULES, PaperModel
 from papers.page import Page
 from papers.rows import Row, cluster, load, times_faster, with_energy
 from papers.timelines import FORMERLY_ALL_GATHER, spans_of
@@ -22,6 +23,7 @@ from wirebench.utils.markdown import table
 Interval = tuple[float, float]
 
 HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
+EXCHANGES_HEAD = ("schedule", "messages", "exchanges ms", "of which start-ups ms", "exposed ms")
 PAIRS_HEAD = ("faster", "than", "here [95 % interval]", "MG-WFBP paper, with 10GbE")
 ONE_NETWORK = "on GoogLeNet alone: the times of ResNet-50's layers were not published"
 """The rest of the paper's sentence, which cannot be run."""
@@ -92,6 +94,7 @@ def document(rows: Sequence[Row]) -> str:
         *table(*with_energy(HEAD, [_cells(row) for row in rows], rows)),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *table(PAIRS_HEAD, _pairs(rows)),
+        *_exchanges(rows),
         *_all_gathers(rows),
         "![time per step](steps.svg)",
         "",
@@ -150,6 +153,40 @@ def _pairs(rows: Sequence[Row]) -> list[list[str]]:
             cells = [name, other, ratio.words()]
             pairs.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
     return pairs
+
+
+def _exchanges(rows: Sequence[Row]) -> list[str]:
+    """How long the messages of the paper's schedules take, beside the backward pass that can hide them.
+
+    Nothing where no message has a time, or all have the same size. Messages of other schedules are not told: a request
+    of `dear` also waits for its all-gather.
+    """
+    known = [row for row in rows if row.label in SCHEDULES and not row.diverged and all(map(_messages, row.runs))]
+    messages = [[_messages(run) for run in row.runs] for row in known]
+    sent = [message for turns in messages for turn in turns for message in turn]
+    if len({size for size, _ in sent}) < 2:
+        return []
+    per_byte, start_up = statistics.linear_regression(*zip(*sent, strict=True))
+    backward = [run.record["phases"]["backward"] for row in known for run in row.runs]
+    cells = []
+    for row, turns in zip(known, messages, strict=True):
+        count, seconds = (statistics.median(map(each, turns)) for each in (len, lambda turn: sum(s for _, s in turn)))
+        spent = (seconds, count * start_up, row.median("phases", "exchange_exposed"))
+        cells.append([row.label, f"{count:g}", *(f"{_ms(each):.0f}" for each in spent)])
+    return [
+        f"A backward pass takes {_ms(statistics.median(backward)):.0f} ms, and exchanges that end within it add "
+        f"nothing to a step. A message takes {_ms(start_up):.1f} ms and {1e9 * per_byte:.1f} ns per byte, by least "
+        f"squares over the {len(sent)} messages of the last step of every turn. These are rank 0's requests, which "
+        "also wait for other ranks.",
+        "",
+        *table(EXCHANGES_HEAD, cells),
+    ]
+
+
+def _messages(run: NotedRun) -> list[tuple[int, float]]:
+    """Bytes and seconds of each request of the last step; none of an older record, whose requests lack them."""
+    timed = (each for each in run.record["requests"] if {"payload_bytes", "seconds"} <= each.keys())
+    return [(each["payload_bytes"], each["seconds"]) for each in timed]
 
 
 def _all_gathers(rows: Sequence[Row]) -> list[str]:

@@ -2,7 +2,7 @@
 
 wirebench study mg_wfbp run                                     ten settings, into results/schedules
 wirebench study mg_wfbp run --parts googlenet_8x10gbit --rows dear --set scheduler.bucket_cap_mb=2 --out FOLDER
-wirebench study mg_wfbp report results/schedules/*/             afterwards: table.md and the figure of each
+wirebench study mg_wfbp report FOLDER                           afterwards: table.md and the figure of one setting
 
 The machine should have nothing else to do. A run that fails is reported and the others go on; exit code 1 then.
 """

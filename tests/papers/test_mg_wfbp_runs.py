@@ -67,6 +67,24 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
     assert (tmp_path / "steps.svg").read_bytes().startswith(b"<svg")
 
 
+def test_messages_stand_beside_the_backward_pass_that_hides_them(tmp_path: Path) -> None:
+    """A start-up of 10 ms, and a microsecond per byte; a request of `dear` waits for its all-gather."""
+    for name, sizes in (("wfbp", [1000, 2000, 4000]), ("mg_wfbp", [7000]), ("dear", [500])):
+        found = made(0.5, 0.5, len(sizes))
+        found["phases"]["backward"] = 0.2
+        found["requests"] = [
+            {"kind": "Sum", "plan": "ring", "rounds": 14, "bytes": 1, "payload_bytes": n, "seconds": 0.01 + 1e-6 * n}
+            for n in sizes
+        ]
+        put(tmp_path, name, 0, found)
+    assert report([str(tmp_path)]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert "A backward pass takes 200 ms, " in text
+    assert "A message takes 10.0 ms and 1000.0 ns per byte, by least squares over the 4 messages" in text
+    exchanges = text.partition("| exchanges ms |")[2].splitlines()[2:4]
+    assert exchanges == ["| mg_wfbp | 1 | 17 | 10 | 300 |", "| wfbp | 3 | 37 | 30 | 300 |"]
+
+
 @pytest.mark.parametrize("label", [ALL_GATHER, "handed out"])
 def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label: str, tmp_path: Path) -> None:
     """Of two messages of 100 and 50 ms the first lies under the forward pass by 60, and for 20 of these that waits."""

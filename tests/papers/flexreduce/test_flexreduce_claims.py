@@ -100,7 +100,7 @@ def test_the_main_size_is_the_one_that_most_layouts_have() -> None:
 
 
 def test_an_epoch_is_64_thousand_images() -> None:
-    runs = [TrainingRow("2+3", "ring", turn, seconds, 5, 4) for turn, seconds in enumerate((1.0, 2.0, 6.0))]
+    runs = [TrainingRow("2+3", "ring", turn, seconds, 5, 4, 1e6) for turn, seconds in enumerate((1.0, 2.0, 6.0))]
     assert [run.epoch_seconds for run in runs] == [3200, 6400, 19_200]
     assert paper.epoch_seconds(runs, "2+3", "ring") == 6400
     assert paper.epoch_seconds(runs, "2+2", "ring") is None
@@ -108,7 +108,7 @@ def test_an_epoch_is_64_thousand_images() -> None:
 
 def test_trainings_are_compared_turn_by_turn() -> None:
     def run(name, turn, seconds):
-        return TrainingRow("2+3", name, turn, seconds, 5, 4)
+        return TrainingRow("2+3", name, turn, seconds, 5, 4, 1e6)
 
     runs = [run("ring", 0, 2.0), run("flexreduce", 0, 1.0), run("ring", 1, 8.0), run("flexreduce", 1, 4.0)]
     # A turn that only one of them has does not count.
@@ -180,7 +180,7 @@ def test_an_average_over_layouts_takes_all_of_them() -> None:
     def runs(layouts: dict[str, float]) -> list[TrainingRow]:
         times = {lay: {"ring": 1.0, "flexreduce": 1 - saving, "blueconnect": 1.07} for lay, saving in layouts.items()}
         return [
-            TrainingRow(lay, name, turn, seconds, 5, 4)
+            TrainingRow(lay, name, turn, seconds, 5, 4, 1e6)
             for lay, each in times.items() for name, seconds in each.items() for turn in range(2)
         ]  # fmt: skip
 

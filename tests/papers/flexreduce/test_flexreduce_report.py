@@ -68,9 +68,13 @@ def test_the_report_has_every_figure_and_every_number(full: Path, capsys: pytest
     assert "AMD EPYC, 2 cores; torch (gloo); torch 2.15.0; commit 0123456789" in text
     assert "`wirebench cluster run --layout 3+4+4`" in text
     heads = [line for line in text.splitlines() if line.startswith("| layout")]
-    assert len(heads) == 4
+    assert len(heads) == 5
     # The claims are about the largest size, so the others have no verdict.
-    assert [head.endswith("| verdict |") for head in heads] == [True, False, False, False]
+    assert [head.endswith("| verdict |") for head in heads] == [True, False, False, False, False]
+    # Of 1.08 MB a ring of five sends 1.6 times as much over a link, FlexReduce on two machines once as much.
+    shares = "138 | 86 | 10500 | 1.3 % | 0.5 % | 19.1 % | 9500 | 1.5 % | 0.5 % | 10.6 % |"
+    assert f"| 2+3 | 37.5 % | {shares}\n| mean | 37.5 % | {shares}\n" in text
+    assert "the ring's bytes take 43 % of its steps, since the mean ideal of its nine\nlayouts is 33.4 %." in text
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line.startswith("| ")]
         assert len({line.count("|") for line in lines}) <= 1
@@ -108,6 +112,7 @@ def test_trainings_alone_make_a_report(tmp_path: Path) -> None:
     assert main(["--dir", str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "| 40.0 % [too few repeats] |" in text
+    assert "bytes save" not in text, "no link, and no native all-reduce"
     assert (tmp_path / "fig4f.svg").exists()
 
 

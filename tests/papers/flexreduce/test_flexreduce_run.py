@@ -122,6 +122,12 @@ def test_trainings_take_turns_and_keep_what_reports_need(tmp_path: Path) -> None
     assert "collective.name=NAME" in results.notes["2+3"]["launch"]
 
 
+def test_trainings_take_further_settings(tmp_path: Path) -> None:
+    code, fake = run(tmp_path, "--end-to-end", *ONE, "--turns", "1", "--set", "data.batch_size=32", "train.seed=1")
+    assert code == 0 and len(fake.commands) == len(TRAINED)
+    assert all({"data.batch_size=32", "train.seed=1"} <= set(command) for command in fake.commands)
+
+
 def test_a_training_that_fails_or_diverges_costs_the_earlier_ones_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -164,6 +170,9 @@ def test_trainings_on_other_links_are_not_mixed(tmp_path: Path) -> None:
         (["--layouts", "5+5"], "--layouts: no '5+5'; there is: 2+2"),
         (["--turns", "2"], "--turns: needs --end-to-end"),
         (["--end-to-end-layouts", "2+3"], "--end-to-end-layouts: needs --end-to-end"),
+        (["--set", "data.batch_size=32"], "--set: needs --end-to-end"),
+        (["--end-to-end", "--set", "collective.name=tree"], "--set: collective.name: is what the runs of end_to_end"),
+        (["--end-to-end", "--set", "data.batch=32"], "data.batch"),
         (["--end-to-end", "--sizes", "4"], "--sizes: is about all-reduces alone"),
         (["--end-to-end", "--full"], "--full: is about all-reduces alone"),
         (["--end-to-end", "--turns", "0"], "must be positive"),
