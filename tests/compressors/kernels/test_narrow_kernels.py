@@ -40,7 +40,7 @@ def test_messages_and_errors_equal_their_twins(form, rounding, chunk, numel, who
     x = loud(numel, chunk, device)
 
     def call() -> list[tuple[torch.Tensor, ...]]:
-        found = []
+        found: list[tuple[torch.Tensor, ...]] = []
         for parts in (1, 2):
             rng = torch.Generator(device).manual_seed(7) if rounding == "stochastic" else None
             left = x.clone()
