@@ -548,11 +548,6 @@ def test_the_figure_of_a_copy_alone_shows_it() -> None:
     assert order(figure_of([cell("copy", 1)])) == ["copy"]
 
 
-def test_json_holds_numbers_only_once_each() -> None:
-    line = json.loads(json.dumps(dataclasses.asdict(CELL)))
-    assert set(line) == {each.name for each in dataclasses.fields(CompressorResult)}
-
-
 # The table of memory in docs/compressors.md -------------------------------------------------------------------------
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/compressors.md"

@@ -16,7 +16,7 @@ from papers.accuracy.known import QUICK, RESNET20, sources
 from papers.accuracy.modern import OWN
 from papers.accuracy.tasks import GPT, RESNET
 from papers.runner import RESULTS
-from tests.cli.test_advise import FEW, answer
+from tests.cli.test_advise import answer
 from wirebench.exchange.pipeline import Step
 from wirebench.planner import known as shipped
 from wirebench.planner import ranges
@@ -125,13 +125,6 @@ def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
     assert trained.language(tmp_path).known["demo"].points is None
     assert trained.language(tmp_path).untrained(composed("demo"), None) == "diverged in training"
-
-
-@pytest.mark.slow
-def test_dense_stands_before_what_is_hardly_faster(tmp_path):
-    """Where computing hides everything, a lossy method's last microsecond is no reason for it."""
-    found = answer(tmp_path, "--trace", "googlenet_k80", "--network", "ib200", "--workers", "4", *FEW)
-    assert found["rows"][0]["compressor"] == "none"
 
 
 def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first():

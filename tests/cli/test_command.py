@@ -82,13 +82,9 @@ def test_options_may_be_shortened(tmp_path):
     assert run("show", "--late", cwd=tmp_path).stderr.startswith("wirebench show: --latest: ")
 
 
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
+def test_an_output_that_cannot_be_written_is_one_line():
     done = run("topology", "2+3", "--figure", "/dev/null/tree.png")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    with Path("/dev/full").open("w") as full:
-        words = [sys.executable, "-m", "wirebench", *SHOWN.split()]
-        full_disk = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (full_disk.returncode, full_disk.stderr) == (2, "wirebench show: No space left on device\n")
 
 
 @pytest.mark.sampled(4)
@@ -98,6 +94,7 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
         (f"wirebench {SHOWN} >&-", "", 0),
         ("wirebench show --help >&-", "", 0),
         (f"wirebench {SHOWN} >&- 2>&-", "", 0),
+        (f"wirebench {SHOWN} >/dev/full", "wirebench show: No space left on device", 2),
         ("wirebench --help >/dev/full", "wirebench: No space left on device", 2),
         ("wirebench show --help >/dev/full", "wirebench show: No space left on device", 2),
         ("train --help >/dev/full", "error: standard output: No space left on device", 2),

@@ -139,13 +139,6 @@ def test_every_committed_record_of_a_gpu_shows_it():
         assert rows["GPU"].startswith("1 x NVIDIA H200: ") and float(rows["joules/sample"]) > 0, each.folder
 
 
-def test_warnings_are_shown_with_their_run(runs):
-    path = runs / "ring" / "record.json"
-    path.write_text(json.dumps({**RECORD, "warnings": ["it [red]diverges"]}))
-    done = show(runs / "ring", runs / "tree")
-    assert done.stdout.splitlines()[-1] == "ring: warning: it [red]diverges"
-
-
 def lines_of(text):
     """The words of each line of a table, by its label; its head by ''."""
     head, *body = (re.split(r"  +", line.strip()) for line in text.splitlines())
@@ -175,11 +168,11 @@ def test_a_good_run_is_ten_lines_and_the_rest_is_asked_for(runs, capsys):
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(runs, capsys):
     for name in ("ring", "tree"):
-        (runs / name / "record.json").write_text(json.dumps({**RECORD, "warnings": ["slow"]}))
+        (runs / name / "record.json").write_text(json.dumps({**RECORD, "warnings": ["[red]slow"]}))
     assert script.main([str(runs / "ring"), str(runs / "tree" / "record.json")]) == 0
     said = capsys.readouterr().out
     assert lines_of(said)[""] == ["ring", "tree"]
-    assert said.splitlines()[-2:] == ["ring: warning: slow", "tree: warning: slow"]
+    assert said.splitlines()[-2:] == ["ring: warning: [red]slow", "tree: warning: [red]slow"]
 
 
 def test_latest_is_the_run_that_ended_last(runs):

@@ -6,7 +6,7 @@ import pytest
 
 from wirebench import collectives
 from wirebench.collectives.halving_doubling import HalvingDoubling
-from wirebench.collectives.plan import Plan, Transfer, check
+from wirebench.collectives.plan import Transfer, check
 from wirebench.collectives.recursive_doubling import RecursiveDoubling
 from wirebench.errors import UserError
 from wirebench.topology.tree import Topology
@@ -97,9 +97,3 @@ def test_halving_the_distance_is_right_too(size: int):
 def test_another_distance_is_refused():
     with pytest.raises(UserError, match="doubling"):
         collectives.build("halving_doubling", distance="tripling")
-
-
-def test_swapping_twice_is_noticed():
-    plan = RecursiveDoubling().plan(Topology.flat(4), 4)
-    with pytest.raises(ValueError, match="ends with item"):
-        check(Plan("twice", (*plan.reduce, plan.reduce[0]), ()), 4, 4)

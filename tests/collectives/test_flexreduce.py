@@ -110,19 +110,6 @@ def test_the_fresh_part_must_come_first():
         check(Plan("backwards", backwards, plan.copy), 4, 12)
 
 
-@pytest.mark.parametrize("layout", ["2+3", "1+3", "(1+4)+2"])
-def test_every_dropped_or_repeated_contribution_is_noticed(layout: str):
-    topology = Topology.parse(layout)
-    items = 2 * topology.size
-    plan = FlexReduce().plan(topology, items)
-    for number, transfers in enumerate(plan.reduce):
-        for place in range(len(transfers)):
-            for edited in ((*transfers[:place], *transfers[place + 1 :]), (*transfers, transfers[place])):
-                reduce = (*plan.reduce[:number], edited, *plan.reduce[number + 1 :])
-                with pytest.raises(ValueError, match="ends with item"):
-                    check(Plan("edited", reduce, plan.copy), topology.size, items)
-
-
 def test_a_large_tree_with_many_items():
     topology, items = Topology.parse("7+9+20+28"), 25_557_032
     last = ranges(topology, items)[-1]

@@ -90,12 +90,6 @@ def test_every_repeated_contribution_is_noticed(name, size):
                 check(edited(plan, "reduce", number, lambda r, t=transfer: (*r, t)), size, items)
 
 
-def test_a_round_twice_is_noticed():
-    plan = plan_of("ring", 4, 8)
-    with pytest.raises(ValueError, match="ends with item"):
-        check(Plan("twice", (*plan.reduce, plan.reduce[-1]), plan.copy), 4, 8)
-
-
 @pytest.mark.parametrize("name", PLANNED)
 def test_overwriting_instead_of_adding_is_noticed(name):
     plan = plan_of(name, 4, 8)
@@ -197,14 +191,6 @@ def test_gathering_along_a_plan_brings_every_contribution_to_every_rank_once(nam
             assert not set(move.origins) & has[move.dst], "a contribution arrives twice"
             has[move.dst] |= set(move.origins)
     assert has == [set(range(size))] * size
-
-
-@pytest.mark.parametrize("size", range(2, 10))
-def test_gathering_on_a_ring_is_the_ring_all_gather(size):
-    rounds = gather_moves(plan_of("ring", size, size), size)
-    assert len(rounds) == size - 1, "the reduce half moves nothing"
-    assert all(len(move.origins) == 1 for moves in rounds for move in moves)
-    assert all(len(moves) == size for moves in rounds)
 
 
 def test_gathering_in_leaf_order_is_the_ring_all_gather_wherever_the_ranks_are():

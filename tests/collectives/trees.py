@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from wirebench.collectives.plan import Plan, Round
+from wirebench.collectives.plan import Plan, Round, Transfer
 from wirebench.topology.tree import Branch, Topology
 
 MAX_DEPTH, MAX_DEGREE, MAX_RANKS = 4, 5, 24
@@ -40,6 +40,14 @@ def renumbered(branch: Branch, names: Sequence[int]) -> Branch:
 def under_a_switch(topology: Topology) -> Topology:
     """The same tree below one more branch, of degree 1."""
     return Topology(Branch((topology.root,)))
+
+
+class Returned:
+    """A plan in which rank 0 gives its items away and gets the sums back, to hand them on: what `fresh` is for."""
+
+    def plan(self, topology: Topology, items: int) -> Plan:
+        back = (Transfer(1, 0, 0, items, fresh=True),)
+        return Plan("returned", ((Transfer(0, 1, 0, items),), back), ((Transfer(0, 1, 0, items),),))
 
 
 hosts = st.lists(st.sampled_from("abcd"), min_size=1, max_size=MAX_RANKS).map(Topology.of_hosts)

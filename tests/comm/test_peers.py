@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from tests.distributed.launch import ROOT
+from tests.helpers import Gathering
 from wirebench.comm import connections, peers
 from wirebench.comm.peers import Peer, agree_on, end_stopped, first_line, introduce, linger, missing, reporting_loss
 from wirebench.errors import PeerLost, UserError
@@ -44,23 +44,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-class Answering:
-    """A communicator that gathers what it was given, with the caller's own part in its place."""
-
-    def __init__(self, rank: int, others: dict[int, bytes]) -> None:
-        self.rank, self.others = rank, others
-
-    def all_gather(self, tensor: Tensor) -> Any:
-        parts = {**{r: torch.frombuffer(bytearray(b), dtype=torch.uint8) for r, b in self.others.items()}}
-        gathered = [parts.get(rank, tensor) for rank in range(len(parts) + 1)]
-
-        class Handle:
-            def wait(self) -> list[Tensor]:
-                return gathered
-
-        return Handle()
-
-
 @pytest.mark.parametrize(
     ("mine", "words"),
     [
@@ -70,24 +53,24 @@ class Answering:
     ],
 )
 def test_ranks_that_differ_are_named(mine: dict[str, Any], words: str) -> None:
-    communicator: Any = Answering(1, {0: b'{"a.b": 1, "c.d": 2}'})
+    communicator: Any = Gathering({"a.b": 1, "c.d": 2}, rank=1)
     with pytest.raises(UserError) as caught:
         agree_on(communicator, "what", mine)
     assert words in str(caught.value)
 
 
 def test_ranks_that_agree() -> None:
-    communicator: Any = Answering(0, {1: b'{"c.d": [1, 2], "a.b": 1}'})
+    communicator: Any = Gathering({"c.d": [1, 2], "a.b": 1})
     agree_on(communicator, "what", {"a.b": 1, "c.d": (1, 2)})
 
 
-class OfThree(Answering):
+class OfThree(Gathering):
     """Rank 0's, which sends and receives too: `sent` has what, by rank."""
 
     size = 3
 
-    def __init__(self, others: dict[int, bytes], ends: dict[int, list[Any]]) -> None:
-        super().__init__(0, others)
+    def __init__(self, others: list[object], ends: dict[int, list[Any]]) -> None:
+        super().__init__(*others)
         self.ends, self.sent = ends, dict[int, Any]()
 
     def exchange(self, sends: Any, receives: Any, dtype: torch.dtype, lengths_travel: bool) -> Any:
@@ -100,8 +83,8 @@ def test_ranks_tell_each_other_of_the_connections_between_their_hosts(monkeypatc
     near, far = (("127.0.0.1", 5), ("127.0.0.1", 6)), (("10.0.0.1", 1), ("10.0.0.2", 2))
     monkeypatch.setattr(connections, "by_address", lambda: {other[0]: [own] for own, other in (near, far)})
     monkeypatch.setattr(connections, "other_ends", lambda: {near[1], far[1]})
-    here, there = b'["a", 7, ["127.0.0.1", "10.0.0.1"]]', b'["b", 8, ["10.0.0.2"]]'
-    communicator: Any = OfThree({1: here, 2: there}, {1: [near[1], ("127.0.0.1", 9)], 2: [far[1]]})
+    others: list[object] = [["a", 7, ["127.0.0.1", "10.0.0.1"]], ["b", 8, ["10.0.0.2"]]]
+    communicator: Any = OfThree(others, {1: [near[1], ("127.0.0.1", 9)], 2: [far[1]]})
     _, second, third = introduce(communicator)
     assert communicator.sent == {1: [[*near[0]]], 2: [[*far[0]]]}
     assert (second, third) == (Peer(1, "a", 7, frozenset({near[1]})), Peer(2, "b", 8, frozenset({far[1]})))

@@ -1,6 +1,5 @@
 """The precision that a run computes in: what auto takes and why, without a trace; the warning of a slow bf16."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.launch import CONFIG, here
 from tests.distributed.launch import ROOT as TOP
+from tests.helpers import Gathering
 from wirebench.comm.engine import Engine
 from wirebench.compose import precision
 from wirebench.compose.build import compose
@@ -172,20 +172,9 @@ def test_a_replayed_model_is_not_timed(timed, tmp_path):
     assert not clocks
 
 
-class Gathered:
-    """Rank 1's side of a gather, in which rank 0 says `first`."""
-
-    def __init__(self, first: object) -> None:
-        self.first, self.said = json.dumps(first).encode(), list[bytes]()
-
-    def all_gather(self, tensor: Tensor) -> Any:
-        self.said.append(tensor.numpy().tobytes())
-        parts = [torch.frombuffer(bytearray(self.first), dtype=torch.uint8), tensor]
-        return SimpleNamespace(wait=lambda: parts)
-
-
 def rank_1(first: object) -> Engine:
-    fields = {"distributed": True, "is_first": False, "communicators": [Gathered(first)]}
+    """The engine of rank 1, to which rank 0 says `first`."""
+    fields = {"distributed": True, "is_first": False, "communicators": [Gathering(first, rank=1)]}
     return cast(Engine, SimpleNamespace(**fields, device=torch.device("cpu")))
 
 

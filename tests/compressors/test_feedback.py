@@ -6,7 +6,7 @@ from wirebench import compressors
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
+from wirebench.gradient.error_memory import ErrorMemory
 
 LAYERS = lay_out([(2, 3), (4,), (5, 1)])
 NUMEL = 15
@@ -14,14 +14,6 @@ NUMEL = 15
 
 def buckets(*groups, grad=None):
     return cut(torch.zeros(NUMEL) if grad is None else grad, LAYERS, groups)
-
-
-def test_starts_at_zero_and_remembers_what_is_written_to_a_slice():
-    memory, (first, second) = ErrorMemory(), buckets(range(0, 1), range(1, 3))
-    assert memory.slice(second).tolist() == [0.0] * 9
-    memory.slice(second).add_(2)
-    assert memory.slice(first).tolist() == [0.0] * 6
-    assert memory.slice(second).tolist() == [2.0] * 9
 
 
 def test_memories_are_apart_and_like_the_gradient():
@@ -32,12 +24,6 @@ def test_memories_are_apart_and_like_the_gradient():
     assert memory.slice(bucket, "velocity").dtype == torch.float64
     with pytest.raises(AssertionError, match="no memory 'residual'"):
         memory.slice(bucket)
-
-
-def test_a_bucket_without_its_model_is_the_model():
-    memory, (bucket,) = ErrorMemory(), cut(torch.zeros(NUMEL), LAYERS, [range(0, 3)])
-    alone = type(bucket)(0, bucket.grad, bucket.param, bucket.layers)
-    assert memory.slice(alone).numel() == NUMEL
 
 
 def test_state_round_trip():
@@ -77,19 +63,6 @@ def one_layer(grad):
 ALONE = ExchangeContext(0, 1)
 
 
-def test_momentum_correction_of_what_is_not_sent():
-    # Gradients 1, 2, 3 with m = 0.9: u 1, 2.9, 5.61; v 1, 3.9, 9.51, the displacement of dense momentum SGD.
-    feedback, velocity, displacement = Feedback(0.9), 0.0, 0.0
-    for grad in (1.0, 2.0, 3.0):
-        bucket = one_layer([grad])
-        residual = feedback.accumulate(bucket, ALONE)
-        velocity = 0.9 * velocity + grad
-        displacement += velocity
-        assert residual.item() == pytest.approx(displacement)
-        assert feedback.slice(bucket, VELOCITY).item() == pytest.approx(velocity)
-    assert displacement == pytest.approx(9.51)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -105,18 +78,6 @@ def test_with_all_sent_it_is_dense_momentum_sgd(nesterov, masking):
         weight.grad = grad.clone()
         sgd.step()
         torch.testing.assert_close(moved, weight.detach())
-
-
-def test_what_is_sent_leaves_both_memories_there_and_nowhere_else():
-    feedback, bucket = Feedback(0.5), one_layer([1.0, 2.0, 3.0])
-    feedback.accumulate(bucket, ALONE)
-    feedback.sent(bucket, torch.tensor([0, 2]), torch.tensor([0.25, 0.0]))
-    assert feedback.slice(bucket).tolist() == [0.25, 2.0, 0.0]
-    assert feedback.slice(bucket, VELOCITY).tolist() == [0.0, 2.0, 0.0]
-    kept = Feedback(0.5, masking=False)
-    kept.accumulate(bucket, ALONE)
-    kept.sent(bucket, torch.tensor([0, 2]))
-    assert kept.slice(bucket, VELOCITY).tolist() == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 4.0), (4, 2.0), (100, 0.4)])
@@ -161,13 +122,3 @@ def test_what_is_not_finite_is_not_spread_by_clipping(bad):
     bucket = one_layer([3.0, bad, 4.0])
     residual = Feedback(clip=1.0).accumulate(bucket, ALONE)
     assert residual.isfinite().tolist() == [True, False, True]
-
-
-def test_what_leaving_ranks_held_adds_up():
-    memory, other = ErrorMemory(), ErrorMemory()
-    (bucket,) = buckets(range(0, 3))
-    other.slice(bucket).fill_(2)
-    memory.add(other.state_dict())
-    memory.add(other.state_dict())
-    assert memory.slice(bucket).tolist() == [4.0] * NUMEL
-    assert other.slice(bucket).tolist() == [2.0] * NUMEL

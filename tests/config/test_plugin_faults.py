@@ -119,26 +119,6 @@ def test_a_broken_contract_is_one_line_before_anything_is_written(text: str, wor
     assert tried(text).startswith(f"error: compressor.name: 'own_plugins.mine': {words}")
 
 
-def test_a_constructor_breaks_off_where_an_option_has_no_type(tried: Try) -> None:
-    text = HEAD.replace("scale: float", "scale") + EXCHANGE + BYTES
-    assert "error: compressor.scale: 'own_plugins.mine' gives this option no type; annotate it\n" in tried(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "import torch\nfrom wirebench.gradient.contract import Exchang\n",
-            "mine.py, line 2: cannot import name 'Exchang'",
-        ),
-        ("class Mine:\n    def exchange(self)\n        pass\n", "mine.py, line 2: expected ':'"),
-    ],
-)
-def test_a_module_that_cannot_be_read_is_named_with_its_line(text: str, words: str, tried: Try) -> None:
-    said = tried(text)
-    assert said.startswith("error: compressor.name: 'own_plugins.mine' cannot be imported: ") and words in said
-
-
 LATER = EXCHANGE.replace("/ world.size", "/ world.size + (world.rank if world.step > 1 else 0)")
 
 

@@ -88,14 +88,6 @@ def reduce_scatter_seconds(n: float, d: int, w: float, alpha: float) -> float:
     return (d - 1) * (alpha + n / (d * w))
 
 
-def flexreduce_levels(n: float, topology: Topology, alpha: float) -> tuple[float, ...]:
-    """Seconds of each level's reduce-scatter, from the lowest to the root: half of what `flexreduce_seconds` sums."""
-    slowest = [0.0] * _depth(topology)
-    for level, seconds in _level_costs(n, topology, alpha):
-        slowest[level] = max(slowest[level], seconds)
-    return tuple(slowest)
-
-
 def flexreduce_seconds(n: float, topology: Topology, alpha: float) -> float:
     """FlexReduce on any tree, whose branches have the rates w_x of `topology`'s links. FlexReduce, Eq. 4 to 6.
 
@@ -106,7 +98,10 @@ def flexreduce_seconds(n: float, topology: Topology, alpha: float) -> float:
     The formula leaves out the messages beyond d - 1 that asymmetric trees need, and it is too small below the level in
     question where a destination holds nothing of what it is to sum.
     """
-    return 2 * sum(flexreduce_levels(n, topology, alpha))
+    slowest = [0.0] * _depth(topology)
+    for level, seconds in _level_costs(n, topology, alpha):
+        slowest[level] = max(slowest[level], seconds)
+    return 2 * sum(slowest)
 
 
 def blueconnect_seconds(n: float, deltas: Sequence[int], omegas: Sequence[float], alpha: float) -> float:

@@ -243,12 +243,6 @@ def test_unknown_speeds_have_no_price(name):
     assert closed_forms.link_bytes(plan, topology, 4) and uplink_bytes(plan, topology, 4)
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_a_merge_is_one_item_of_its_size(size):
-    whole = closed_forms.binary_tree(size, ALPHA, BETA).seconds(1234.5)
-    assert price("tree", flat(size, gamma=0.0), 1, 1234.5) == close(whole)
-
-
 def test_bytes_of_the_papers_example():
     """Level 0 moves 6 items on each leaf link of the machine of two and 8 on the others; level 1 adds 3 and 2."""
     topology = Topology.parse("2+3")

@@ -47,6 +47,7 @@ def test_batches_have_the_promised_shapes_types_and_labels(dataset: data.Dataset
                 assert images.shape == labels.shape == (len(labels), dataset.length)
                 assert images.dtype == torch.int64
             assert labels.dtype == torch.int64
+            assert dataset.num_classes >= 2
             assert labels.min() >= 0
             assert labels.max() < dataset.num_classes
 
@@ -96,13 +97,3 @@ def test_torchs_global_generator_is_left_alone(dataset: data.Dataset) -> None:
     before = torch.get_rng_state()
     list(dataset.batches([torch.tensor([1, 4])], train=True, key=KEY, device=CPU))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_sizes_are_positive(dataset: data.Dataset) -> None:
-    assert dataset.train_size > 0
-    assert dataset.test_size > 0
-    assert dataset.num_classes >= 2
-
-
-def test_there_are_these_sets() -> None:
-    assert data.available() == ["cifar10", "digits", "imagefolder", "python_sources", "synthetic", "text"]

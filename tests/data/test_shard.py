@@ -40,10 +40,6 @@ def test_train_shards_are_disjoint_and_drop_only_the_last_global_batch(size: int
     assert all(len(step) == 2 * size for step in steps)
 
 
-def test_an_epoch_covers_the_set_where_it_divides() -> None:
-    assert sorted(flat(global_batches(4, 5))) == list(range(40))
-
-
 def test_global_batches_do_not_depend_on_how_many_workers_share_them() -> None:
     assert global_batches(1, 12) == global_batches(2, 6) == global_batches(3, 4) == global_batches(12, 1)
 

@@ -72,9 +72,3 @@ def test_augmentation_shifts_by_at_most_one_pixel_and_never_mirrors() -> None:
     equal = (candidates == shifted).flatten(2).all(2)
     assert equal.any(0).all()
     assert abs(equal[4].double().mean() - 1 / 9) < 0.03
-
-
-def test_a_run_of_two_ranks_sees_each_test_image_once() -> None:
-    digits = data.build("digits")
-    labels = [labels for rank in (0, 1) for _, labels in Shard(digits, rank, 2, 32, 0, 0, CPU).test()]
-    assert torch.equal(torch.cat(labels).bincount(), whole_split(False)[1].bincount())

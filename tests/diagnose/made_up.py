@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.cli.verbs import run
+
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 KERNELS = {
     "2.4": "ncclDevKernel_{}_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
@@ -43,6 +45,14 @@ class Plan(NamedTuple):
     dtype: str = "Float"
     elements: int = 1_000_000
     framework: str = "DistributedDataParallel.forward"
+
+
+def diagnosed(*words: object) -> dict[str, Any]:
+    """What `wirebench diagnose --kineto` says of these files."""
+    done = run("diagnose", "--json", "--kineto", *words)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 def write(path: Path, plan: Plan) -> Path:

@@ -1,12 +1,10 @@
 """wirebench diagnose --kineto: jobs that PyTorch's profiler has really recorded, each with one fault, or none."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.verbs import run
+from tests.diagnose.made_up import diagnosed
 from tests.distributed.forked import fork
 
 JOB = "tests/diagnose/watched_job.py"
@@ -22,13 +20,6 @@ def recorded(kind: str, fault: str, folder: Path) -> list[Path]:
         assert f"wirebench diagnose --kineto {' '.join(map(str, paths))}" in ended.out, ended.said
     assert len(paths) == 2
     return paths
-
-
-def diagnosed(*words: object) -> dict[str, Any]:
-    done = run("diagnose", "--json", "--kineto", *words)
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
 
 
 PLANTED = {

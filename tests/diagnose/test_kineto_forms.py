@@ -155,6 +155,11 @@ def alone(content: Content) -> None:
     content["traceEvents"] = [each for each in content["traceEvents"] if not each["name"].startswith("nccl")]
 
 
+def without_steps(content: Content) -> None:
+    bounds = ("ProfilerStep", "Optimizer")
+    content["traceEvents"] = [each for each in content["traceEvents"] if not each["name"].startswith(bounds)]
+
+
 def of_a_host(content: Content) -> None:
     """Recorded with ProfilerActivity.CPU alone."""
     content["traceEvents"] = [each for each in content["traceEvents"] if each["cat"] != "kernel"]
@@ -173,6 +178,7 @@ REFUSED: dict[str, tuple[bytes | Callable[[Content], None], str]] = {
     "another table": (b"{}", "has no traceEvents"),
     "no table": (b"7", "has no traceEvents"),
     "no events": (b'{"traceEvents": []}', "has no steps"),
+    "no step's bounds": (without_steps, "has no steps"),
     "events of another kind": (b'{"traceEvents": [7, null, "a", [], {}, {"ph": "X"}]}', "has no steps"),
     "no text": (b'{"traceEvents": "\xff\xff"}', "not valid JSON"),
     "Chrome's own": (b'{"traceEvents": [{"ph": "B", "cat": "blink", "name": "a", "ts": 1}]}', "has no steps"),
@@ -192,13 +198,6 @@ def test_what_cannot_be_read_is_one_line(name: str, tmp_path: Path) -> None:
     done = run("diagnose", "--kineto", path)
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert done.stdout == ""
-
-
-def test_two_files_of_one_rank(tmp_path: Path) -> None:
-    """As a schedule with repeat=2 leaves them, one for each turn."""
-    paths = [write(tmp_path / f"{turn}.json", PLAN._replace(first=10 * turn)) for turn in range(2)]
-    done = run("diagnose", "--kineto", *paths)
-    assert done.returncode == 2 and f"{paths[1]}: is of rank 0, as {paths[0]} is" in done.stderr
 
 
 def test_frames_of_python_do_not_fill_the_memory(tmp_path: Path) -> None:

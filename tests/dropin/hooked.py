@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
+from tests.dropin.grouped import alike as on_all_ranks
 from tests.dropin.misuse import says
 from tests.dropin.own_loop import RATE, network
 from wirebench import compressors, schedulers
@@ -221,13 +222,7 @@ def every_kind_of_ddp_averages_as_without_a_hook() -> None:
             assert topk._job is not None and topk._job._buckets.dense_steps == dense, options
             assert topk.compressor.state_dict()
             topk.close()
-            assert same_on_both(values), options
-
-
-def same_on_both(values: Tensor) -> bool:
-    theirs = values.clone()
-    dist.broadcast(theirs, 0)
-    return torch.equal(theirs, values)
+            assert on_all_ranks(values, None), options
 
 
 def a_static_graph_is_resumed_after_three_dense_steps() -> None:

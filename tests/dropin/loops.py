@@ -126,11 +126,6 @@ def clip(make: Make) -> list[nn.Module]:
     return train(side, lambda _: nn.utils.clip_grad_norm_(side.model.parameters(), 0.05))
 
 
-def clip_by_value(make: Make) -> list[nn.Module]:
-    side = make(network())
-    return train(side, lambda _: nn.utils.clip_grad_value_(side.model.parameters(), 0.01))
-
-
 def assigned_after_backward(make: Make) -> list[nn.Module]:
     side = make(network())
 
@@ -140,18 +135,6 @@ def assigned_after_backward(make: Make) -> list[nn.Module]:
             parameter.grad = parameter.grad * 2
 
     return train(side, double)
-
-
-def noise_on_the_average(make: Make) -> list[nn.Module]:
-    side = make(network())
-
-    def disturb(step: int) -> None:
-        rng = torch.Generator().manual_seed(step)
-        for parameter in side.model.parameters():
-            assert parameter.grad is not None
-            parameter.grad.add_(torch.randn(parameter.shape, generator=rng), alpha=0.01)
-
-    return train(side, disturb)
 
 
 def evaluation_in_mid_step(make: Make) -> list[nn.Module]:
@@ -482,7 +465,7 @@ def recomputed(make: Make) -> list[nn.Module]:
 LOOPS: dict[str, Callable[[Make], list[nn.Module]]] = {
     loop.__name__: loop
     for loop in (
-        clip, clip_by_value, assigned_after_backward, noise_on_the_average, evaluation_in_mid_step, state_in_mid_step,
+        clip, assigned_after_backward, evaluation_in_mid_step, state_in_mid_step,
         parts_of_the_model, accumulation, two_backward_passes, a_step_thrown_away, sam, gan, ema_and_copies, zero,
         compiled, safetensors, accelerate, gradients_of_autograd, buffers,
         parameters_without_elements, bfloat16, recomputed,

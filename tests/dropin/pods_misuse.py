@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import wirebench
 from tests.dropin import pods as job
+from tests.dropin.grouped import alike
 from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
 from wirebench import compressors, schedulers
@@ -68,23 +69,18 @@ def the_dimension_of_shards_is_refused_in_place_of_replicas() -> None:
 
 
 def frozen_parameters_have_no_gradient_and_no_residual() -> None:
-    ends = []
-    for kind in ("ddp", "pods"):
+
+    def frozen() -> Net:
         model = Net()
         model.blocks[0].weight.requires_grad = model.blocks[2].bias.requires_grad = False
         for parameter in model.scale.parameters():  # a module without anything that learns
             parameter.requires_grad = False
-        replicas = None
-        if kind == "ddp":
-            trained: nn.Module = DistributedDataParallel(model)
-        else:
-            trained, replicas = pods(model=model)
-            assert len(replicas._job.units) == 4 and "scale.weight" not in replicas._job.layout()
-        train(trained, sgd, 6)
-        ends.append(whole(model))
-        if replicas:
-            replicas.close()
-    assert apart(*ends) < 1e-6
+        return model
+
+    job.beside_ddp(frozen, lambda trained: train(trained, sgd, 6))
+    _, replicas = pods(model=frozen())
+    assert len(replicas._job.units) == 4 and "scale.weight" not in replicas._job.layout()
+    replicas.close()
 
 
 SENDS_ZEROS = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
@@ -184,34 +180,27 @@ class Scaled(nn.Module):
         torch.manual_seed(5)
         self.first, self.last = Layer(12, 20), Layer(20, 5)
         self.scale = nn.Parameter(torch.ones(4, 2))
-        self.uses = True
+        self.step = 0
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.last(torch.relu(self.first(x)))
-        return logits * self.scale.sum() if self.uses else logits
+        return logits * self.scale.sum() if self.step == 0 or job.RANK == 1 else logits
 
 
 def a_module_that_one_rank_of_a_pod_leaves_out_is_averaged_all_the_same() -> None:
     """FSDP sums what the others have of it, and this rank's part of that sum is no zero."""
-    if not SENDS_ZEROS:
-        return
-    ends = []
-    for kind in ("ddp", "pods"):
-        model, replicas = Scaled(), None
-        if kind == "ddp":
-            trained: nn.Module = DistributedDataParallel(model, find_unused_parameters=True)
-        else:
-            trained, replicas = pods(model=model)
-        optimizer = torch.optim.SGD(model.parameters(), 0.02)
-        for step in range(4):
-            model.uses = step == 0 or job.RANK == 1
-            optimizer.zero_grad()
-            loss_of(trained, step).backward()
-            optimizer.step()
-        ends.append(whole(model))
-        if replicas:
-            replicas.close()
-    assert apart(*ends) < 1e-6, apart(*ends)
+    if SENDS_ZEROS:
+        job.beside_ddp(Scaled, lambda trained: steps(trained, 4), find_unused_parameters=True)
+
+
+def steps(trained: Any, count: int) -> None:
+    """Steps of a model that knows which one it is in."""
+    optimizer = torch.optim.SGD(trained.parameters(), 0.02)
+    for step in range(count):
+        (trained.module if isinstance(trained, DistributedDataParallel) else trained).step = step
+        optimizer.zero_grad()
+        loss_of(trained, step).backward()
+        optimizer.step()
 
 
 class Branching(nn.Module):
@@ -234,36 +223,17 @@ class Branching(nn.Module):
 
 def a_module_that_one_replica_leaves_out_is_averaged_all_the_same() -> None:
     """And a parameter that has no gradient on any rank, where torch can send zeros for it."""
-    ends = []
-    for kind in ("ddp", "pods", "topk"):
-        model, replicas = Branching(), None
-        if kind == "ddp":
-            trained: nn.Module = DistributedDataParallel(model, find_unused_parameters=True)
-        else:
-            trained, replicas = pods("none" if kind == "pods" else kind, model=model)
-        optimizer = torch.optim.SGD(model.parameters(), 0.02)
-        for model.step in range(6):
-            optimizer.zero_grad()
-            loss_of(trained, model.step).backward()
-            optimizer.step()
-        ends.append(whole(model))
-        if replicas:
-            replicas.close()
-    assert apart(ends[0], ends[1]) < 1e-6, apart(ends[0], ends[1])
-    assert alike(torch.cat([each.flatten() for each in ends[2].values()]))
+    job.beside_ddp(Branching, lambda trained: steps(trained, 6), find_unused_parameters=True)
+    trained, replicas = pods("topk", model=Branching())
+    steps(trained, 6)
+    assert alike(torch.cat([each.flatten() for each in whole(trained).values()]), None)
+    replicas.close()
     if not SENDS_ZEROS:
         model = Branching()
         model.idle.requires_grad_()
         trained, replicas = pods(model=model)
         says("a parameter had none, or was frozen or unfrozen", lambda: loss_of(trained, 0).backward())
         replicas.close()
-
-
-def alike(values: Tensor) -> bool:
-    """Whether all ranks have these bits."""
-    every = [torch.empty_like(values) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, values)
-    return all(torch.equal(each, values) for each in every)
 
 
 def a_layout_that_changes_is_refused() -> None:
@@ -276,19 +246,12 @@ def a_layout_that_changes_is_refused() -> None:
 
 def two_passes_that_both_reduce_average_twice() -> None:
     """As under DDP without no_sync."""
-    ends = []
-    for kind in ("ddp", "pods"):
-        model, replicas = Net(), None
-        trained: Any = DistributedDataParallel(model) if kind == "ddp" else None
-        if trained is None:
-            trained, replicas = pods(model=model)
+
+    def twice(trained: Any) -> None:
         for part in range(2):
             loss_of(trained, 0, part).backward()
-        ends.append(dict(zip("abcdefghijk", gradients(model), strict=False)))
-        if replicas:
-            assert replicas.steps == 2
-            replicas.close()
-    assert apart(*ends) < 1e-6
+
+    job.beside_ddp(Net, twice, of=lambda model: dict(enumerate(gradients(model))))
 
 
 def checkpointed_blocks_are_averaged() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
+from tests.dropin.grouped import alike
 from tests.dropin.misuse import says
 from tests.dropin.pods import Net, adamw, apart, loss_of, sgd, sharded, train, whole
 from wirebench import compressors, schedulers
@@ -71,10 +72,7 @@ def every_method_keeps_replicas_alike_and_learns() -> None:
         loop(model, sync, plain(model.parameters()), range(2))
         ends = whole(model)
         assert apart(ends, start) > 1e-4, name
-        values = torch.cat([each.flatten() for each in ends.values()])
-        theirs = values.clone()
-        dist.broadcast(theirs, 0)
-        assert torch.equal(values, theirs), name
+        assert alike(torch.cat([each.flatten() for each in ends.values()]), None), name
         sync.close()
 
 
@@ -106,9 +104,7 @@ def local_steps_between_pods_are_local_sgd_by_hand() -> None:
 
 def same_on_replicas(model: nn.Module) -> bool:
     values = torch.cat([local(parameter).flatten() for parameter in model.parameters()])
-    theirs: list[Tensor] = [torch.empty_like(values) for _ in range(2)]
-    dist.all_gather(theirs, values, group=job.MESH["replicate"].get_group())
-    return torch.equal(*theirs)
+    return alike(values, job.MESH["replicate"].get_group())
 
 
 def a_restart_goes_on_to_the_bit() -> None:

@@ -56,11 +56,3 @@ def test_a_module_of_an_older_torch_has_one_group_or_none() -> None:
     several: Any = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_groups=["one", "other"]))
     with pytest.raises(UserError, match="has 2 groups of parameters"):
         fsdp_units._group_of("experts", several)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in pods.SLOW])
-def test_fifty_steps_of_two_shards(case: str, tmp_path: Path) -> None:
-    ended = fork("torch", 4, [case], tmp_path, script="tests/dropin/pods.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case]

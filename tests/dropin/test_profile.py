@@ -200,25 +200,3 @@ def test_on_a_gpu_the_kernels_times_count_and_not_the_hosts(beside: Callable[...
     assert found.hardware == "NVIDIA H100"
     times = [(each.numel, each.forward_seconds, each.backward_seconds) for each in found.layers]
     assert times == [(40, 100e-6, 300e-6), (216, 200e-6, 400e-6)]
-
-
-WITHOUT_SHAPES = [operation(f"{kineto.NODE}A", 0, 1), operation(kineto.GRADIENT, 1)]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "not valid JSON"),
-        ('{"a": 1}', "has no traceEvents"),
-        ('{"traceEvents": []}', "has no backward pass"),
-        (json.dumps({"traceEvents": WITHOUT_SHAPES}), "says no shapes"),
-    ],
-)  # fmt: skip
-def test_what_is_no_profile_of_training_is_one_line(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.json").write_text(text)
-    assert imported([str(tmp_path / "a.json"), *GIVEN, "--out", str(tmp_path / "b.json")]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
-    assert not (tmp_path / "b.json").exists()

@@ -98,9 +98,10 @@ def lane_of(
     order: Sequence[str] = ORDER,
     compressor: Any = None,
     compressing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    model: Net | None = None,
 ) -> tuple[Net, Lane]:
     """A net and its lane."""
-    model = Net()
+    model = model or Net()
     server = RequestExecutor(Metered(communicator), collectives.build("native"), Topology.flat(communicator.size))
     lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, compressing)
     lane.set_buckets(groups)
@@ -159,6 +160,16 @@ class _Meeting(LocalCommunicator):
 
         handle.result = result
         return handle
+
+
+def local_step(models, optimizers, step):
+    """A step of all workers by themselves, each on images of its own."""
+    for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+        optimizer.zero_grad()
+        loss_of(model, images(10 * step + rank)).backward()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        optimizer.step()
 
 
 def one_step(driver, models, optimizers, step):

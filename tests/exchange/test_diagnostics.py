@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.distributed.launch import CONFIG, here
-from tests.exchange.lanes import LAYERS, Net
+from tests.exchange.lanes import LAYERS, ORDER, Net
 from wirebench import collectives, compressors
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
@@ -17,8 +17,6 @@ from wirebench.exchange.diagnostics import Health
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.flat import FlatGradient
 from wirebench.topology.tree import Topology
-
-ORDER = ["last.weight", "last.bias", "middle.weight", "middle.bias", "first.weight", "first.bias", "odd"]
 
 
 def lanes(size: int, every: int = 1, **options) -> list[Lane]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.exchange.lanes import LAYERS, Net, images, lane_of, lanes_of, loss_of, one_step
+from tests.exchange.lanes import LAYERS, Net, lane_of, lanes_of, local_step, one_step
 from wirebench import schedulers
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
 from wirebench.errors import UserError
@@ -26,14 +26,10 @@ def by_hand(size, steps):
     centre = [p.detach().clone() for p in models[0].parameters()]
     for step in range(steps):
         before = [[p.detach().clone() for p in model.parameters()] for model in models]
-        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            optimizer.zero_grad()
-            loss_of(model, images(10 * step + rank)).backward()
-            for p in model.parameters():
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            optimizer.step()
-            with torch.no_grad():
-                for p, was, c in zip(model.parameters(), before[rank], centre, strict=True):
+        local_step(models, optimizers, step)
+        with torch.no_grad():
+            for model, own in zip(models, before, strict=True):
+                for p, was, c in zip(model.parameters(), own, centre, strict=True):
                     p.sub_(BETA / size * (was - c))
         centre = [c + BETA / size * sum(each[place] - c for each in before) for place, c in enumerate(centre)]
     return [list(model.parameters()) for model in models], centre

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
+from tests.exchange.lanes import LAYERS, Net, images, lanes_of, local_step, loss_of, one_step
 from wirebench import compressors, schedulers
 from wirebench.compose import run as train
 from wirebench.errors import UserError
@@ -40,15 +40,6 @@ def clock() -> Clock:
     made = Clock(torch.device("cpu"), Timeline(0))
     made.resume()
     return made
-
-
-def local_step(models, optimizers, step):
-    for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-        optimizer.zero_grad()
-        loss_of(model, images(10 * step + rank)).backward()
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        optimizer.step()
 
 
 def by_hand(size, steps, rule, cuts):

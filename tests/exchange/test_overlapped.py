@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
@@ -17,21 +16,16 @@ from tests.exchange.lanes import (
     PAIRS,
     WFBP,
     Averaging,
+    Net,
     check_gradients,
     images,
     lane_of,
     loss_of,
     plain_gradients,
 )
-from wirebench import collectives
-from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
-from wirebench.comm.metered import Metered
-from wirebench.exchange.lane import Lane
 from wirebench.exchange.overlapped import AfterBackward, Overlapped
-from wirebench.gradient.flat import FlatGradient
 from wirebench.telemetry.timeline import Timeline
-from wirebench.topology.tree import Topology
 
 
 class Echo(LocalCommunicator):
@@ -140,12 +134,9 @@ def test_layers_without_gradient_hold_nothing_up(opened):
 
 
 def test_frozen_layers_take_no_part(opened):
-    model, _ = lane_of(Echo())
-    model.middle.requires_grad_(False)
-    order = [name for name in ORDER if not name.startswith("middle")]
-    server = RequestExecutor(Metered(Echo()), collectives.build("native"), Topology.flat(2))
-    lane = Lane(0, FlatGradient(model, order), Averaging(), server, 0, nullcontext)
-    lane.set_buckets([range(len(order))])
+    frozen, order = Net(), [name for name in ORDER if not name.startswith("middle")]
+    frozen.middle.requires_grad_(False)
+    model, lane = lane_of(Echo(), [range(len(order))], order, model=frozen)
     opened.append(driver := Overlapped(lane, Timeline()))
     step_of(driver, model, 0)
     expected = plain_gradients([images(0, 8)])
@@ -206,12 +197,9 @@ def test_closing_ends_the_thread_and_detaches():
 @pytest.mark.parametrize("stopped", [False, True])
 def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
     """Else only ranks whose thread had a wake-up call left over exchange the last bucket, and wait for the others."""
-    compressor, order = Averaging(), [name for name in ORDER if not name.startswith("odd")]
-    model, _ = lane_of(Echo())
-    model.odd.requires_grad_(False)
-    server = RequestExecutor(Metered(Echo()), collectives.build("native"), Topology.flat(2))
-    lane = Lane(0, FlatGradient(model, order), compressor, server, 0, nullcontext)
-    lane.set_buckets([range(place, place + 1) for place in range(len(order))])
+    compressor, frozen, order = Averaging(), Net(), [name for name in ORDER if not name.startswith("odd")]
+    frozen.odd.requires_grad_(False)
+    model, lane = lane_of(Echo(), WFBP[:-1], order, compressor, model=frozen)
     driver = Overlapped(lane, Timeline())
     driver.begin(0, 0)
     driver.enable_sync()

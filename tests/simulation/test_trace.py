@@ -1,6 +1,5 @@
 """Traces: what is saved reads back, what is wrong is named by file, layer and key."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -41,20 +40,6 @@ def test_what_is_saved_reads_back_and_the_totals_are_sums(tmp_path):
     assert load(path) == TRACE
     assert (TRACE.numel, TRACE.forward_seconds, TRACE.backward_seconds) == (32, 0.875, 1.5625)
     assert sum(line.startswith('    {"name"') for line in path.read_text().splitlines()) == len(LAYERS)
-
-
-def test_saving_replaces_the_file_at_once_and_leaves_nothing_else(tmp_path):
-    path = tmp_path / "toy.json"
-    path.write_text("old")
-    TRACE.save(path)
-    assert [each.name for each in tmp_path.iterdir()] == ["toy.json"]
-    with pytest.raises(FileNotFoundError):
-        TRACE.save(tmp_path / "nowhere" / "toy.json")
-
-
-def test_a_trace_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TRACE.batch_size = 3  # type: ignore[misc]
 
 
 def test_the_smallest_trace_is_taken(tmp_path):

@@ -1,12 +1,12 @@
 """The GPUs of all ranks in one record: each GPU once, whoever shares it, and what is missing is said."""
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.helpers import Gathering
 from tests.telemetry import fake_nvml
 from wirebench.record.gpu_use import gpu_use
 from wirebench.telemetry import gpu
@@ -117,21 +117,9 @@ def test_scalars_are_sums_and_each_gpu():
     assert scalars(None) == {}
 
 
-class Gathers:
-    """A communicator of rank 0 of two, which gathers this after its own."""
-
-    def __init__(self, other: dict[str, Any]) -> None:
-        self.other, self.calls = other, 0
-
-    def all_gather(self, mine: torch.Tensor) -> Any:
-        self.calls += 1
-        theirs = torch.frombuffer(bytearray(json.dumps(self.other).encode()), dtype=torch.uint8)
-        return SimpleNamespace(wait=lambda: [mine, theirs])
-
-
-def watch(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], device: str = "cuda") -> tuple[GpuWatch, Gathers]:
+def watch(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], device: str = "cuda") -> tuple[GpuWatch, Gathering]:
     fake_nvml.install(monkeypatch, uuid="1234")
-    communicator, peers = Gathers(other), [SimpleNamespace(host="h0"), SimpleNamespace(host="h1")]
+    communicator, peers = Gathering(other), [SimpleNamespace(host="h0"), SimpleNamespace(host="h1")]
     engine: Any = SimpleNamespace(distributed=True, ranks=(0,), size=2, communicators=[communicator], peers=peers)
     return GpuWatch(engine, gpu.sampler(torch.device(device)), anywhere=True), communicator
 

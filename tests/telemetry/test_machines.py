@@ -9,27 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from tests.helpers import Gathering
 from wirebench.telemetry import environment, machines, rank_facts
 from wirebench.telemetry.machines import LoadMeter, ProcessLoad, hosts
 from wirebench.telemetry.rank_facts import CoreWatch, link_mbit
 from wirebench.utils import this_machine
 
 
-class Others:
-    """A communicator of rank 0 that gathers these texts after its own."""
-
-    def __init__(self, *texts: dict[str, Any]) -> None:
-        self.texts = texts
-
-    def all_gather(self, mine: torch.Tensor) -> Any:
-        theirs = [torch.frombuffer(bytearray(json.dumps(each).encode()), dtype=torch.uint8) for each in self.texts]
-        return SimpleNamespace(wait=lambda: [mine, *theirs])
-
-
 def engine(*others: dict[str, Any], ranks: tuple[int, ...] = (0,)) -> Any:
-    return SimpleNamespace(distributed=bool(others), ranks=ranks, communicators=[Others(*others)])
+    return SimpleNamespace(distributed=bool(others), ranks=ranks, communicators=[Gathering(*others)])
 
 
 def test_a_machine_is_described_once_with_all_its_ranks() -> None:

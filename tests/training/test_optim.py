@@ -170,66 +170,30 @@ def test_settings_that_do_not_go_together(section, words):
     assert "\n" not in str(caught.value)
 
 
-def _rates(section, epochs, workers, at):
-    return [learning_rate(section, epoch, epochs, workers) for epoch in at]
+STEP, COSINE, CYCLE = {"schedule": "step"}, {"schedule": "cosine"}, {"schedule": "one_cycle"}
+RATES = [
+    (10, 4, {"lr": 0.2}, {0: 0.2, 3.7: 0.2, 10: 0.2}),
+    (10, 4, {"lr": 0.2, "scale_lr": True}, {0: 0.8, 9.9: 0.8}),
+    (8, 1, {"lr": 0.1, **STEP, "milestones": (4.0, 6.5), "gamma": 0.5}, {0: 0.1, 3.99: 0.1, 4: 0.05, 6.5: 0.025}),
+    # (1 + cos) / 2 at 0, 60, 90, 120 and 180 degrees, also behind a warm-up.
+    (6, 1, {"lr": 0.4, **COSINE}, {0: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 6: 0.0}),
+    (8, 1, {"lr": 0.4, **COSINE, "warmup_epochs": 2.0}, {0: 0.0, 1: 0.2, 2: 0.4, 4: 0.3, 5: 0.2, 6: 0.1, 8: 0.0}),
+    (9, 4, {"lr": 0.4, "warmup_epochs": 3.0}, {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 9: 0.4}),
+    # From one worker's 0.4 to 1.6, as Goyal et al. do: 0.24 an epoch; of one worker from zero.
+    (9, 4, {"lr": 0.4, "warmup_epochs": 5.0, "scale_lr": True}, {0: 0.4, 1: 0.64, 2.5: 1.0, 5: 1.6}),
+    (9, 1, {"lr": 0.4, "warmup_epochs": 4.0}, {0: 0.0, 1: 0.1, 4: 0.4}),
+    # Milestones count from the start of the run.
+    (9, 4, {"lr": 0.4, **STEP, "milestones": (3.0,), "warmup_epochs": 2.0}, {0: 0.1, 2: 0.4, 2.9: 0.4, 3: 0.04}),
+    # Rises over 3 of 10 epochs from 0.02, then falls over 7; with a rise of its own and scaling.
+    (10, 8, {"lr": 0.5, **CYCLE}, {0: 0.02, 1.5: 0.26, 3: 0.5, 6.5: 0.25, 10: 0.0}),
+    (10, 2, {"lr": 0.5, **CYCLE, "warmup_epochs": 5.0, "scale_lr": True}, {0: 0.04, 2.5: 0.52, 5: 1.0, 7.5: 0.5}),
+]
 
 
-def test_constant():
-    section = OptimizerConfig(lr=0.2)
-    assert _rates(section, 10, 4, [0, 3.7, 10]) == [0.2, 0.2, 0.2]
-
-
-def test_scaled_by_workers():
-    section = OptimizerConfig(lr=0.2, scale_lr=True)
-    assert _rates(section, 10, 4, [0, 9.9]) == [0.8, 0.8]
-
-
-def test_step():
-    section = OptimizerConfig(lr=0.1, schedule="step", milestones=(4.0, 6.5), gamma=0.5)
-    assert _rates(section, 8, 1, [0, 3.99, 4, 6.49, 6.5, 8]) == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
-
-
-def test_cosine():
-    section = OptimizerConfig(lr=0.4, schedule="cosine")
-    # (1 + cos) / 2 at 0, 60, 90, 120 and 180 degrees
-    assert _rates(section, 6, 1, [0, 2, 3, 4, 6]) == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
-
-
-def test_cosine_starts_after_the_warm_up():
-    section = OptimizerConfig(lr=0.4, schedule="cosine", warmup_epochs=2.0)
-    assert _rates(section, 8, 1, [0, 1, 2, 4, 5, 6, 8]) == pytest.approx([0.0, 0.2, 0.4, 0.3, 0.2, 0.1, 0.0])
-
-
-def test_warm_up_to_the_rate_itself():
-    section = OptimizerConfig(lr=0.4, warmup_epochs=3.0)
-    assert _rates(section, 9, 4, [0, 1, 2, 3, 9]) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-
-
-def test_warm_up_to_the_scaled_rate():
-    section = OptimizerConfig(lr=0.4, warmup_epochs=5.0, scale_lr=True)
-    # From one worker's 0.4 to 1.6, as Goyal et al. do: 0.24 an epoch.
-    assert _rates(section, 9, 4, [0, 1, 2.5, 5]) == pytest.approx([0.4, 0.64, 1.0, 1.6])
-
-
-def test_warm_up_of_one_worker_starts_at_zero():
-    section = OptimizerConfig(lr=0.4, warmup_epochs=4.0)
-    assert _rates(section, 9, 1, [0, 1, 4]) == pytest.approx([0.0, 0.1, 0.4])
-
-
-def test_milestones_count_from_the_start_of_the_run():
-    section = OptimizerConfig(lr=0.4, schedule="step", milestones=(3.0,), warmup_epochs=2.0)
-    assert _rates(section, 9, 4, [0, 2, 2.9, 3]) == pytest.approx([0.1, 0.4, 0.4, 0.04])
-
-
-def test_one_cycle():
-    section = OptimizerConfig(lr=0.5, schedule="one_cycle")
-    # rises over 3 of 10 epochs from 0.02, then falls over 7
-    assert _rates(section, 10, 8, [0, 1.5, 3, 6.5, 10]) == pytest.approx([0.02, 0.26, 0.5, 0.25, 0.0])
-
-
-def test_one_cycle_with_a_rise_of_its_own_and_scaling():
-    section = OptimizerConfig(lr=0.5, schedule="one_cycle", warmup_epochs=5.0, scale_lr=True)
-    assert _rates(section, 10, 2, [0, 2.5, 5, 7.5, 9.9]) == pytest.approx([0.04, 0.52, 1.0, 0.5, 0.02])
+@pytest.mark.parametrize(("epochs", "workers", "section", "wanted"), RATES)
+def test_learning_rates_by_hand(epochs, workers, section, wanted):
+    found = {epoch: learning_rate(OptimizerConfig(**section), epoch, epochs, workers) for epoch in wanted}
+    assert found == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "one_cycle"])

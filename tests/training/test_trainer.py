@@ -122,20 +122,3 @@ def test_a_data_set_without_test_images_has_no_accuracy(tmp_path):
     record = record_of(tmp_path, data__test_size=0)
     assert record["status"] == "finished"
     assert record["final"] == {"loss": None, "top1": None, "top5": None}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"scheduler__name": "builtin", "collective__name": "ring"},
-            r"^scheduler\.name: 'builtin' is the engine's own",
-        ),
-        ({"scheduler__name": "builtin"}, r"^scheduler\.name: 'builtin' needs an engine with a synchroniser"),
-        ({"train__resume": "auto", "output__dir": ""}, r"^train\.resume: auto looks into output\.dir"),
-        ({"model__hiden": 3}, r"^model\.hiden: 'toy' has no such option; did you mean 'hidden'\?"),
-    ],
-)
-def test_combinations_that_make_no_sense_are_refused(tmp_path, changes, message):
-    with pytest.raises(UserError, match=message):
-        record_of(tmp_path, **changes)

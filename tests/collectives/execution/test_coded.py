@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.collectives.trees import Returned
 from wirebench import collectives, compressors
 from wirebench.collectives.execution.coded import coded_program_of
 from wirebench.collectives.execution.executor import RequestExecutor
-from wirebench.collectives.plan import Collective, Plan, Transfer, check
+from wirebench.collectives.plan import Collective, check
 from wirebench.collectives.wire import items_of
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
@@ -109,14 +110,8 @@ def test_what_partners_swap_both_round() -> None:
 
 
 def test_a_rank_that_takes_its_items_back_adds_them_once() -> None:
-    class Returned:
-        def plan(self, topology: Topology, items: int) -> Plan:
-            back = (Transfer(1, 0, 0, items, fresh=True),)
-            return Plan("returned", ((Transfer(0, 1, 0, items),), back), ((Transfer(0, 1, 0, items),),))
-
-    answers, _ = served(
-        collectives.formatted(Returned(), compressors.wire("bf16")), Topology.flat(2), [torch.ones(9), torch.ones(9)]
-    )
+    bf16 = collectives.formatted(Returned(), compressors.wire("bf16"))
+    answers, _ = served(bf16, Topology.flat(2), [torch.ones(9), torch.ones(9)])
     assert [answer.tolist() for answer in answers] == [[2.0] * 9] * 2
 
 

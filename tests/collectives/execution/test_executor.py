@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.collectives.trees import Returned
 from wirebench import collectives
 from wirebench.collectives.execution.executor import RequestExecutor, RequestLog
-from wirebench.collectives.plan import Plan, Transfer, check
+from wirebench.collectives.plan import check
 from wirebench.comm.base import LENGTH_BYTES
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
@@ -249,14 +250,6 @@ def test_plans_are_made_once_per_size():
     for numel in (3, 4, 3):
         next(server.serve(Sum(torch.ones(numel))))
     assert asked == [3, 4]
-
-
-class Returned:
-    """A plan in which rank 0 gives its items away and gets the sums back, to hand them on: what `fresh` is for."""
-
-    def plan(self, topology: Topology, items: int) -> Plan:
-        back = (Transfer(1, 0, 0, items, fresh=True),)
-        return Plan("returned", ((Transfer(0, 1, 0, items),), back), ((Transfer(0, 1, 0, items),),))
 
 
 def test_fresh_transfers_overwrite():

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import DEVICES, answer_all, both, lay_out
+from tests.helpers import DEVICES, both, exchange, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.demo import _message, _signs
 from wirebench.compressors.sparse.chunks import chunks_of
 from wirebench.compressors.sparse.frequencies import frequencies_of
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
@@ -91,8 +90,7 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
         methods = [compressors.build(name, chunk=64, k=9) for _ in range(3)]
         for step in range(2):
             buckets = [bucket_of(SHAPES, device, seed=3 * step + rank) for rank in range(3)]
-            worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
-            result = answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)])[0]
+            result = exchange(methods, [each.grad for each in buckets], buckets[0].layers, step=step)[0]
         return result
 
     twin, mine = both(monkeypatch, steps)

@@ -1,9 +1,12 @@
 """Kernels of groups and of fields: each equals its twin in PyTorch; on the CPU in Triton's interpreter."""
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor
 
+from tests import helpers
 from tests.helpers import DEVICES
 from wirebench.compressors import kernels
 from wirebench.compressors.bits import blocks
@@ -14,6 +17,7 @@ from wirebench.compressors.onebit import means
 from wirebench.utils.rng import generator
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
+from tests.compressors.kernels.launches import launches_of
 from wirebench.compressors.kernels import fields as fields_module
 from wirebench.compressors.kernels import segments as segments_module
 
@@ -51,10 +55,7 @@ def both(monkeypatch, call, per_word: int = 1):
     tile = fields_module.words_of_tile(per_word) * per_word
     for name in ("CPU_BLOCK", "GPU_BLOCK"):
         monkeypatch.setattr(blocks, name, tile)
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
-    twin = call()
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    return twin, call()
+    return helpers.both(monkeypatch, call)
 
 
 def assert_close(found, twin, scale: Tensor | float = 1.0) -> None:
@@ -152,23 +153,15 @@ def test_messages_that_lie_side_by_side_are_not_copied():
 
 
 def test_a_bucket_takes_as_many_launches_however_many_layers(monkeypatch):
-    """A count of programs' launches, which nothing runs."""
-    launched: list[str] = []
-
-    class Stub:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __getitem__(self, grid):
-            return lambda *args, **kwargs: launched.append(self.name)
-
-    for module, names in ((segments_module, ("_read_pieces", "_collect")), (fields_module, ("_encode_levels",))):
-        for name in names:
-            monkeypatch.setattr(module, name, Stub(name))
     monkeypatch.setattr(kernels, "usable", lambda x: True)
+    counts = []
     for layers in (16, 161):
-        launched.clear()
-        groups = tuple(Run(5000 if each % 2 else 1, 1) for each in range(layers))
+        groups = tuple(Run(50 if each % 2 else 1, 1) for each in range(layers))
         x = torch.zeros(sum(run.width for run in groups))
-        Levels(7, 4, groups, x.device).encode(x, blocks.largest(x, groups), None)
-        assert launched == ["_read_pieces", "_collect", "_encode_levels"]
+        code = Levels(7, 4, groups, x.device)
+        counts.append(launches_of(functools.partial(encode_with_largest, code, x, groups)))
+    assert counts[0] == counts[1] and counts[0]["K:_encode_levels"] == 1
+
+
+def encode_with_largest(code: Levels, x: Tensor, groups: Groups) -> Tensor:
+    return code.encode(x, blocks.largest(x, groups), None)

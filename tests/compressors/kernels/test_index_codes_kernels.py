@@ -1,12 +1,15 @@
 """Codes of places in kernels equal their twins in PyTorch; on the CPU in Triton's interpreter."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 
-from tests.helpers import DEVICES
+from tests.helpers import DEVICES, both, whole
 from wirebench.compressors import kernels
+from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.sparse.base import average_of, taken
 from wirebench.compressors.sparse.encoding import SparseCode
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
@@ -104,13 +107,9 @@ def test_codes_that_programs_make_together_are_the_twins(case, device, monkeypat
 @pytest.mark.parametrize("indices", ["bitmap", "delta"])
 def test_messages_of_several_ranks_are_averaged_as_the_twin_does(indices, values, device, monkeypatch):
     """One of them without entries, one not finite; the rest is what `taken` leaves."""
-    from tests.helpers import whole
-    from wirebench.compressors.common.feedback import Feedback
-    from wirebench.compressors.sparse.base import average_of, taken
+    code = SparseCode(values, indices)
 
-    code, results = SparseCode(values, indices), []
-    for usable in (False, True):
-        monkeypatch.setattr(kernels, "usable", lambda x, usable=usable: usable)
+    def call() -> Any:
         generator, messages, kept = torch.Generator().manual_seed(3), [], []
         for many in (0, 5, NUMEL // 3):
             bucket, feedback = whole(torch.randn(NUMEL, generator=generator).to(device)), Feedback(0.5)
@@ -120,5 +119,7 @@ def test_messages_of_several_ranks_are_averaged_as_the_twin_does(indices, values
             feedback.slice(bucket)[index[1:2]] = float("inf")
             messages.append(taken(feedback, bucket, index, code)[0])
             kept += [feedback.slice(bucket, name) for name in feedback.names]
-        results.append((average_of(torch.ones(NUMEL, device=device), messages, code, 3), messages, kept))
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0, equal_nan=True)
+        return average_of(torch.ones(NUMEL, device=device), messages, code, 3), messages, kept
+
+    twin, mine = both(monkeypatch, call)
+    torch.testing.assert_close(mine, twin, rtol=0, atol=0, equal_nan=True)

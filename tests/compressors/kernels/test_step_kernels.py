@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import DEVICES, answer_all, both, lay_out
+from tests.helpers import DEVICES, both, exchange, lay_out
 from wirebench import compressors
 from wirebench.compressors.bits import blocks
 from wirebench.compressors.common.lion import blend
-from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from wirebench.compressors.kernels import fields as fields_module
@@ -77,9 +75,7 @@ def test_zero_one_adams_steps(shapes, options, bad, device, monkeypatch):
             ]
             if bad is not None and step == 2:
                 grads[1][-1] = bad
-            buckets = [Bucket(0, grad.to(device), grad.to(device), layers) for grad in grads]
-            worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
-            answers = answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)])
+            answers = exchange(methods, [grad.to(device) for grad in grads], layers, step=step)
             assert all(each.nan_to_num().equal(answers[0].nan_to_num()) for each in answers)
             found.append(answers[0].clone())
         return found + [state for method in methods for _, state in sorted(method.state_dict().items())]

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import DEVICES, answer_all, lay_out
+from tests.helpers import DEVICES, both, exchange, lay_out
 from wirebench import compressors
 from wirebench.compressors import kernels
 from wirebench.compressors.common.lion import Lion, blend, signs
 from wirebench.compressors.lowrank.factors import FactorPlan, Pack, basis_by_cholesky, normalise, orthonormalise
-from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
@@ -49,9 +48,8 @@ def bucket_of(device: torch.device, seed: int, narrow: bool = False, shapes=SHAP
 )
 def test_products_equal_the_twins(rank, narrow, measured, device, monkeypatch):
     """Both factors, with a vector added first, the product written and taken out, and the squares of M."""
-    found = []
-    for usable in (False, True):
-        monkeypatch.setattr(kernels, "usable", lambda x, usable=usable: usable)
+
+    def call() -> list[Tensor]:
         bucket, more = bucket_of(device, 1, narrow), bucket_of(device, 2).grad
         plan = FactorPlan(bucket.layers, rank, 0.0)
         chance = torch.Generator().manual_seed(3)
@@ -68,8 +66,9 @@ def test_products_equal_the_twins(rank, narrow, measured, device, monkeypatch):
         out = torch.zeros_like(bucket.grad)
         plan.write(out, left, back, shaped=True)
         energies = [torch.stack([each for pair in squares for each in pair]).float()] if squares else []
-        found.append([bucket.grad, left.packed, back.packed, other.packed, out, *energies])
-    for twin, mine in zip(*found, strict=True):
+        return [bucket.grad, left.packed, back.packed, other.packed, out, *energies]
+
+    for twin, mine in zip(*both(monkeypatch, call), strict=True):
         torch.testing.assert_close(mine, twin, rtol=1e-5, atol=float(twin.abs().max()) * 1e-5)
 
 
@@ -166,16 +165,11 @@ def test_exchanges_give_what_they_give_in_pytorch(name, options, device, monkeyp
     """Two ranks, three steps."""
 
     def steps() -> list[Tensor]:
-        methods = [compressors.build(name, **options) for _ in range(2)]
-        results = []
+        methods, results = [compressors.build(name, **options) for _ in range(2)], []
         for step in range(3):
             buckets = [bucket_of(device, 2 * step + rank) for rank in range(2)]
-            worlds = [ExchangeContext(rank, 2, step) for rank in range(2)]
-            results.append(answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)])[0])
+            results.append(exchange(methods, [each.grad for each in buckets], buckets[0].layers, step=step)[0].clone())
         return results
 
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
-    twins = steps()
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    for twin, mine in zip(twins, steps(), strict=True):
-        torch.testing.assert_close(mine, twin, rtol=1e-3, atol=1e-4)
+    twins, mine = both(monkeypatch, steps)
+    torch.testing.assert_close(mine, twins, rtol=1e-3, atol=1e-4)

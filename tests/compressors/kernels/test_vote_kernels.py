@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import DEVICES, answer_all, lay_out
+from tests.helpers import DEVICES, answer_all, both, lay_out
 from wirebench import compressors
-from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Run
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
@@ -83,11 +82,8 @@ def steps(device: torch.device, layers, bad: float | None = None, narrow: bool =
 
 
 def assert_same(monkeypatch, *args, **options) -> None:
-    monkeypatch.setattr(kernels, "usable", lambda x: False)
-    twin = steps(*args, **options)
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    for mine, other in zip(steps(*args, **options), twin, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-6, atol=0, equal_nan=True)
+    twin, mine = both(monkeypatch, lambda: steps(*args, **options))
+    torch.testing.assert_close(mine, twin, rtol=1e-6, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("shapes", OF_LAYOUTS)

@@ -6,13 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.compressors.updates import LAYERS, RANKS, SHAPES, gradients, step_of, world_of
-from tests.helpers import Log, answer_all, lay_out
-from wirebench import compressors
+from tests.compressors.updates import LAYERS, SHAPES, gradients, step_of, world_of
+from tests.helpers import Log, exchange, lay_out
 from wirebench.compressors.lowrank.factors import orthonormalise
-from wirebench.errors import UserError
-from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.flat import Bucket
 from wirebench.utils.rng import generator
 
 MU, BETA1, BETA2 = 0.9, 0.8, 0.7
@@ -92,20 +88,6 @@ def test_rows_without_anything_of_their_own_are_zero_and_take_nothing_from_other
 
 
 def test_vectors_alone_take_one_sum() -> None:
-
     log: Log = []
-    grads = gradients(0, numel=5)
-    buckets = [Bucket(0, grad, torch.zeros(5), lay_out([(5,)])) for grad in grads]
-    methods = world_of("dion")
-    worlds = [ExchangeContext(rank, RANKS) for rank in range(RANKS)]
-    results = answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)], log)
+    results = exchange(world_of("dion"), gradients(0, numel=5), lay_out([(5,)]), log)
     assert len(log) == 1 and results[0].abs().eq(1).all()
-
-
-def test_a_restored_factor_of_another_rank_is_refused() -> None:
-    [method] = world_of("dion", 1)
-    step_of([method], 0, gradients(0, 1))
-    other = compressors.build("dion", rank_fraction=0.9)
-    other.load_state_dict(method.state_dict())
-    with pytest.raises(UserError, match=r"saved factor layer\d\.right is .* compressor\.rank_fraction"):
-        step_of([other], 1, gradients(1, 1))

@@ -106,15 +106,26 @@ def test_the_first_steps_may_go_dense(name):
     assert max(sizes[2]) < NUMEL
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_factors_of_another_rank_are_refused(name):
-    saved = compressors.build(name, rank=2, min_compression_rate=1.0)
+@pytest.mark.parametrize(
+    ("name", "before", "now"),
+    [
+        *(
+            (name, {"rank": 2, "min_compression_rate": 1.0}, {"rank": 1, "min_compression_rate": 1.0})
+            for name in METHODS
+        ),
+        ("dion", {}, {"rank_fraction": 0.9}),
+    ],
+)
+def test_factors_of_another_rank_are_refused(name, before, now):
+    saved, other = (compressors.build(name, **options) for options in (before, now))
     grad = torch.ones(NUMEL)
     for step in range(2):
         answer_all([saved.exchange(cut(grad, LAYERS, [range(0, 9)])[0], ExchangeContext(0, 1, step))])
-    other = compressors.build(name, rank=1, min_compression_rate=1.0)
     other.load_state_dict(saved.state_dict())
-    with pytest.raises(UserError, match=r"saved factor layer\d\.(left|right) is \(2, \d\), .* compressor.rank"):
+    option = next(iter(now))
+    with pytest.raises(
+        UserError, match=rf"saved factor layer\d\.(left|right) is \(\d, \d\), .* compressor\.{option}\b"
+    ):
         answer_all([other.exchange(cut(grad, LAYERS, [range(0, 9)])[0], ExchangeContext(0, 1, 2))])
 
 

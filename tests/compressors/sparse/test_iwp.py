@@ -53,16 +53,6 @@ V0 = [0.06, 0.05, 0.01, 0.1, 0.004, -0.02, 0.6, 0.02, 0.01, -0.03]
 V2 = [0.01, 0.3, 0.02, 0.1, 0.006, 0.05, 0.1, 0.01, 0.11, 0.01]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_masks_by_hand(dtype):
-    w, v0, v2 = (torch.tensor(each, dtype=dtype) for each in (W, V0, V2))
-    chooser, pieces = Chooser(w, 10), [Piece(0, 10, w, 0.05, 0.0)]
-    first, third = chooser.mask(v0, pieces, None), chooser.mask(v2, pieces, None)
-    assert (first.tolist(), third.tolist()) == ([193, 2], [18, 1])
-    assert (first | third).tolist() == [211, 3]
-    assert places(first | third).tolist() == [0, 1, 4, 6, 7, 8, 9]
-
-
 def test_an_exchange_by_hand():
     step = next(s for s in range(100) if set(drawn(ExchangeContext(0, 3, s), 0, 2)) == {0, 2})
     log: Log = []
