@@ -25,7 +25,7 @@ from wirebench.planner.networks import error_of, gbit_of, source_of, topology_of
 from wirebench.planner.pods import pods_of
 from wirebench.planner.probe import probe
 from wirebench.planner.progress import RankingProgress
-from wirebench.planner.rank import Adviser, Sharded
+from wirebench.planner.rank import Adviser
 from wirebench.planner.render import Ranking, ShownSetting, content, key_of, show
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.record.compare import busy_machines
@@ -116,25 +116,17 @@ def ranking_of(
     """All compositions, ranked. timed: what the rates have of this machine."""
     setting = given.setting
 
-    pods = pods_of(options, setting.on_gpu)
-
-    def whole(gbit: float | None) -> Topology:
-        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
-
     def topology(gbit: float | None) -> Topology:
-        return whole(gbit) if pods is None else pods.replicas(whole(gbit))
-
-    def step_of(gbit: float | None) -> Trace:
-        return setting.trace if pods is None else pods.trace(setting.trace, whole(gbit))
+        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
 
     # What a compressor was trained with is ranked, where nothing else is asked for.
     densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}
     local = {name: [each.schedule for each in those] for name, those in accuracies.local.items()}
     adviser = Adviser(
-        step_of(None), topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
+        setting.trace, topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
         options.density, options.schedulers or (), densities, local,
         lambda done, every: progress.tell(f"simulating: {done} of {every} compressors"),
-        None if pods is None else Sharded(step_of, options.workers, pods.plain),
+        pods_of(options, setting.on_gpu),
     )  # fmt: skip
     used_by = functools.cache(adviser.density_of)
     found, left_out = adviser.all(names, named=bool(options.compressors))
@@ -143,7 +135,7 @@ def ranking_of(
     judge = Judge(accuracies, plain, dense_of(found, plain), used_by, on_noise, options.tolerance)
     found, best = sorted(found, key=judge.key), best_of(found, judge)
     lossy = [key_of(each) for each in best if not is_exact(each)]
-    between = lossy if len(whole(None).machines) > 1 else []
+    between = lossy if len(topology(None).machines) > 1 else []
     breaks, ends = {}, {}
     for done, key in enumerate(between):
         progress.tell(f"looking for break-evens: {done} of {len(between)} compositions")

@@ -281,7 +281,7 @@ PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> list[str]:
     """The assumptions, in four lines, and a warning if there is one."""
     trace, judge = setting.trace, ranking.judge
-    kind, seconds = "estimated" if trace.estimate else "measured", trace.forward_seconds + trace.backward_seconds
+    seconds = trace.forward_seconds + trace.backward_seconds
     inside = f"; {setting.each} workers a machine, on {setting.inside}" if setting.inside else ""
     ended = [ranking.accuracies.of(each) for each in shown]
     models = {each.model.parameters: each.model.words for each in ended if each is not None and each.model is not None}
@@ -289,7 +289,7 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
     unit = " %" if measure is LOSS else " points"
     as_long = f"; {AT_EQUAL_TIME}: beside dense training that takes as long; rows at a cost stand in its order"
-    in_time = as_long * (judge.accuracies.dense is not None)
+    in_time = as_long * bool(judge.accuracies.dense)
     told = (
         f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} lost by the worst seed"
         if of
@@ -297,7 +297,7 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     )
     plain = judge.plain
     return [
-        f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {trace.numel / 1e6:.3g}M parameters, "
+        f"{trace.name}{setting.faster} ({trace.made}), {trace.numel / 1e6:.3g}M parameters, "
         f"{setting.images}: a step alone takes {1e3 * seconds:.1f} ms, {setting.alone_per_second:.0f} {trace.unit}/s",
         f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}; "
         f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
@@ -374,7 +374,7 @@ def table(ranking: Ranking, shown: Sequence[Candidate], wide: bool) -> Table:
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    in_time = [AT_EQUAL_TIME.replace(" ", "\n")] * (accuracies.dense is not None)
+    in_time = [AT_EQUAL_TIME.replace(" ", "\n")] * bool(accuracies.dense)
     more = [
         "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s",
         "wire MB",

@@ -294,11 +294,10 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
         write_chakra(options, rows[-1])
     schedules = table(rows)
     shown = with_room(console(WIDTH), schedules)
-    kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     coded = wire_of(collective_with(options))
     named = collective if coded is None else f"{collective} in {coded.name}"
-    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {named}; {source_of(options)}"
+    said = f"{model.name} ({model.made}), {options.compressor} on {named}; {source_of(options)}"
     undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
     within = [] if inside is None else [f"Within a pod {inside.volume}."]
     for line in (said, *timed.said, *within, *undisturbed):
@@ -314,8 +313,7 @@ def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedR
         efficiency = row.found.efficiency, (row.found.alone / row.between.high, row.found.alone / row.between.low)
         points.append(Point(row.workers, row.gbit, row.batch, row.speed, row.scheduler, *efficiency))
     alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
-    kind = "estimated" if model.estimate else "measured"
-    sources = f"the trace {model.name} ({kind}, {model.hardware})", f"the network {source_of(options)}"
+    sources = f"the trace {model.name} ({model.made})", f"the network {source_of(options)}"
     bars = f"Bars: ranges, by {ranges.load().runs} measured runs."
     return figure(points, ", ".join(alike), model.unit, f"{bars} {computed(environment.git(), *sources)}.")
 

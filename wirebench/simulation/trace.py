@@ -80,6 +80,11 @@ class Trace:
         return hash((self.name, self.batch_size, len(self.layers), self.layers[:1]))
 
     @property
+    def made(self) -> str:
+        """How its times came about, and on what hardware, in words."""
+        return f"{'estimated' if self.estimate else 'measured'}, {self.hardware}"
+
+    @property
     def numel(self) -> int:
         """Parameters of the model."""
         return sum(layer.numel for layer in self.layers)
