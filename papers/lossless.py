@@ -22,8 +22,8 @@ def note(unit: str) -> list[str]:
     """What the row is of; lines of Markdown."""
     return [
         f"`{LABEL}`: a Huffman code of exponents, measured on gradients ({sums.load(unit).words}) and not run here. "
-        f"One code for all exponents saves at most {_times(unit, 'bound'):.4g}x there; a code for each piece of them may "
-        "save a little more (docs/sums.md).",
+        f"One code for all exponents saves at most {_times(unit, 'bound'):.4g}x there; a code for each piece of them "
+        "may save a little more (docs/sums.md).",
         "",
     ]
 

@@ -16,6 +16,7 @@ from tests import charts
 from tests.cli.verbs import verb
 from tests.distributed.launch import PLUGINS
 from wirebench import compressors
+from wirebench.bench import turns
 from wirebench.config import loader
 from wirebench.figures.files import save
 from wirebench.planner import bars, given, known, ranges, timing
@@ -470,7 +471,7 @@ def own(tmp_path, monkeypatch):
     (folder / "scheduling.py").write_text(PAIRS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
-    monkeypatch.setattr(timing, "REPEATS", 3)
+    monkeypatch.setattr(turns, "REPEATS", 3)
     yield "owned"
     for name in ("owned.compressing", "owned.scheduling", "owned"):
         sys.modules.pop(name, None)

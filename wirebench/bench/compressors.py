@@ -36,7 +36,7 @@ from wirebench.bench import plot_compressors
 from wirebench.bench.baselines import rivals
 from wirebench.bench.compressor_table import show
 from wirebench.bench.inputs import GRADIENTS, REAL, parse_size
-from wirebench.bench.turns import Bench, Contender
+from wirebench.bench.turns import REPEATS, WARMUP, Bench, Contender
 from wirebench.compressors.bits.narrow import Form
 from wirebench.errors import UserError
 from wirebench.figures.provenance import provenance
@@ -75,13 +75,8 @@ def measure(options: argparse.Namespace) -> int:
     sizes = [parse_size(text) for text in options.sizes or (OF_FORMATS if options.formats else REAL)]
     named = [ONE_HOP.format(form) for form in get_args(Form)] if options.formats else options.compressors
     contenders = choose(named, options.density, not options.formats if options.rivals is None else options.rivals)
-    bench = Bench(
-        torch.device(options.device),
-        options.workers,
-        options.warmup,
-        options.repeats,
-        _silent if options.quiet else _say,
-    )
+    say = (lambda text: None) if options.quiet else _say
+    bench = Bench(torch.device(options.device), options.workers, options.warmup, options.repeats, say)
     code = 0
     try:
         for size in sizes:
@@ -170,10 +165,6 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _silent(text: str) -> None:
-    """--quiet."""
-
-
 def _check(options: argparse.Namespace) -> None:
     least = {"workers": 1, "threads": 1, "repeats": 1, "warmup": 1}
     for name, limit in least.items():
@@ -200,8 +191,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=4, help="ranks whose messages are decoded (%(default)s)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
-    add("--warmup", type=int, default=3, help="steps of each method that are left out (%(default)s)")
-    add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
+    add("--warmup", type=int, default=WARMUP, help="steps of each method that are left out (%(default)s)")
+    add("--repeats", type=int, default=REPEATS, help="turns of each method (%(default)s)")
     add("--rivals", action=argparse.BooleanOptionalAction, help="PyTorch's hooks, the obvious ways (beside methods)")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
     add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (bench plot-compressors)")

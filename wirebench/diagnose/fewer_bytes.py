@@ -10,12 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
 from wirebench import collectives, compressors, schedulers
 from wirebench.bench.compressors import parse_compressor
 from wirebench.bench.inputs import parse_size
-from wirebench.bench.turns import Bench
+from wirebench.bench.turns import timed_here
 from wirebench.collectives.native import is_engines_own
 from wirebench.compose.resolve import refuse_workers, resolve, scheduler_of
 from wirebench.config.loader import Config, overridden
@@ -45,8 +43,8 @@ from wirebench.utils import this_machine
 
 ROUNDS = 5
 """Iterations that find a backward pass which, beside the run's exchange, takes as long as the run's did."""
-TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9
-"""Compressors are timed on a bucket of the run's largest size, up to TIMED elements, REPEATS times after WARM_UP."""
+TIMED = 1_000_000
+"""Compressors are timed on a bucket of the run's largest size, up to this many elements."""
 
 
 class Saving(NamedTuple):
@@ -183,15 +181,9 @@ class Other:
         if self._on_gpu or not sizes or ran_on != this_machine.cpu().model:
             return {}
         bucket = parse_size(str(min(max(sizes), TIMED)))
-        bench = Bench(torch.device("cpu"), self.workers, WARM_UP, REPEATS, lambda text: None)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            bench.measure(bucket, [parse_compressor(name, density) for name, density in densities.items()])
-        finally:
-            torch.set_num_threads(threads)
+        contenders = [parse_compressor(name, density) for name, density in densities.items()]
         found: dict[str, tuple[Compressing, Compressing]] = {}
-        for cell in bench.cells:
+        for cell in timed_here(self.workers, [bucket], contenders):
             if not cell.error:
                 each = cell.copy / bucket.numel
                 whole, last = each * sum(cell.copies.values()), each * cell.copies["decode"]
