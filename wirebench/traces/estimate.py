@@ -29,6 +29,7 @@ from torch.nn.parameter import UninitializedParameter
 from wirebench.errors import UserError
 from wirebench.simulation.roofline import CAST, GPUS, PRECISIONS, Gpu, Precision, Roofline
 from wirebench.simulation.trace import SHIPPED, Paced, Trace, TraceLayer, load
+from wirebench.telemetry.environment import TORCH
 from wirebench.traces import inputs
 from wirebench.traces.inputs import CLASSES, IMAGE_SIZE, NOT_TRAINED, Inputs
 from wirebench.training.loss import cross_entropy
@@ -104,7 +105,7 @@ def _head(model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, nam
         f"wirebench trace estimate: per operation max(flops / ({gpu.efficiency:g} x {gpu.peak(precision)} TFLOPS), "
         f"bytes read and written once / {gpu.memory_gbs} GB/s), {WORDS[precision]}; peak and bandwidth: {gpu.source}; "
         "the share of the peak is assumed",
-        torch.__version__.partition("+")[0],
+        TORCH,
         (),
         given.unit,
     )
