@@ -289,7 +289,7 @@ def test_more_workers_take_longer_to_decode_what_they_gather():
     for name in ("qsgd", "fp16"):
         for workers in (4, 32):
             sizes = sizes_of(name, None, trace, workers)
-            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)(25_000_000)
+            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)[0](25_000_000)
     assert seconds["qsgd", 32] > 2 * seconds["qsgd", 4]
     assert seconds["fp16", 32] == seconds["fp16", 4]
 
@@ -299,7 +299,7 @@ def test_more_workers_merge_on_more_levels_and_on_shared_cores_all_merges_of_all
 
     def seconds(name: str, workers: int, processor: Processor = IDLE) -> float:
         sizes = sizes_of(name, None, trace, workers)
-        return compressing(rates, name, sizes, trace, 900e9, processor)(25_000_000) * processor.crowded(workers)
+        return compressing(rates, name, sizes, trace, 900e9, processor)[0](25_000_000) * processor.crowded(workers)
 
     level = (seconds("gtopk", 16) - seconds("gtopk", 4)) / 2
     assert level > 0 and seconds("gtopk", 1024) == pytest.approx(seconds("gtopk", 4) + 8 * level)

@@ -26,11 +26,11 @@ from wirebench.exchange.scheduler import Scheduler
 from wirebench.planner import ranges
 from wirebench.planner.compositions import (
     compressing,
-    decoding,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
     sizes_of,
+    sizes_with,
 )
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import of_hardware
@@ -150,9 +150,9 @@ class Other:
     def _own(self, scheduler: Scheduler | None = None) -> Simulated:
         """The step as it was, or under another scheduler: its compressor works as long as it was measured to."""
         section = self.config.compressor
-        make = functools.partial(compressors.build, section.name, dense_below=0, warmup=(), **section.options)
         below = max(section.dense_below, 0) if self.evidence.layers else 0
-        return self._step(self.config, Sizes(make, self.workers, below), self._measured, scheduler=scheduler)
+        sizes = sizes_with(section.name, section.options, self.workers, below)
+        return self._step(self.config, sizes, self._measured, scheduler=scheduler)
 
     def _measured(self, numel: int) -> float:
         """Seconds of one core that the run's own compressor needs for `numel` elements."""
@@ -163,8 +163,7 @@ class Other:
         self, name: str, sizes: Sizes, config: Config, timed: tuple[Compressing, Compressing] | None
     ) -> Simulated:
         if timed is None:
-            method = self.rates, name, sizes, self.trace, self.bytes_per_second
-            timed = compressing(*method, self.processor), decoding(*method)
+            timed = compressing(self.rates, name, sizes, self.trace, self.bytes_per_second, self.processor)
         seconds, decoded = timed
         if self.config.compressor.name == "none":
             # What a dense exchange has of such work, every exchange has.

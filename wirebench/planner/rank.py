@@ -16,7 +16,6 @@ from wirebench.planner.compositions import (
     DENSE,
     clash,
     compressing,
-    decoding,
     has_density,
     lacks_shapes,
     needs_whole,
@@ -296,7 +295,7 @@ class Adviser:
         """Seconds of its work, and how many of them come last."""
         if name not in self._known:
             method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
-            found = compressing(*method, self.topology(None).processor), decoding(*method)
+            found = compressing(*method, self.topology(None).processor)
             # Buckets are of few sizes, at every rate the same.
             self._known[name] = functools.cache(found[0]), functools.cache(found[1])
         return self._known[name]

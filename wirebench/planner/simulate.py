@@ -38,7 +38,6 @@ from wirebench.planner.compositions import (
     clash,
     collective_of,
     compressing,
-    decoding,
     density_of,
     lacks_shapes,
     needs_whole,
@@ -256,7 +255,8 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     if not options.gpu:
         return Simulator(model, sizes, free, pricer)
     method = rates, options.compressor, sizes, model, memory
-    return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
+    seconds, decoded = compressing(*method, topology.processor)
+    return Simulator(model, sizes, seconds, pricer, decoded)
 
 
 def collective_with(options: argparse.Namespace) -> Collective:
