@@ -213,8 +213,7 @@ class ModelExchange:
             for parameter, view in zip(self.flat.parameters, self.flat.views, strict=True):
                 if parameter.grad is view:
                     parameter.grad = view.clone()
-        for closer in self.engine.closers:
-            closer()
+        self.engine.detach()
 
     def _order(self, arrived: Sequence[str], state: Mapping[str, Any]) -> list[str]:
         names = list(trainable(self.model))
