@@ -28,7 +28,7 @@ from wirebench.planner.ranges import Errors
 from wirebench.planner.sums import SumRow
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.simulation.trace import Trace
-from wirebench.utils.console import console, with_room
+from wirebench.utils.console import console, say, with_room
 
 Ends = tuple[float | None, float | None]
 """Gbit/s below which a compressor surely pays, and from which on it surely does not; None: no rate, inf: any."""
@@ -221,7 +221,7 @@ def _accuracy(each: Candidate, ranking: Ranking) -> dict[str, Any] | None:
 
 def _ranges(each: Candidate, ranking: Ranking) -> dict[str, Any]:
     """The range of each number that is predicted. Of a break-even null is no rate, and "always" any."""
-    alone, ends, gain = each.found.alone, ranking.ends.get(key_of(each)), ranking.judge.gain(each)
+    ends, gain = ranking.ends.get(key_of(each)), ranking.judge.gain(each)
     compress, communicate, exposed = _seconds(each)
     return {
         "speedup_range": [gain.low, gain.high],
@@ -229,7 +229,7 @@ def _ranges(each: Candidate, ranking: Ranking) -> dict[str, Any]:
         "step_seconds_range": list(each.between),
         "images_per_second_range": list(each.images_between),
         "images_per_second_serial_range": list(each.serial_between),
-        "efficiency_range": [alone / each.between.high, alone / each.between.low],
+        "efficiency_range": list(each.between.rates(each.found.alone)),
         "exposed_seconds_range": exposed,
         "compress_seconds_range": compress,
         "communicate_seconds_range": communicate,
@@ -261,21 +261,18 @@ def show(
     width = max(len(line.name) for line in ranking.lines)
     answers = [f"{line.name:<{width}}  {words_of(line, ranking, setting)}" for line in ranking.lines]
     for part in (_head(setting, ranking, shown), _more(setting, ranking) if wide else [], ["", *answers, ""]):
-        for line in part:
-            shown_on.print(line, **PLAIN)
+        say(shown_on, part)
     shown_on.print(rows)
     if ranking.sums:
         summed = sums.table(ranking.sums)
         with_room(shown_on, summed).print("", summed, sep="\n")
         notes += sums.notes(ranking.sums, known)
-    for line in (*notes, *_how_to_run(ranking, setting), *left, *files):
-        shown_on.print(line, **PLAIN)
+    say(shown_on, (*notes, *_how_to_run(ranking, setting), *left, *files))
 
 
 BREAK_EVEN = "pays below: surely at less than the first rate, surely not at more than the second; in between is open"
 OF_LANGUAGE = "loss: of language models; to a model of another kind these losses hardly apply"
 REPLACED = "Compressors' times on a GPU are those of version 0.1's kernels; the present ones are not timed yet."
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> list[str]:

@@ -38,7 +38,7 @@ from wirebench.topology.tree import Topology
 from wirebench.traces import inputs
 from wirebench.utils import extras, this_machine
 from wirebench.utils.cli import check_outputs, parser_of
-from wirebench.utils.console import columns, console, with_room
+from wirebench.utils.console import columns, console, say, with_room
 from wirebench.utils.own import ours
 from wirebench.utils.package import CONFIGS
 
@@ -74,11 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     rows = table(records, speed_ups)
     with_room(shown := console(WIDTH), rows).print(rows)
     save(draw(speed_ups, GBIT, f"{NOTE}."), path)
-    shown.print(
-        f"\n{NOTE}. Ranges of speed-ups: how far past predictions were off; of top-1: {SEEDS} seeds.\n"
-        f"figure: {path}   records: wirebench show {options.out}/*/",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    ranges_of = f"Ranges of speed-ups: how far past predictions were off; of top-1: {SEEDS} seeds."
+    say(shown, ["", f"{NOTE}. {ranges_of}", f"figure: {path}   records: wirebench show {options.out}/*/"])
     return 0
 
 
