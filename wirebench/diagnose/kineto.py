@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
-from wirebench.diagnose.evidence import COMPUTING, Evidence
+from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.full_link import planned
 from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass, steadily
 from wirebench.diagnose.link import TimedMessage, fitted
@@ -23,6 +23,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
 from wirebench.schedulers.fused import BYTES_PER_ELEMENT, Fused
 from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.telemetry.rank_facts import COMPUTING
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import import_kineto, job_file, profiler_file
 from wirebench.traces.job_file import EXCHANGE, Collective, ProfiledStep, RankFile
