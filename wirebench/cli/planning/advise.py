@@ -50,7 +50,7 @@ from wirebench.planner.sums import check_forms
 from wirebench.planner.timing import check_device, rates_over, time_unknown
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
-from wirebench.traces.inputs import CLASSES, IMAGE_SIZE
+from wirebench.traces.inputs import add_inputs
 from wirebench.utils.cli import check_outputs, parser_of
 
 
@@ -84,17 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
-    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     add(
         "--batch", type=int, metavar="N", help="images, or what else the model takes, per worker and step (the trace's)"
     )
-    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
-    add("--classes", type=int, metavar="N", help=f"classes of the model ({CLASSES})")
-    add(
-        "--data",
-        metavar="NAME[:KEY=VALUE...]",
-        help="a data set whose samples the model takes, in place of images, with its options",
-    )
+    add_inputs(parser)
     add(
         "--gpu",
         metavar="NAME",
