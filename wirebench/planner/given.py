@@ -4,7 +4,7 @@ import argparse
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from wirebench import compressors
 from wirebench.errors import UserError
@@ -49,14 +49,7 @@ OF_A_MODEL = ("probe", "option", "data", "image_size", "classes", "precision", "
 """Options that say nothing beside a trace."""
 
 
-class Given(NamedTuple):
-    """What is simulated, and the link between the workers of a machine."""
-
-    setting: ShownSetting
-    inside: Link
-
-
-def given_by(options: argparse.Namespace) -> Given:
+def given_by(options: argparse.Namespace) -> ShownSetting:
     """What is simulated, where; UserError for what does not go together."""
     if options.workers == 1:
         raise UserError("--workers: one exchanges nothing, so that there is nothing to compress; needs 2 or more")
@@ -75,12 +68,13 @@ def given_by(options: argparse.Namespace) -> Given:
         network = f"--gbit in place of the rate of {network}"
     memory, bytes_per_second, busy = _memory(gpu)
     check_time(model)
-    setting = ShownSetting(
+    return ShownSetting(
         model.faster(options.speed),
         options.speed,
         options.workers,
         max(map(len, topology.machines)),
         inside,
+        link,
         network,
         gbit_of(topology),
         memory,
@@ -91,7 +85,6 @@ def given_by(options: argparse.Namespace) -> Given:
         "" if pods is None else pods.words(model, topology),
         {} if pods is None else pods.entry(model, topology),
     )
-    return Given(setting, link)
 
 
 def _inside(options: argparse.Namespace, gpu: Gpu | None, hardware: str) -> tuple[str, Link]:
@@ -106,7 +99,7 @@ def _inside(options: argparse.Namespace, gpu: Gpu | None, hardware: str) -> tupl
 
 def ranking_of(
     options: argparse.Namespace,
-    given: Given,
+    setting: ShownSetting,
     names: list[str],
     rates: Rates,
     accuracies: Accuracies,
@@ -114,10 +107,9 @@ def ranking_of(
     timed: TimedExchange = NOTHING,
 ) -> Ranking:
     """All compositions, ranked. timed: what the rates have of this machine."""
-    setting = given.setting
 
     def topology(gbit: float | None) -> Topology:
-        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
+        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, setting.link)
 
     # What a compressor was trained with is ranked, where nothing else is asked for.
     densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}

@@ -8,7 +8,6 @@ from typing import Any
 from wirebench import collectives, compressors, schedulers
 from wirebench.collectives.wire import Formatted
 from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
 from wirebench.planner.candidate import EXPECTED, POSSIBLY, SURELY, Candidate, Margin, place
@@ -92,9 +91,10 @@ class Adviser:
             (*SCHEDULERS, *plain, *tried, *(each for those in self._local.values() for each in those))
         )
         self._collective = functools.cache(collectives.build)
-        self._sizes: dict[str, Sizes] = {}
-        self._pricers: dict[tuple[str, float | None], Pricer] = {}
-        self._known: dict[str, tuple[Compressing, Compressing]] = {}
+        self._sizes_of = functools.cache(lambda name: sizes_of(name, self._given(name), self.trace, self.workers))
+        # One for all compressors: many of their requests are of one size.
+        self._pricer = functools.cache(lambda name, gbit: Pricer(self._collective(name), self.topology(gbit)))
+        self._compressing = functools.cache(self._worked)
         self._fastest: dict[tuple[str, float, Composed | None], Candidate] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Candidate], dict[str, str]]:
@@ -284,26 +284,12 @@ class Adviser:
             advices.append(Candidate(name, text, collective, step, self._samples, stretched, factors, unit, local))
         return advices
 
-    def _pricer(self, collective: str, gbit: float | None) -> Pricer:
-        """One for all compressors: many of their requests are of one size."""
-        if (collective, gbit) not in self._pricers:
-            made = Pricer(self._collective(collective), self.topology(gbit))
-            self._pricers[collective, gbit] = made
-        return self._pricers[collective, gbit]
-
-    def _compressing(self, name: str) -> tuple[Compressing, Compressing]:
+    def _worked(self, name: str) -> tuple[Compressing, Compressing]:
         """Seconds of its work, and how many of them come last."""
-        if name not in self._known:
-            method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
-            found = compressing(*method, self.topology(None).processor)
-            # Buckets are of few sizes, at every rate the same.
-            self._known[name] = functools.cache(found[0]), functools.cache(found[1])
-        return self._known[name]
-
-    def _sizes_of(self, name: str) -> Sizes:
-        if name not in self._sizes:
-            self._sizes[name] = sizes_of(name, self._given(name), self.trace, self.workers)
-        return self._sizes[name]
+        method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
+        whole, last = compressing(*method, self.topology(None).processor)
+        # Buckets are of few sizes, at every rate the same.
+        return functools.cache(whole), functools.cache(last)
 
 
 def _height(limit: float | None) -> float:

@@ -28,6 +28,7 @@ from wirebench.planner.ranges import Errors
 from wirebench.planner.sums import SumRow
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.simulation.trace import Trace
+from wirebench.topology.tree import Link
 from wirebench.utils.console import console, say, with_room
 
 Ends = tuple[float | None, float | None]
@@ -44,7 +45,7 @@ class ShownSetting(NamedTuple):
     network, memory   words for where the numbers come from
     gbit              between machines; bytes_per_second: of the memory that compresses
     busy              a warning if other programs disturbed the memory's measurement, or ""
-    each              workers of a machine, at most; inside: what links them, in words
+    each              workers of a machine, at most; inside: what links them, in words; link: how fast it is
     on_gpu            whether a GPU compresses
     pods              where FSDP shards the model: the pods and their bytes, in words and as JSON values
     """
@@ -54,6 +55,7 @@ class ShownSetting(NamedTuple):
     workers: int
     each: int
     inside: str
+    link: Link
     network: str
     gbit: float
     memory: str

@@ -68,13 +68,12 @@ def main(arguments: Sequence[str]) -> int:
     check_forms(options.wire or ())
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     check_device(given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
-    asked = given_by(options)
-    setting = asked.setting
+    setting = given_by(options)
     rates = rates_over(given, on_gpu=setting.on_gpu)
     measured = known.load(setting.trace.unit == "images", setting.trace.numel)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     with RankingProgress() as progress:
-        ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
+        ranking = ranking_of(options, setting, names, rates, measured, progress, timed)
     write(options, setting, ranking)
     return 0
 
