@@ -178,7 +178,7 @@ def test_a_part_of_a_gpu_has_no_energy_of_its_own(library, known, mig, memory):
 def test_the_latest_sample_is_told_once(library):
     library()
     sampler = gpu.sampler(CUDA)
-    assert sampler.news() == {}
+    assert isinstance(sampler, gpu.GpuSampler) and sampler.news() == {}
     sampler.start()
     sampler.stop()
     told = sampler.news()
