@@ -120,7 +120,7 @@ def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
         unpack(RESULTS / GPT.folder / name, tmp_path / name)
     known = trained.language(tmp_path)
     assert known.standing(composed("demo"), None) is Standing.COSTS
-    assert (known.too_much, known.dense) == (math.inf, None)
+    assert (known.too_much, known.dense) == (math.inf, ())
     assert known.known["demo"].between is None and "one seed, so that" in known.setting
     path = tmp_path / "demo-0" / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
