@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wirebench import collectives, compressors
@@ -90,7 +90,7 @@ _kept_sizes = functools.lru_cache(maxsize=256)(_sizes)
 
 
 def sizes_with(
-    name: str, options: dict[str, Any], workers: int, below: int, before: Callable[[int], Known] = nothing
+    name: str, options: Mapping[str, Any], workers: int, below: int, before: Callable[[int], Known] = nothing
 ) -> Sizes:
     """What the compressor asks for with these options, once its warm-up is over; tensors below `below` stay dense."""
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **options)

@@ -32,7 +32,7 @@ class GpuWatch:
 
     def so_far(self, samples: int) -> dict[str, float]:
         """Scalars of all ranks' GPUs from `start` until now; every rank calls it. See `scalars`."""
-        found = self._gathered(self._own and self._own.reading()) if self._anywhere else None
+        found = self._gathered(self._own.reading() if self._own else None) if self._anywhere else None
         return scalars(summary(found, samples, None)) if found else {}
 
     def stop(self, samples: int, top1: float | None, alone: bool = False) -> dict[str, Any] | None:
@@ -42,7 +42,7 @@ class GpuWatch:
         top1     the accuracy that the whole run has reached, as a share; None if there is none
         alone    only this process's GPU: the others may not answer
         """
-        reading = self._own and self._own.stop()
+        reading = self._own.stop() if self._own else None
         if not self._anywhere:
             return None
         found = [self._mine(reading)] if alone else self._gathered(reading)
