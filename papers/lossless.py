@@ -15,15 +15,15 @@ LANGUAGE = "tokens"
 
 def row(head: Sequence[str], column: str, unit: str) -> list[str]:
     """The cells: how many times fewer bytes than dense training's, in `column`. unit: of the model's samples."""
-    return list((dict.fromkeys(head, "-") | {head[0]: LABEL, column: f"{_known(unit).ratio:.3g}x"}).values())
+    return list((dict.fromkeys(head, "-") | {head[0]: LABEL, column: f"{_times(unit, 'ratio'):.3g}x"}).values())
 
 
 def note(unit: str) -> list[str]:
     """What the row is of; lines of Markdown."""
     return [
         f"`{LABEL}`: a Huffman code of exponents, measured on gradients ({sums.load(unit).words}) and not run here. "
-        f"One code for all exponents saves at most {_known(unit).bound:.4g}x there; a code for each piece of them may "
-        "save a little more (docs/sums.md).",
+        f"One code for all exponents saves at most {_times(unit, 'bound'):.4g}x there; a code for each piece of them "
+        "may save a little more (docs/sums.md).",
         "",
     ]
 
@@ -33,5 +33,5 @@ def unit_of(runs: Iterable[NotedRun]) -> str:
     return LANGUAGE if any(run.has("final", "bits_per_byte") for run in runs) else "images"
 
 
-def _known(unit: str) -> sums.Lossless:
-    return sums.load(unit).lossless[sums.EXACT]
+def _times(unit: str, of: str) -> float:
+    return sums.load(unit).lossless[sums.EXACT][of]

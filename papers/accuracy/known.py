@@ -20,7 +20,7 @@ from wirebench.errors import UserError
 from wirebench.inspect.reference import DATA, TrainedMethod, accuracies, composition, remarks
 from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Measure, Model
 from wirebench.planner.compositions import DENSE as NONE
-from wirebench.planner.dense import DenseForms
+from wirebench.planner.dense import DenseRuns
 from wirebench.planner.schedules import words_of
 from wirebench.record.notes import NotedRun
 from wirebench.utils.parsing import value_of
@@ -147,12 +147,10 @@ def model_of(run: NotedRun) -> Model:
     return Model(f"{name}{f' depth={depth}' if depth else ''} of {size}", parameters)
 
 
-def _dense_in(methods: Mapping[str, MethodRuns]) -> DenseForms | None:
-    """All forms of the study's dense training; None without those on fewer tokens."""
+def _dense_in(methods: Mapping[str, MethodRuns]) -> tuple[DenseRuns, ...]:
+    """All forms of the study's dense training; () without those on fewer tokens."""
     forms = [methods[label] for label in (DENSE, *SHORTER, *LARGER) if label in methods and losses(methods[label])]
-    if not any(each.label in SHORTER for each in forms):
-        return None
-    return DenseForms(tuple(map(dense_runs, forms)))
+    return tuple(map(dense_runs, forms)) if any(each.label in SHORTER for each in forms) else ()
 
 
 def _of_density(methods: Sequence[MethodRuns]) -> str:

@@ -1,16 +1,29 @@
 """The paper's Fig. 4 (a) to (f) from what was measured."""
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from papers.flexreduce import measured
 from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, PUBLISHED, Latencies, TrainingRow
 from papers.flexreduce.table import LABELS, Results
-from wirebench.figures import colours
-from wirebench.figures.bars import BarGroup, grouped
+from wirebench.figures import colours, style
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
-from wirebench.figures.style import Axis, Figure, around, finished
+from wirebench.figures.style import (
+    HEIGHT,
+    LETTER,
+    LINES,
+    Axis,
+    Figure,
+    Panel,
+    alt,
+    around,
+    finished,
+    layered,
+    rows,
+    titled,
+)
 from wirebench.topology.rates import parse_rate
 
 LINES_AT: Mapping[str, str] = PUBLISHED.tables["layouts"]["lines"]
@@ -120,18 +133,45 @@ def epochs_figure(results: Results) -> Figure:
     layouts = [layout for layout in LAYOUTS if any(run.layout == layout for run in runs)]
     if not layouts:
         raise Unmeasured("no training was measured")
-    groups = [
-        BarGroup(_place(layout), {LABELS[name]: _minutes(runs, layout, name) for name in COLLECTIVES})
-        for layout in layouts
-    ]
+    groups = {
+        _place(layout): {LABELS[name]: _minutes(runs, layout, name) for name in COLLECTIVES} for layout in layouts
+    }
     series = {LABELS[name]: colours.collective(name)[0] for name in COLLECTIVES}
     up = around("time per epoch, minutes", [0.0, *(run.epoch_seconds / 60 for run in runs)])
-    turns = counted((len(minutes) for group in groups for minutes in group.values.values() if minutes), "turn")
+    turns = counted((len(minutes) for group in groups.values() for minutes in group.values() if minutes), "turn")
     note = (
         f"Medians of {turns}, a dot for each; median step times {measured.EPOCH_IMAGES:,} images over the batch; "
         f"{_where(results.notes, layouts)}"
     )
-    return finished(grouped(groups, series, up, LEARNERS, "ResNet-18: time per epoch", note))
+    return finished(_grouped(groups, series, up, "ResNet-18: time per epoch", note))
+
+
+def _grouped(
+    groups: Mapping[str, Mapping[str, Sequence[float]]], series: Mapping[str, str], up: Axis, title: str, note: str
+) -> Panel:
+    """Upright bars side by side in groups: a series' median in each, and a dot for every value; as broad as it needs.
+
+    groups  the values by group and series; series: its colours, by name
+    """
+    every = [(group, name, values) for group, those in groups.items() for name, values in those.items() if values]
+    bars = [{"group": group, "series": name, "y": statistics.median(values)} for group, name, values in every]
+    dots = [{"group": group, "series": name, "y": value} for group, name, values in every for value in values]
+    axis = alt.Axis(labelAngle=0, labelExpr=LINES, labelLineHeight=12)
+    x = alt.X("group:N", title=LEARNERS, sort=list(groups), axis=axis)
+    offset = alt.XOffset("series:N", scale=alt.Scale(domain=list(series)))
+    scale = alt.Scale(domain=list(series), range=list(series.values()))
+    legend = alt.Legend(title=None, symbolType="square", columns=2)
+    tips = [alt.Tooltip("group:N", title=LEARNERS), alt.Tooltip("series:N", title=" "), up.tooltip("y")]
+    layers = [
+        alt.Chart(rows(bars)).mark_bar().encode(
+            x=x, xOffset=offset, y=up.y("y"), color=alt.Color("series:N", scale=scale, legend=legend), tooltip=tips
+        ),
+        alt.Chart(rows(dots)).mark_point(filled=True, size=18, opacity=1, color=colours.INK).encode(
+            x=x, xOffset=offset, y=up.y("y"), tooltip=tips
+        ),
+    ]  # fmt: skip
+    width = min(30 * len(series) * len(groups) + 40, 2 * style.WIDTH)
+    return titled(layered(layers, width, HEIGHT), title, note, max(width, 0.75 * style.WIDTH) + 6 * LETTER)
 
 
 def _minutes(runs: Iterable[TrainingRow], layout: str, name: str) -> list[float]:

@@ -1,6 +1,5 @@
 """Steps between pods as the planner predicts them: measured without an exchange between pods, with a simulated one."""
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +9,7 @@ from papers.rows import Row
 from wirebench import collectives, compressors, models, schedulers
 from wirebench.cluster.network import head_start_seconds
 from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import Sizes
-from wirebench.planner.compositions import compressing, decoding
+from wirebench.planner.compositions import compressing, sizes_with
 from wirebench.planner.resimulated import plugin_of
 from wirebench.record.notes import NotedRun
 from wirebench.simulation.compress_rates import Rates
@@ -48,12 +46,12 @@ def predicted(row: Row, alone: Row, shards: int) -> Predicted | None:
         return None
     whole = emulated(run)
     topology, model = pods.replicas(whole, shards), step_of(run, alone, shards)
-    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **options)
-    sizes = Sizes(make, topology.size, config["compressor"]["dense_below"])
+    sizes = sizes_with(name, options, topology.size, config["compressor"]["dense_below"])
     method = rates, name, sizes, model, rates.bytes_per_second
     collective, own = plugin_of(config["collective"], "wire", "wire_within")
     pricer = Pricer(collectives.build(collective, **own), topology)
-    simulator = Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
+    worked, decoded = compressing(*method, topology.processor)
+    simulator = Simulator(model, sizes, worked, pricer, decoded)
     schedule, of_schedule = _schedule(row.label, config)
     found = simulator.step(schedulers.build(schedule, **of_schedule))
     return Predicted(found.step.seconds, model.within_bytes, found.wire_bytes)

@@ -22,6 +22,7 @@ from wirebench.planner import known as shipped
 from wirebench.planner import ranges
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Standing
 from wirebench.planner.candidate import Candidate, place
+from wirebench.planner.dense import reached
 from wirebench.planner.schedules import words_of
 from wirebench.record import recorded
 from wirebench.simulation.simulator import Factors, Simulated
@@ -119,7 +120,7 @@ def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
         unpack(RESULTS / GPT.folder / name, tmp_path / name)
     known = trained.language(tmp_path)
     assert known.standing(composed("demo"), None) is Standing.COSTS
-    assert (known.too_much, known.dense) == (math.inf, None)
+    assert (known.too_much, known.dense) == (math.inf, ())
     assert known.known["demo"].between is None and "one seed, so that" in known.setting
     path = tmp_path / "demo-0" / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
@@ -248,16 +249,15 @@ def test_losses_in_as_much_time_are_those_of_the_study_where_nothing_overlaps():
     dense, _ = times.sides(methods)
     of = {method.label: method for method in methods}
     forms = trained.language().dense
-    assert forms is not None
     whole = times.mean_pace(of["dense"], 0.1, by)
     assert whole is not None
     for label in ("bf16", "demo", "powersgd", "diloco"):
         pace = times.mean_pace(of[label], 0.1, by)
         beside = times.beside_dense(of[label], dense, 0.1, by, overlapped=False)
         assert pace is not None and beside is not None
-        reached = forms.reached(pace.seconds, whole.seconds, whole.computing)
+        best, within = reached(forms, pace.seconds, whole.seconds, whole.computing)
         ratio = statistics.mean(accuracy.losses(of[label])) / statistics.mean(accuracy.losses(of["dense"]))
-        assert ratio / reached.ratio == pytest.approx(beside.ratio, rel=0.01) and reached.within == beside.within, label
-    hasty = forms.reached(whole.seconds / 100, whole.seconds, whole.computing)
-    assert not hasty.within and hasty.ratio == pytest.approx(1.410, abs=0.002), "the shortest dense run takes longer"
-    assert forms.reached(whole.seconds, whole.seconds, whole.computing).ratio <= 1
+        assert ratio / best == pytest.approx(beside.ratio, rel=0.01) and within == beside.within, label
+    best, within = reached(forms, whole.seconds / 100, whole.seconds, whole.computing)
+    assert not within and best == pytest.approx(1.410, abs=0.002), "the shortest dense run takes longer"
+    assert reached(forms, whole.seconds, whole.seconds, whole.computing)[0] <= 1

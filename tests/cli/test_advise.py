@@ -16,6 +16,7 @@ from tests import charts
 from tests.cli.verbs import verb
 from tests.distributed.launch import PLUGINS
 from wirebench import compressors
+from wirebench.bench import turns
 from wirebench.config import loader
 from wirebench.figures.files import save
 from wirebench.planner import bars, given, known, ranges, timing
@@ -291,7 +292,7 @@ def test_more_workers_take_longer_to_decode_what_they_gather():
     for name in ("qsgd", "fp16"):
         for workers in (4, 32):
             sizes = sizes_of(name, None, trace, workers)
-            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)(25_000_000)
+            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)[0](25_000_000)
     assert seconds["qsgd", 32] > 2 * seconds["qsgd", 4]
     assert seconds["fp16", 32] == seconds["fp16", 4]
 
@@ -301,7 +302,7 @@ def test_more_workers_merge_on_more_levels_and_on_shared_cores_all_merges_of_all
 
     def seconds(name: str, workers: int, processor: Processor = IDLE) -> float:
         sizes = sizes_of(name, None, trace, workers)
-        return compressing(rates, name, sizes, trace, 900e9, processor)(25_000_000) * processor.crowded(workers)
+        return compressing(rates, name, sizes, trace, 900e9, processor)[0](25_000_000) * processor.crowded(workers)
 
     level = (seconds("gtopk", 16) - seconds("gtopk", 4)) / 2
     assert level > 0 and seconds("gtopk", 1024) == pytest.approx(seconds("gtopk", 4) + 8 * level)
@@ -473,7 +474,7 @@ def own(tmp_path, monkeypatch):
     (folder / "scheduling.py").write_text(PAIRS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
-    monkeypatch.setattr(timing, "REPEATS", 3)
+    monkeypatch.setattr(turns, "REPEATS", 3)
     yield "owned"
     for name in ("owned.compressing", "owned.scheduling", "owned"):
         sys.modules.pop(name, None)

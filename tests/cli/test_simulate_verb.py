@@ -12,6 +12,7 @@ from tests import charts
 from tests.cli.verbs import verb
 from tests.simulation.test_coding_rates import DECODING, ENCODING, of_int8
 from wirebench import collectives, schedulers
+from wirebench.bench import turns
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.figures import colours
 from wirebench.planner import simulate, speedups, sums, timing
@@ -169,7 +170,7 @@ def test_plugins_of_ones_own_go_by_dotted_paths(tmp_path, monkeypatch, capsys):
     (folder / "cut.py").write_text("from wirebench.schedulers.wfbp import Wfbp\n\n\nclass Cut(Wfbp):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
-    monkeypatch.setattr(timing, "REPEATS", 3)
+    monkeypatch.setattr(turns, "REPEATS", 3)
     words = ["--compressor", "dotted.mine", "--schedulers", "dotted.cut", "wfbp"]
     free = rows(tmp_path, *words)
     assert [row["scheduler"] for row in free] == ["dotted.cut", "wfbp"]

@@ -5,17 +5,18 @@ import json
 import math
 import re
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.cli.test_advise import answer
 from tests.cli.verbs import verb
 from wirebench.exchange.pipeline import Step
+from wirebench.planner import answer as planner_answer
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended
 from wirebench.planner.answer import AT_EQUAL_TIME, NO_LOWER, NOTHING, Judge, best_of
 from wirebench.planner.candidate import Candidate, speedup
-from wirebench.planner.dense import DenseForms, Reached
+from wirebench.planner.dense import DenseRuns
 from wirebench.planner.progress import RankingProgress
 from wirebench.planner.rank import Adviser
 from wirebench.simulation.simulator import Factors
@@ -117,19 +118,20 @@ def test_each_line_has_the_fastest_of_its_kind_that_beats_the_lines_above() -> N
     assert noisy.lines(every)[1].nothing == NOTHING and noisy.reason(every[2]) == "was timed on noise alone"
 
 
-def test_a_language_models_methods_stand_by_their_loss_in_as_much_time() -> None:
+def test_a_language_models_methods_stand_by_their_loss_in_as_much_time(monkeypatch) -> None:
     """Dense training in less time ends higher, here by the fourth root; what is fast and learns little stands last."""
 
-    def reached(step: float, dense: float, alone: float) -> Reached:
-        return Reached((step / dense) ** -0.25, step > 0.1)
+    def reached(forms: object, step: float, dense: float, alone: float) -> tuple[float, bool]:
+        return (step / dense) ** -0.25, step > 0.1
 
+    monkeypatch.setattr(planner_answer, "reached", reached)
     known = Accuracies(
         "toy",
         {"bf16": Ended(0.0, None, measure=LOSS), "fast": Ended(-90.0, None, measure=LOSS)},
         {"none": [Ended(-20.0, None, None, LOSS, "outer")]},
         LOSS,
         200.0,
-        cast(DenseForms, SimpleNamespace(reached=reached)),
+        (DenseRuns("dense", 1, 1, (1.0,), False, True),),
     )
     plain = of("none", 1.0, "fused")
     every = [plain, of("bf16", 0.6), of("fast", 0.05), of("none", 0.2, "outer")]

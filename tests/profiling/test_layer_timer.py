@@ -123,7 +123,7 @@ ABOUT: dict[str, Any] = {
 def saved(folder, points):
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     flat = FlatGradient(model, ["1.weight", "1.bias", "0.weight", "0.bias"])
-    shapes = [(layer, tuple(p.shape)) for layer, p in zip(flat.layers, flat.parameters, strict=True)]
+    shapes = [(layer.name, tuple(p.shape)) for layer, p in zip(flat.layers, flat.parameters, strict=True)]
     profile = Profile((0.5, 0.5, 2.0, 3.0), (0.1, 0.2, 0.3, 0.4))
     profile_files.save(folder, ABOUT, shapes, profile, points)
     return [LayerCost(layer.name, layer.numel) for layer in flat.layers]

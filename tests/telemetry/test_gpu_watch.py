@@ -10,7 +10,6 @@ from tests.helpers import Gathering
 from tests.telemetry import fake_nvml
 from wirebench.record.gpu_use import gpu_use
 from wirebench.telemetry import gpu
-from wirebench.telemetry.gpu import NullSampler
 from wirebench.telemetry.gpu_watch import GpuWatch, scalars, summary
 
 
@@ -153,7 +152,7 @@ def test_after_a_run_that_diverged_nobody_is_asked(monkeypatch):
 
 def test_without_a_gpu_anywhere_nothing_is_sent():
     engine: Any = SimpleNamespace(distributed=True, communicators=[], ranks=(0,))
-    seen = GpuWatch(engine, NullSampler(), anywhere=False)
+    seen = GpuWatch(engine, None, anywhere=False)
     seen.start()
     assert seen.so_far(1) == {} and seen.stop(1, None) is None
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from tests.helpers import Gathering
 from wirebench.telemetry import environment, machines, rank_facts
-from wirebench.telemetry.machines import LoadMeter, ProcessLoad, hosts
+from wirebench.telemetry.machines import COUNTED, LoadMeter, hosts
 from wirebench.telemetry.rank_facts import CoreWatch, link_mbit
 from wirebench.utils import this_machine
 
@@ -31,8 +30,12 @@ def test_a_machine_is_described_once_with_all_its_ranks() -> None:
     assert hosts(engine(ranks=(0, 1, 2))) == [{"ranks": [0, 1, 2], **here}]
 
 
-def counters(wall: float, busy: float, steal: float | None, own: float, load: float) -> machines._Counters:
-    return machines._Counters(wall, busy, steal, own, load)
+def counters(*numbers: float | None) -> dict[str, Any]:
+    return dict(zip((*COUNTED, "load"), numbers, strict=True))
+
+
+def told(*numbers: float | None) -> dict[str, Any]:
+    return dict(zip((*COUNTED, "load_begin", "load_end"), numbers, strict=True))
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, begin: Any, end: Any, job: Any) -> list[dict[str, Any]]:
@@ -45,8 +48,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, begin: Any, end: Any, job: Any) ->
 def test_what_no_rank_did_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     """An emulated host has a name of its own, and the machine of the others."""
     mine = {"boot": this_machine.boot()}
-    theirs = {"hostname": "h1", "cores": 4, **asdict(ProcessLoad(9.0, 0.0, None, 12.0, 7.0, 7.0))}
-    away = {"hostname": "there", "cores": 2, **asdict(ProcessLoad(5.0, 6.0, None, 5.5, 0.25, 1.0))}
+    theirs = {"hostname": "h1", "cores": 4, **told(9.0, 0.0, None, 12.0, 7.0, 7.0)}
+    away = {"hostname": "there", "cores": 2, **told(5.0, 6.0, None, 5.5, 0.25, 1.0)}
     job = engine(
         {"identity": mine, "ranks": [1], "more": theirs},
         {"identity": {"boot": "another"}, "ranks": [2], "more": away},

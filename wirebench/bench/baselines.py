@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
-from wirebench.gradient.flat import Bucket
+from wirebench.gradient.flat import FLOAT_BYTES, Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
 
@@ -27,7 +27,6 @@ POWERSGD_RANK = 1
 DDP_POWERSGD = f"DDP PowerSGD, rank {POWERSGD_RANK}"
 SKETCH_ROWS = 5
 COLUMNS_PER_ENTRY = 4
-BYTES_PER_FLOAT = 4
 
 
 class Rival(Method):
@@ -35,7 +34,7 @@ class Rival(Method):
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The size of the vector in bytes, fp32."""
-        return BYTES_PER_FLOAT * numel
+        return FLOAT_BYTES * numel
 
 
 class Copy(Rival):

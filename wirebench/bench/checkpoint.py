@@ -13,42 +13,30 @@ for temporary files, which TMPDIR names.
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wirebench.bench.overhead import MODELS, PEERS, composition, launch
-from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import launched
+from wirebench.bench.overhead import composition, in_turns, measured_on, parsed
+from wirebench.comm.engine import Engine
 from wirebench.compose.build import compose
 from wirebench.config import loader
-from wirebench.config.loader import EngineConfig
 from wirebench.data.base import Batch
 from wirebench.record import overhead_results
-from wirebench.telemetry.environment import capture
-from wirebench.telemetry.machines import LoadMeter, hosts
+from wirebench.telemetry.machines import LoadMeter
 from wirebench.training.loop import train_step
 from wirebench.training.progress import silent
 from wirebench.training.trainer import Trainer
-from wirebench.utils.cli import check_outputs, parser_of
+from wirebench.utils.cli import parser_of
 from wirebench.utils.files import write_atomically
 
 SIDES = ("saving", "not saving")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Launch the processes, or be one of them."""
-    options = parse(arguments)
-    if launched().alone:
-        check_outputs(json=options.json)
-        return launch("checkpoint", options, arguments)
-    engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
-    with tempfile.TemporaryDirectory(prefix="wirebench-checkpoint-") as folder:
-        measure(options, engine, Path(folder) / "run")
-    engine.close()
-    return 0
+    """Measure what the command line says."""
+    return in_turns("checkpoint", parse(arguments), arguments, measure)
 
 
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
@@ -67,18 +55,17 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
             seconds[side].append(turn(run, batches, options.every, saves=side == SIDES[0]))
             if side == SIDES[0]:
                 stalls.append(run.checkpoints.summary()["stall_seconds"] - before)
-    machines = {"load": load.loads(engine), "hosts": hosts(engine)}
+    where = measured_on(engine, load)
     if not engine.is_first:
         return
     size = sum(file.stat().st_size for file in (folder / "checkpoints" / str(run.checkpoints.newest)).iterdir())
-    counts = {"every": options.every, "stalls": stalls, "checkpoint_bytes": size, "processes": engine.size}
+    counts = {"every": options.every, "stalls": stalls, "checkpoint_bytes": size}
     result = overhead_results.summary(seconds)
     shares = overhead_results.stalls(stalls, options.every, result[SIDES[1]]["median"])
     _tell(options, engine, result, counts | shares)
     if options.json:
-        about = {"environment": {**capture(engine.device), "hosts": machines["hosts"]}, "load": machines["load"]}
-        what = {"backend": engine.backend, "model": options.model, "compressor": options.compressor}
-        record = {"kind": overhead_results.CHECKPOINT, **result, "turns": seconds, **counts, **shares, **about, **what}
+        what = {**counts, **shares, **where, "model": options.model, "compressor": options.compressor}
+        record = {"kind": overhead_results.CHECKPOINT, **result, "turns": seconds, **what}
         write_atomically(options.json, json.dumps(record, indent=1) + "\n")
 
 
@@ -116,20 +103,7 @@ def settings(options: argparse.Namespace, folder: Path, size: int) -> loader.Con
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = parser_of("bench checkpoint", __doc__)
-    parser.add_argument("--engine", choices=list(PEERS), default="torch")
-    parser.add_argument("--model", choices=list(MODELS), default="vgg16")
+    parser.set_defaults(model="vgg16", turns=5)
     parser.add_argument("--compressor", default="none", help="whose state is saved with the model's (%(default)s)")
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=0, help="images per process (default: the model's)")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints (%(default)s)")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before measuring")
-    parser.add_argument("--turns", type=int, default=5, help="turns with and as many without a checkpoint")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result and its environment to this file")
-    options = parser.parse_args(arguments)
-    if min(options.processes, options.warmup, options.every) < 1 or options.batch < 0:
-        parser.error("--processes, --warmup and --every need at least 1, --batch at least 0")
-    if options.turns < 2:
-        parser.error("--turns needs at least 2: their spread is reported")
-    return options
+    return parsed(parser, arguments, "every")

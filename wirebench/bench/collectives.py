@@ -28,6 +28,7 @@ from wirebench.comm.launch import launched
 from wirebench.config.loader import EngineConfig
 from wirebench.errors import UserError
 from wirebench.formats import nccl_tests
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.record.rules import TURNS
@@ -41,7 +42,6 @@ from wirebench.utils.console import columns, console
 
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "kf": 4_000, "mf": 4_000_000, "ki": 1024, "mi": 1024**2}
-ITEM_BYTES = 4
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     for items in sizes:
         results += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
-            print(f"  {size_text(items * ITEM_BYTES)} done", file=sys.stderr, flush=True)
+            print(f"  {size_text(items * FLOAT_BYTES)} done", file=sys.stderr, flush=True)
         about["load"] = load.loads(engine)
         if engine.is_first:
             write(options, about, results)  # at each size: one that is stopped keeps the sizes before
@@ -102,8 +102,8 @@ def cell_of(
     engine: Engine, name: str, trial: AllReduceBenchmark, items: int, outcome: Any, ring: StandIn
 ) -> AllReduceResult:
     """What a collective's turns at one size gave."""
-    repeats, plans = trial.take(), trial.segments(items, ITEM_BYTES).plans
-    planned = planned_bytes(trial, items, ITEM_BYTES, ring)
+    repeats, plans = trial.take(), trial.segments(items, FLOAT_BYTES).plans
+    planned = planned_bytes(trial, items, FLOAT_BYTES, ring)
     machines = None
     if repeats.interface is not None:
         machines = tuple((*seen, *plan) for seen, plan in zip(repeats.interface, planned, strict=True))
@@ -111,7 +111,7 @@ def cell_of(
         collective=name,
         plan=plans[0].name if plans else "native",
         items=items,
-        item_bytes=ITEM_BYTES,
+        item_bytes=FLOAT_BYTES,
         ranks=engine.size,
         layout=trial.topology.layout,
         engine=engine.name,
@@ -121,7 +121,7 @@ def cell_of(
         seconds=tuple(repeats.seconds),
         max_error=outcome.max_error,
         identical=outcome.identical,
-        predicted_seconds=predicted_seconds(trial, items, ITEM_BYTES),
+        predicted_seconds=predicted_seconds(trial, items, FLOAT_BYTES),
         machines=machines,
     )
 
@@ -189,9 +189,9 @@ def parse_size(text: str) -> int:
     if not number.isdecimal() or unit not in UNITS:
         raise UserError(f"--sizes: cannot read {text!r}; bytes read 4, 16k, 4m, 1mi and floats 60kf, 120mf")
     num_bytes = int(number) * UNITS[unit]
-    if num_bytes < ITEM_BYTES or num_bytes % ITEM_BYTES:
+    if num_bytes < FLOAT_BYTES or num_bytes % FLOAT_BYTES:
         raise UserError(f"--sizes: {text!r} is no whole number of float32, at least one")
-    return num_bytes // ITEM_BYTES
+    return num_bytes // FLOAT_BYTES
 
 
 def size_text(num_bytes: int) -> str:

@@ -21,6 +21,7 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import Phase, recording
 from wirebench.gradient.requests import Gather, Merge, Request, Route, handed_over
 from wirebench.record.compressor_results import PARTS, Part
+from wirebench.telemetry.timers import timer_for
 
 Earlier = dict[int, list[Tensor]]
 """What was handed over to be merged, by the round of a step; the newest first."""
@@ -46,15 +47,10 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         one_thread = torch.get_num_threads() == 1
         self.clock = "stream" if device.type == "cuda" else "processor" if one_thread else "wall"
-        clocks: dict[str, Callable[[], Any]] = {
-            "stream": _event,
-            "processor": time.process_time,
-            "wall": time.perf_counter,
-        }
-        self._now = clocks[self.clock]
+        self._timer = timer_for(device)
+        self._now = time.process_time if self.clock == "processor" else self._timer.mark
         self._spans: list[tuple[str, Any, Any]] = []
         self._inside = False
-        self.device = device
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Around a part of the work."""
@@ -66,12 +62,10 @@ class Stopwatch:
 
     def take(self) -> dict[str, float]:
         """Seconds of every name since the last call; waits for the GPU."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self._timer.synchronize()
         spent: dict[str, float] = {}
         for name, begin, end in self._spans:
-            seconds = begin.elapsed_time(end) * 1e-3 if self.device.type == "cuda" else end - begin
-            spent[name] = spent.get(name, 0.0) + seconds
+            spent[name] = spent.get(name, 0.0) + self._timer.seconds(begin, end)
         self._spans.clear()
         return spent
 
@@ -89,12 +83,6 @@ class _TimedSpan(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         self.watch._spans.append((self.name, self.begin, self.watch._now()))
         self.watch._inside = False
-
-
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 def seconds_of(watch: Stopwatch, work: Callable[[], object]) -> float:

@@ -25,26 +25,28 @@ messages of other ranks. state is what a checkpoint holds; peak is the most that
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from rich.table import Table
 
 from wirebench import compressors
 from wirebench.bench import plot_compressors
 from wirebench.bench.baselines import rivals
-from wirebench.bench.compressor_table import show
 from wirebench.bench.inputs import GRADIENTS, REAL, parse_size
-from wirebench.bench.turns import Bench, Contender
+from wirebench.bench.turns import REPEATS, WARMUP, Bench, Contender
 from wirebench.compressors.bits.narrow import Form
 from wirebench.errors import UserError
 from wirebench.figures.provenance import provenance
 from wirebench.record import compressor_results
+from wirebench.record.compressor_results import PARTS, CompressorResult
 from wirebench.simulation.compress_rates import ONE_HOP
 from wirebench.telemetry.environment import capture
 from wirebench.utils import extras
 from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
+from wirebench.utils.console import columns, console
 from wirebench.utils.parsing import plugin_of
 
 NAME = "wirebench bench compressors"
@@ -58,6 +60,9 @@ REMARKS = {
     "25 % through; 3 lets 1 to 2 % through, as the paper's threshold does in training"
 }
 """Options for these gradients in place of a method's own defaults, and why."""
+LEAST_SHOWN = 0.005
+WIDTH = 180
+"""Characters: no number is cut, also where the terminal is narrower."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,13 +80,8 @@ def measure(options: argparse.Namespace) -> int:
     sizes = [parse_size(text) for text in options.sizes or (OF_FORMATS if options.formats else REAL)]
     named = [ONE_HOP.format(form) for form in get_args(Form)] if options.formats else options.compressors
     contenders = choose(named, options.density, not options.formats if options.rivals is None else options.rivals)
-    bench = Bench(
-        torch.device(options.device),
-        options.workers,
-        options.warmup,
-        options.repeats,
-        _silent if options.quiet else _say,
-    )
+    say = (lambda text: None) if options.quiet else _say
+    bench = Bench(torch.device(options.device), options.workers, options.warmup, options.repeats, say)
     code = 0
     try:
         for size in sizes:
@@ -170,8 +170,53 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _silent(text: str) -> None:
-    """--quiet."""
+def show(cells: Sequence[CompressorResult], title: str, remarks: Mapping[str, str]) -> None:
+    """Print one table for each size, and below the last what is to say of methods in it, by name."""
+    shown_on = console(WIDTH, markup=False)
+    shown_on.width = WIDTH
+    for items in dict.fromkeys(cell.items for cell in cells):
+        shown_on.print(table([cell for cell in cells if cell.items == items], title))
+    shown = {cell.method for cell in cells}
+    for method, text in remarks.items():
+        if method in shown:
+            shown_on.print(f"{method}: {text}")
+
+
+def table(cells: Sequence[CompressorResult], title: str) -> Table:
+    """Cells of one size."""
+    first = cells[0]
+    copies = [cell.copy for cell in cells if not cell.error]
+    copy = f", one copy {1e3 * min(copies):.3g} ms" if copies else ""
+    heading = f"{first.model}: {first.items:,} floats in {first.layers} layers; {title}{copy}"
+    heads = ("method", *PARTS, "copies", "[p10 - p90]", "least", "ms", "state/d", "peak/d", "bytes")
+    shown = columns(heads, left=("method",), gap=1, title=heading, title_justify="left")
+    for cell in cells:
+        if cell.error:
+            shown.add_row(cell.method, "failed")
+        else:
+            shown.add_row(cell.method, *row(cell))
+    return shown
+
+
+def row(cell: CompressorResult) -> list[str]:
+    """All columns but the name."""
+    low, high = cell.spread
+    parts = cell.copies
+    return [
+        *(f"{parts[part]:.2f}" if parts[part] >= LEAST_SHOWN else "" for part in PARTS),
+        f"{cell.total:.2f}",
+        f"[{low:.2f} - {high:.2f}]",
+        f"{cell.least:.2f}",
+        f"{1e3 * cell.total_seconds:.2f}",
+        multiple_text(cell.multiple(cell.state_bytes)),
+        multiple_text(cell.multiple(cell.peak_bytes)),
+        f"{sum(cell.message_bytes) / cell.turns:,.0f}",
+    ]
+
+
+def multiple_text(multiple: float | None) -> str:
+    """A multiple of the vector."""
+    return "-" if multiple is None else f"{multiple:.2f}"
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -200,8 +245,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=4, help="ranks whose messages are decoded (%(default)s)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
-    add("--warmup", type=int, default=3, help="steps of each method that are left out (%(default)s)")
-    add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
+    add("--warmup", type=int, default=WARMUP, help="steps of each method that are left out (%(default)s)")
+    add("--repeats", type=int, default=REPEATS, help="turns of each method (%(default)s)")
     add("--rivals", action=argparse.BooleanOptionalAction, help="PyTorch's hooks, the obvious ways (beside methods)")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
     add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (bench plot-compressors)")

@@ -38,7 +38,7 @@ from wirebench.exchange.builtin import builtin_sync
 from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
-from wirebench.telemetry.timers import DeviceTimer, timer_for
+from wirebench.telemetry.timers import HostTimer, timer_for
 from wirebench.training.loop import train_step
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
@@ -59,13 +59,22 @@ PEERS = {"torch": "DistributedDataParallel", "horovod": "hvd.DistributedOptimize
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Launch the processes, or be one of them."""
-    options = parse(arguments)
+    """Measure what the command line says."""
+    return in_turns("overhead", parse(arguments), arguments, measure)
+
+
+def in_turns(
+    tool: str,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    measure: Callable[[argparse.Namespace, Engine, Path], None],
+) -> int:
+    """Launch the processes of `wirebench bench TOOL`, or be one of them, whose run has a folder for a while."""
     if launched().alone:
         check_outputs(json=options.json)
-        return launch("overhead", options, arguments)
+        return launch(tool, options, arguments)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=f"wirebench-{tool}-") as folder:
         measure(options, engine, Path(folder) / "run")
     engine.close()
     return 0
@@ -106,7 +115,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for name in order:
             seconds[name].append(turn(sides[name], options.steps, timer))
-    machines = {"load": load.loads(engine), "hosts": hosts(engine)}
+    where = measured_on(engine, load)
     if not engine.is_first:
         return
     result = overhead_results.summary(seconds)
@@ -117,10 +126,15 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     spread = f"[{ratio['p10']:.4f} - {ratio['p90']:.4f}]"
     print(f"  ratio ours / peer, {options.turns} turns: median {ratio['median']:.4f}  {spread}")
     if options.json:
-        environment = {**capture(engine.device), "hosts": machines["hosts"]}
-        about = {"environment": environment, "load": machines["load"], "backend": engine.backend}
-        record = {"kind": overhead_results.KIND, **result, "turns": seconds, **about, "processes": engine.size}
+        record = {"kind": overhead_results.KIND, **result, "turns": seconds, **where}
         write_atomically(options.json, json.dumps(record, indent=1) + "\n")
+
+
+def measured_on(engine: Engine, load: LoadMeter) -> dict[str, Any]:
+    """What measured, and how busy it was meanwhile; every rank calls it."""
+    loads = load.loads(engine)
+    environment = {**capture(engine.device), "hosts": hosts(engine)}
+    return {"environment": environment, "load": loads, "backend": engine.backend, "processes": engine.size}
 
 
 def settings(options: argparse.Namespace, folder: Path, size: int) -> loader.Config:
@@ -219,7 +233,7 @@ def peer(run: Trainer) -> Callable[[], None]:
     return step
 
 
-def turn(step: Callable[[], None], steps: int, timer: DeviceTimer) -> float:
+def turn(step: Callable[[], None], steps: int, timer: HostTimer) -> float:
     """Mean seconds per step over `steps` steps, from a device that has nothing to do to one that has done them."""
     timer.synchronize()
     begin = time.perf_counter()
@@ -232,20 +246,26 @@ def turn(step: Callable[[], None], steps: int, timer: DeviceTimer) -> float:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = parser_of("bench overhead", __doc__)
-    parser.add_argument("--engine", choices=list(PEERS), default="torch")
-    parser.add_argument("--model", choices=list(MODELS), default="resnet20")
+    parser.set_defaults(model="resnet20", turns=20)
     parser.add_argument("--ours", choices=list(OURS), default="train", help="whose step is compared (%(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="steps per turn")
+    return parsed(parser, arguments, "steps")
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str], span: str) -> argparse.Namespace:
+    """The command line of two sides that take turns. span: which of the parser's own options has a turn's steps."""
+    parser.add_argument("--engine", choices=list(PEERS), default="torch")
+    parser.add_argument("--model", choices=list(MODELS), help="(%(default)s)")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--batch", type=int, default=0, help="images per process (default: the model's)")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--warmup", type=int, default=5, help="steps of each side before measuring")
-    parser.add_argument("--turns", type=int, default=20, help="turns of each side")
-    parser.add_argument("--steps", type=int, default=10, help="steps per turn")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before measuring (%(default)s)")
+    parser.add_argument("--turns", type=int, help="turns of each side (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result and its environment to this file")
     options = parser.parse_args(arguments)
-    if min(options.processes, options.warmup, options.steps) < 1 or options.batch < 0:
-        parser.error("--processes, --warmup and --steps need at least 1, --batch at least 0")
+    if min(options.processes, options.warmup, getattr(options, span)) < 1 or options.batch < 0:
+        parser.error(f"--processes, --warmup and --{span} need at least 1, --batch at least 0")
     if options.turns < 2:
         parser.error("--turns needs at least 2: their spread is reported")
     return options

@@ -12,13 +12,14 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from wirebench.bench.collectives import ITEM_BYTES, parse_size, size_text
+from wirebench.bench.collectives import parse_size, size_text
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.files import save
 from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Axis, Figure, around, finished
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult, CollectiveMeasurement
 from wirebench.topology.rates import parse_rate
@@ -202,7 +203,7 @@ def _of_one_size(measured: dict[str, tuple[AllReduceResult, ...]], size: str | N
 
 
 def _floats(items: int) -> str:
-    return size_text(items * ITEM_BYTES)
+    return size_text(items * FLOAT_BYTES)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ import torch
 from wirebench.bench.compressor_memory import Memory, measure_memory
 from wirebench.bench.compressor_trial import Earlier, Stopwatch, run_exchange, seconds_of
 from wirebench.bench.inputs import BucketInputs, Size
+from wirebench.costmodel.played_exchange import one_thread
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.record.compressor_results import PARTS, CompressorResult, Part
@@ -19,6 +20,8 @@ from wirebench.utils.heap import keep_freed_memory
 from wirebench.utils.json_lines import rounded
 
 SHARE_OF_MEMORY = 0.7
+WARMUP, REPEATS = 3, 9
+"""Usual steps that are left out, and turns that count."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,12 @@ class Bench:
     """
 
     def __init__(
-        self, device: torch.device, workers: int, warmup: int, repeats: int, say: Callable[[str], None]
+        self,
+        device: torch.device,
+        workers: int,
+        warmup: int,
+        repeats: int,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.device, self.workers, self.warmup, self.repeats, self.say = device, workers, warmup, repeats, say
         self.watch, self.load = Stopwatch(device), LoadMeter()
@@ -167,6 +175,20 @@ class Bench:
         self.cells.append(
             CompressorResult(contender.name, contender.rival, size.model, size.numel, len(size.layers), error=text)
         )
+
+
+def timed_here(workers: int, sizes: Sequence[Size], contenders: Sequence[Contender]) -> list[CompressorResult]:
+    """The results of these contenders on one thread of this CPU, at one size after the other up to one that fails.
+
+    Of one thread the clock is the processor's, which does not count what other processes do.
+    """
+    with one_thread():
+        bench = Bench(torch.device("cpu"), workers, WARMUP, REPEATS)
+        for size in sizes:
+            failed = {cell.method for cell in bench.cells if cell.error}
+            if able := [each for each in contenders if each.name not in failed]:
+                bench.measure(size, able)
+    return bench.cells
 
 
 def check_result(result: torch.Tensor, grad: torch.Tensor) -> None:

@@ -148,6 +148,10 @@ class Engine:
         """Leave the job in good order; on an emulated cluster (wirebench cluster), save the bytes sent to each rank."""
         if folder := os.environ.get("WIREBENCH_COUNTS"):
             save_counts(Path(folder), self.peers, self.communicators, complete=not self.uncounted)
+        self.detach()
+
+    def detach(self) -> None:
+        """Leave the groups of the engine's own; a job that it was attached to goes on."""
         for closer in self.closers:
             closer()
 

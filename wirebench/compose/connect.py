@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
@@ -29,7 +27,7 @@ from wirebench.profiling.calibration import Calibration
 from wirebench.profiling.exchange_timer import measure_exchange, measure_native
 from wirebench.profiling.layer_timer import LayerTimer, Profile
 from wirebench.telemetry.clock import Clock
-from wirebench.telemetry.environment import hardware
+from wirebench.telemetry.environment import TORCH, hardware
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology import topology_file
 from wirebench.topology.tree import Topology
@@ -137,11 +135,11 @@ def _calibration(
         "hardware": hardware(engine.device),
         "batch_size": settings.data.batch_size // accumulation,
         "source": f"train.py, {settings.train.precision}: medians of steps whose messages waited, then of ranks",
-        "torch": torch.__version__.partition("+")[0],
+        "torch": TORCH,
         "unit": unit_of(worker.shard.dataset),
         "exchange": _exchange(settings, engine),
     }
-    shapes = [(layer, tuple(p.shape)) for layer, p in zip(layers, worker.flat.parameters, strict=True)]
+    shapes = [(layer.name, tuple(p.shape)) for layer, p in zip(layers, worker.flat.parameters, strict=True)]
 
     def save(directory: Path, profile: Profile, points: Points) -> None:
         profile_files.save(directory, about, shapes, profile, points)

@@ -14,11 +14,8 @@ from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
 from wirebench.training.failures import describe, give_up, lost_by_native, out_of_memory
 from wirebench.training.loop import come_back, conduct
 from wirebench.training.trainer import Trainer
+from wirebench.utils.cli import INTERRUPTED, show
 from wirebench.utils.extras import missing
-from wirebench.utils.output import show
-
-INTERRUPTED = 130
-"""The exit code that a shell reports for a program that Ctrl-C ended."""
 
 
 def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) -> int:

@@ -5,7 +5,6 @@ A mistake on the command line or in a section of the config ends it at once. One
 """
 
 import argparse
-import os
 import re
 import signal
 import sys
@@ -20,7 +19,6 @@ from wirebench.config import catalog, loader
 from wirebench.config.loader import Config
 from wirebench.errors import UserError
 from wirebench.utils import cli, this_machine
-from wirebench.utils.output import show
 from wirebench.utils.own import trainer
 from wirebench.utils.terminal import outlive_output
 
@@ -126,8 +124,7 @@ def say(line: str) -> None:
     try:
         print(line, flush=True)
     except OSError:
-        # A pipe whose reader has gone, or a full disk: what comes later, the interpreter's own flush too, goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        cli.drop_output()  # a pipe whose reader has gone, or a full disk
 
 
 class Parser(cli.VerbParser):
@@ -135,7 +132,7 @@ class Parser(cli.VerbParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print what --help says."""
-        show(self.format_help())
+        cli.show(self.format_help())
 
 
 def parse(arguments: Sequence[str], name: str = "train.py") -> argparse.Namespace:

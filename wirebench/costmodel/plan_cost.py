@@ -33,10 +33,10 @@ from wirebench.collectives.execution.segments import IN_FLIGHT
 from wirebench.collectives.plan import Message, Plan, all_messages, messages, sizes
 from wirebench.costmodel.coding import CodedItems, Coding, coded_items
 from wirebench.costmodel.routes import DirectedLink, RoutedNetwork, network_of
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.topology.tree import Link, Topology, link_for
 
 SAME_REQUESTS = 2  # of which the last is priced
-FLOAT_BYTES = 4
 """Of an element in a plan with wire formats, before it is coded."""
 
 Port = tuple[int, Literal["send", "receive"]]

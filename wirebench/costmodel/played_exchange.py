@@ -75,7 +75,7 @@ def play(
         exchanges.append(method.exchange(bucket, ExchangeContext(rank, size, method.usual_step)))
     answers: list[Answer] = [None] * len(exchanges)
     sizes: list[RequestSize] = []
-    with torch.no_grad(), _one_thread():
+    with torch.no_grad(), one_thread():
         while most is None or len(sizes) < most:
             try:
                 requests = [exchange.send(answer) for exchange, answer in zip(exchanges, answers, strict=True)]
@@ -88,8 +88,11 @@ def play(
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """On short vectors more threads mostly wait, which costs their cores' time; and sums would depend on how many."""
+def one_thread() -> Iterator[None]:
+    """PyTorch computes in one thread within the block.
+
+    On short vectors more threads mostly wait, which costs their cores' time; and sums would depend on how many.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -142,7 +145,7 @@ def buckets(shapes: Shapes, scale: float, count: int, shaped: bool = False) -> l
     for number, (numel, ndim, rows) in enumerate(shapes):
         layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))
         start += numel
-    with _one_thread():
+    with one_thread():
         return _filled(tuple(layers), start, scale, count, shaped)
 
 

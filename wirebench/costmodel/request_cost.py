@@ -20,13 +20,14 @@ from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, pla
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.round_cost import MOST_RANKS, RoundCost
 from wirebench.errors import UserError
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.gradient.schedule import Duration
 from wirebench.topology.tree import Topology
 
 LEAST_BYTES = 64.0
 """The least that is priced; a message of less costs as much."""
-ITEM_BYTES, LENGTH_BYTES = 4, 8
+LENGTH_BYTES = 8
 EVENLY = (1, 12, 840)
 """Numbers of parts that divide evenly among 1 segment, among any number up to 4, and among any number up to 8."""
 
@@ -104,7 +105,7 @@ class Pricer:
             rounds = [(each.times * each.share, each.coded) for each in self._large.counts.sums]
             return sum(share * coded for share, coded in rounds) / sum(share for share, _ in rounds)
         plan = wire.plan(self.topology, MANY * self.topology.size)
-        uncoded = sent_bytes(replace(plan, wire=None), ITEM_BYTES * wire.unit)
+        uncoded = sent_bytes(replace(plan, wire=None), FLOAT_BYTES * wire.unit)
         return sum(sent_bytes(plan, 0.0).values()) / sum(uncoded.values())
 
     def _seconds(self, request: RequestSize, part: Part) -> float:
@@ -138,15 +139,15 @@ class Pricer:
         are not rounded: an empty chunk sends no message, and takes no core's time. Elsewhere a round waits for its
         slowest message, however many there are, as in the rounds of more than MOST_RANKS ranks.
         """
-        items, size, pieces = num_bytes / ITEM_BYTES, self.topology.size, int(num_bytes // SEGMENT_BYTES)
+        items, size, pieces = num_bytes / FLOAT_BYTES, self.topology.size, int(num_bytes // SEGMENT_BYTES)
         if self.topology.processor.cores and elements <= size:
-            return float(ITEM_BYTES) * elements
+            return float(FLOAT_BYTES) * elements
         if pieces <= 8:
             # At least 256 items for each rank and piece, so that this changes the size by a fraction of a percent.
             pieces = max((count for count in EVENLY if 256 * count * size <= items), default=1)
         parts = size * pieces
         # Few items are rounded up: the largest chunk of an uneven cut is what a round waits for.
-        return float(ITEM_BYTES) * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))
+        return float(FLOAT_BYTES) * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))
 
     def _price(self, kind: type[Request], part: Part, num_bytes: float, most_bytes: float) -> float:
         if kind is Gather:
@@ -166,7 +167,7 @@ class Pricer:
     def _sum(self, num_bytes: float, part: Part) -> float:
         if self._large:
             return self._large.sum_seconds(num_bytes, part)
-        items, _, sent_bytes = items_of(self._collective, max(1, round(num_bytes / ITEM_BYTES)), ITEM_BYTES)
+        items, _, sent_bytes = items_of(self._collective, max(1, round(num_bytes / FLOAT_BYTES)), FLOAT_BYTES)
 
         @functools.cache
         def whole(count: int) -> Plan:

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from wirebench.costmodel.played_exchange import PLAYED, SAMPLE, RequestSize, Shapes, buckets, play
 from wirebench.gradient.contract import Method
-from wirebench.gradient.flat import Layer
+from wirebench.gradient.flat import FLOAT_BYTES, Layer
 from wirebench.gradient.requests import Route, Sum
 
 SMALL, TINY = 1 << 12, 1 << 6
 """Elements of a bucket of noise: a usual one; a quick one. Larger ones than SAMPLE are extrapolated from that."""
-FLOAT_BYTES = 4
 FEW, COUNTED = 2, 16
 """FEW: world size in which requests are counted. COUNTED: world size that shows whether large worlds have other
 requests. For example, a vote's bits are gathered in a small world, and summed in a large one."""

@@ -18,11 +18,11 @@ from wirebench.collectives.execution.segments import cut
 from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts
 from wirebench.costmodel.coding import Coding
 from wirebench.errors import UserError
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.topology.processor import ByKind, Processor
 from wirebench.topology.tree import Branch, Topology
 
 MOST_RANKS = 16
-FLOAT_BYTES = 4
 
 
 class _Costs(NamedTuple):

@@ -143,7 +143,7 @@ def poor_link(evidence: Evidence, nominal: float | None) -> Cause | None:
     rate, alone = evidence.link.bytes_per_second, evidence.alone.bytes_per_second
     if rate is None or nominal is None or rate > POOR * nominal:
         return None
-    size = sum(each.wire_bytes for each in evidence.messages)
+    size = evidence.wire_bytes
     told = [f"{len(evidence.messages)} messages of a step, {size / 1e6:.3g} MB, at their fastest of the steps drawn"]
     told += [f"alone the network carries {gbit(alone)} Gbit/s"] if alone else []
     slower = [(host, name, rate) for host, name, rate in evidence.used_links() if rate < POOR * nominal]

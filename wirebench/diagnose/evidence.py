@@ -17,9 +17,9 @@ from wirebench.profiling.profile_files import LAYERS
 from wirebench.record import schema
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace
+from wirebench.telemetry.rank_facts import COMPUTING
 from wirebench.topology import topology_file
 
-COMPUTING = ("forward", "backward", "update")
 MOST_NAMED = 8
 """Runs of a folder that an error names."""
 UNNAMED = "?"
@@ -58,6 +58,11 @@ class Evidence:
     def messages(self) -> Sequence[TimedMessage]:
         """The messages of a step, in order; empty if they are not known."""
         return self.drawn.messages
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes of them all, which rank 0 sends in a step."""
+        return sum(each.wire_bytes for each in self.messages)
 
     @property
     def is_virtual(self) -> bool:

@@ -28,7 +28,7 @@ def rows(evidence: Evidence) -> list[ExchangeRow]:
 def _parts(evidence: Evidence) -> list[ExchangeRow]:
     """Rounds x start-up, bytes / rate, and what the fitted line leaves of all messages."""
     link, messages = evidence.link, evidence.messages
-    rounds, size = sum(each.rounds for each in messages), sum(each.wire_bytes for each in messages)
+    rounds, size = sum(each.rounds for each in messages), evidence.wire_bytes
     starting: float | None = None
     carrying: float | None = None
     rest: float | None = None
@@ -56,7 +56,7 @@ def _bus_bandwidth(evidence: Evidence) -> ExchangeRow:
     Its evidence is the bandwidth of the network alone: the same number of the engine's own all-reduces, by the line
     that was fitted to the all-reduces of --measure.
     """
-    alone, size = evidence.alone, sum(each.wire_bytes for each in evidence.messages)
+    alone, size = evidence.alone, evidence.wire_bytes
     whole = sum(each.seconds for each in evidence.messages)
     told = "the network alone is not measured (--measure)" if evidence.job is None else "without waiting for late ranks"
     if alone.bytes_per_second is not None and evidence.messages:

@@ -10,12 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
 from wirebench import collectives, compressors, schedulers
 from wirebench.bench.compressors import parse_compressor
 from wirebench.bench.inputs import parse_size
-from wirebench.bench.turns import Bench
+from wirebench.bench.turns import timed_here
 from wirebench.collectives.native import is_engines_own
 from wirebench.compose.resolve import refuse_workers, resolve, scheduler_of
 from wirebench.config.loader import Config, overridden
@@ -28,11 +26,11 @@ from wirebench.exchange.scheduler import Scheduler
 from wirebench.planner import ranges
 from wirebench.planner.compositions import (
     compressing,
-    decoding,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
     sizes_of,
+    sizes_with,
 )
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import of_hardware
@@ -45,8 +43,8 @@ from wirebench.utils import this_machine
 
 ROUNDS = 5
 """Iterations that find a backward pass which, beside the run's exchange, takes as long as the run's did."""
-TIMED, WARM_UP, REPEATS = 1_000_000, 3, 9
-"""Compressors are timed on a bucket of the run's largest size, up to TIMED elements, REPEATS times after WARM_UP."""
+TIMED = 1_000_000
+"""Compressors are timed on a bucket of the run's largest size, up to this many elements."""
 
 
 class Saving(NamedTuple):
@@ -152,9 +150,9 @@ class Other:
     def _own(self, scheduler: Scheduler | None = None) -> Simulated:
         """The step as it was, or under another scheduler: its compressor works as long as it was measured to."""
         section = self.config.compressor
-        make = functools.partial(compressors.build, section.name, dense_below=0, warmup=(), **section.options)
         below = max(section.dense_below, 0) if self.evidence.layers else 0
-        return self._step(self.config, Sizes(make, self.workers, below), self._measured, scheduler=scheduler)
+        sizes = sizes_with(section.name, section.options, self.workers, below)
+        return self._step(self.config, sizes, self._measured, scheduler=scheduler)
 
     def _measured(self, numel: int) -> float:
         """Seconds of one core that the run's own compressor needs for `numel` elements."""
@@ -165,8 +163,7 @@ class Other:
         self, name: str, sizes: Sizes, config: Config, timed: tuple[Compressing, Compressing] | None
     ) -> Simulated:
         if timed is None:
-            method = self.rates, name, sizes, self.trace, self.bytes_per_second
-            timed = compressing(*method, self.processor), decoding(*method)
+            timed = compressing(self.rates, name, sizes, self.trace, self.bytes_per_second, self.processor)
         seconds, decoded = timed
         if self.config.compressor.name == "none":
             # What a dense exchange has of such work, every exchange has.
@@ -183,15 +180,9 @@ class Other:
         if self._on_gpu or not sizes or ran_on != this_machine.cpu().model:
             return {}
         bucket = parse_size(str(min(max(sizes), TIMED)))
-        bench = Bench(torch.device("cpu"), self.workers, WARM_UP, REPEATS, lambda text: None)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            bench.measure(bucket, [parse_compressor(name, density) for name, density in densities.items()])
-        finally:
-            torch.set_num_threads(threads)
+        contenders = [parse_compressor(name, density) for name, density in densities.items()]
         found: dict[str, tuple[Compressing, Compressing]] = {}
-        for cell in bench.cells:
+        for cell in timed_here(self.workers, [bucket], contenders):
             if not cell.error:
                 each = cell.copy / bucket.numel
                 whole, last = each * sum(cell.copies.values()), each * cell.copies["decode"]

@@ -49,7 +49,7 @@ def full_link(evidence: Evidence, nominal: float | None, known: Known) -> Cause 
         return None
     if nominal is not None and rate < POOR * nominal:
         return None  # causes.poor_link
-    size, seconds = _size(evidence), _seconds(evidence)
+    size, seconds = evidence.wire_bytes, _seconds(evidence)
     if size / rate < (1 - MOSTLY) * seconds:
         return None  # causes.small_messages
     changes = _changes(evidence, link, known)
@@ -78,12 +78,7 @@ def carried(evidence: Evidence) -> FittedLink:
     unsure = UNSURE_NCCL if evidence.record.get("backend") == LATE else UNSURE_START
     start = unsure if evidence.link.start_seconds is None else evidence.link.start_seconds
     seconds = _seconds(evidence) - start * sum(each.rounds for each in evidence.messages)
-    return FittedLink(start, _size(evidence) / seconds) if seconds > 0 and _size(evidence) > 0 else UNKNOWN
-
-
-def _size(evidence: Evidence) -> float:
-    """Bytes that rank 0 sends in a step."""
-    return sum(each.wire_bytes for each in evidence.messages)
+    return FittedLink(start, evidence.wire_bytes / seconds) if seconds > 0 and evidence.wire_bytes > 0 else UNKNOWN
 
 
 def _seconds(evidence: Evidence) -> float:
@@ -157,7 +152,7 @@ def _sharded(evidence: Evidence, known: Known) -> tuple[tuple[Change, ...], tupl
     """Fewer bits in the reduce-scatters of a job under FSDP2; gathers of parameters do not change."""
     sums = [each for each in evidence.messages if each.kind in ("reduce_scatter", "all_reduce")]
     ended = known(False, 0).known.get(SHARDS)
-    now, summed = _size(evidence), sum(each.wire_bytes for each in sums)
+    now, summed = evidence.wire_bytes, sum(each.wire_bytes for each in sums)
     if ended is None or not summed:
         return None
     # An int8 share and its scales take the place of fp32.

@@ -3,7 +3,7 @@
 from wirebench.bench.collectives import size_text
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.job import DDP, FRAMEWORKS, Job, SizeClass
-from wirebench.diagnose.words import gbit, ms
+from wirebench.diagnose.words import aligned, gbit, ms
 from wirebench.planner.ddp_caps import caps_of_elements, caps_text
 
 MOST_ROWS = 8
@@ -99,7 +99,4 @@ def _buckets(evidence: Evidence, job: Job) -> list[str]:
 
 def _table(rows: list[list[str]]) -> list[str]:
     """Columns of text, the first one to the left and all others to the right; a blank line ends it."""
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pad = [str.ljust, *[str.rjust] * (len(wide) - 1)]
-    lines = ["  ".join(put(cell, width) for put, cell, width in zip(pad, row, wide, strict=True)) for row in rows]
-    return [*(f"  {line}".rstrip() for line in lines), ""]
+    return [*(f"  {line}".rstrip() for line in aligned(rows, str.rjust)), ""]

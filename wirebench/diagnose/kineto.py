@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
-from wirebench.diagnose.evidence import COMPUTING, Evidence
+from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.full_link import planned
 from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass, steadily
 from wirebench.diagnose.link import TimedMessage, fitted
 from wirebench.errors import UserError
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.gradient.schedule import LayerCost
-from wirebench.schedulers.fused import BYTES_PER_ELEMENT, Fused
+from wirebench.schedulers.fused import Fused
 from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.telemetry.rank_facts import COMPUTING
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import import_kineto, job_file, profiler_file
 from wirebench.traces.job_file import EXCHANGE, Collective, ProfiledStep, RankFile
@@ -386,7 +388,7 @@ def _cut(layers: Sequence[TraceLayer], buckets: Sequence[int]) -> dict[str, Any]
     """`fused` with the caps at which it makes these buckets, as DDP does; None where it makes others."""
     costs = [LayerCost(each.name, each.numel, each.backward_seconds) for each in reversed(layers)]
     inner = buckets[1:-1] or buckets[-1:]
-    first, later = (BYTES_PER_ELEMENT * each / MIB for each in (buckets[0], min(inner)))
+    first, later = (FLOAT_BYTES * each / MIB for each in (buckets[0], min(inner)))
     groups = Fused(later, first).partition(costs, lambda numel: 0.0)
     if [sum(costs[place].numel for place in group) for group in groups] != list(buckets):
         return None
@@ -428,7 +430,7 @@ def _record(files: Sequence[RankFile], drawn: DrawnSteps, scheduler: dict[str, A
     engine = "horovod" if first.framework == HOROVOD else "torch"
     optimizer = first.optimizer if first.optimizer in OPTIMIZERS else OPTIMIZERS[0]
     steps = [step.seconds for step in first.steps]
-    dense = BYTES_PER_ELEMENT * sum(drawn.buckets) or None
+    dense = FLOAT_BYTES * sum(drawn.buckets) or None
     wire = sum(each.wire_bytes for each in drawn.messages)
     return {
         "config": {

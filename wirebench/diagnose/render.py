@@ -6,14 +6,15 @@ from typing import Any
 from wirebench.bench.collectives import size_text
 from wirebench.diagnose.busy import busy
 from wirebench.diagnose.cause import Cause
-from wirebench.diagnose.evidence import COMPUTING, Evidence
+from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.exchange import SECONDS, ExchangeRow, rows
 from wirebench.diagnose.full_link import NOTABLE
 from wirebench.diagnose.job_render import job_lines, opening
 from wirebench.diagnose.link import FittedLink
 from wirebench.diagnose.measure import NetworkAlone
 from wirebench.diagnose.trial import TURNS, Attempt
-from wirebench.diagnose.words import gbit, ms
+from wirebench.diagnose.words import aligned, gbit, ms
+from wirebench.telemetry.rank_facts import COMPUTING
 
 NO_LINK = "A link cannot be judged by this run."
 NOTHING_TO_TRY = "Nothing to try: no setting of a run makes a change that a finding suggests."
@@ -64,12 +65,10 @@ def _changes(finding: Cause, evidence: Evidence) -> list[str]:
     """A line, or a table where the changes are other compressors."""
     if all(each.wire_bytes is None for each in finding.changes):
         return [f"   change: {each.what}; it may save {_share(each.gain, evidence)}" for each in finding.changes]
-    now = sum(each.wire_bytes for each in evidence.messages)
-    table = [("change", "sent a step", "may save", "accuracy"), ("as it is", _bytes(now), "", "")]
+    table = [("change", "sent a step", "may save", "accuracy"), ("as it is", _bytes(evidence.wire_bytes), "", "")]
     table += [(each.what, _bytes(each.wire_bytes), _share(each.gain, evidence), each.accuracy)
               for each in finding.changes]  # fmt: skip
-    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["   " + "  ".join(map(str.ljust, row, wide)).rstrip() for row in table]
+    return [f"   {line}".rstrip() for line in aligned(table, str.ljust)]
 
 
 def _bytes(count: float | None) -> str:

@@ -1,4 +1,6 @@
-"""How numbers are written in a diagnosis."""
+"""How numbers and tables are written in a diagnosis."""
+
+from collections.abc import Callable, Sequence
 
 
 def ms(seconds: float) -> str:
@@ -10,3 +12,9 @@ def ms(seconds: float) -> str:
 def gbit(bytes_per_second: float) -> str:
     """Gigabits per second, without the unit."""
     return f"{8e-9 * bytes_per_second:.3g}"
+
+
+def aligned(rows: Sequence[Sequence[str]], put: Callable[[str, int], str]) -> list[str]:
+    """Lines of columns: the first one to the left, the others as `put` has it, str.ljust or str.rjust."""
+    first, *wide = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return ["  ".join([row[0].ljust(first), *map(put, row[1:], wide)]) for row in rows]

@@ -9,6 +9,13 @@ LONGEST = 300
 """Letters of a text that is shown in a line."""
 
 Check = Callable[[Any], bool]
+Facts = Mapping[str, Any]
+"""What a host knows of itself, by name."""
+
+
+def printable(text: str) -> str:
+    """The text with spaces for characters that may not be shown in a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _text(value: Any) -> bool:

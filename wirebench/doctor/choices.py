@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-Facts = Mapping[str, Any]
+from wirebench.doctor.answers import Facts
+
 NCCL_FILES = (Path("/etc/nccl.conf"), Path.home() / ".nccl.conf")
 """Where NCCL finds variables that the environment has not; the user's file counts before the machine's."""
 OF_LINKS = ("NCCL_", "GLOO_")

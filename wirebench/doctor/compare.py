@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from wirebench.doctor.answers import FACTS
+from wirebench.doctor.answers import FACTS, Facts
 from wirebench.utils.own import set_up
 
 CLOCK_SECONDS = 1.0
@@ -16,8 +16,6 @@ STOPS = math.inf
 """The cost of what keeps the run from starting, hangs it, or makes it another one than was meant."""
 LEAST_SHOWN = 1.05
 MOST_NAMED = 6
-
-Facts = Mapping[str, Any]
 
 
 class HostFinding(NamedTuple):
@@ -85,9 +83,7 @@ def differing(facts: Mapping[str, Facts], folder: str) -> list[HostFinding]:
     found = []
     for name, mend in mends(folder).items():
         shown = {host: _shown(known.get(name)) for host, known in facts.items()}
-        # Counter keeps the order of the hosts, and most_common is stable: of equals the first host's.
-        most = Counter(shown.values()).most_common(1)[0][0]
-        like = next(host for host in shown if shown[host] == most)
+        most, like = shared_by_most(shown)
         found += [
             HostFinding(
                 host, f"{_NAMES.get(name, name)}: {value}, {like} has {most}", mend.format(most=most),
@@ -97,6 +93,15 @@ def differing(facts: Mapping[str, Facts], folder: str) -> list[HostFinding]:
             if value != most
         ]  # fmt: skip
     return found
+
+
+def shared_by_most(values: Mapping[str, Any]) -> tuple[Any, str]:
+    """The value that most hosts have, and the first host that has it; where it is even, the first host's."""
+    if not values:
+        return None, ""
+    # Counter keeps the order of the hosts, and most_common is stable.
+    most = Counter(values.values()).most_common(1)[0][0]
+    return most, next(host for host in values if values[host] == most)
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from wirebench.config import loader
 from wirebench.doctor import choices
-from wirebench.doctor.answers import LONGEST
+from wirebench.doctor.answers import LONGEST, printable
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
@@ -25,6 +25,7 @@ def gather(config: str | None, interface: str | None, variables: Mapping[str, st
     variables  of NCCL and Gloo, which a launcher will pass on to this host's ranks
     """
     known, links = environment.host(), this_machine.interfaces()
+    told = choices.variables(os.environ) | dict(variables)
     git, versions = known["git"], known["versions"]
     return {
         "hostname": known["hostname"],
@@ -40,18 +41,13 @@ def gather(config: str | None, interface: str | None, variables: Mapping[str, st
         "address": next(iter(links[interface].addresses), None) if interface in links else None,
         "links": {name: each._asdict() for name, each in links.items()},
         "name_addresses": this_machine.own_addresses_of(known["hostname"]),
-        "variables": {name: _shown(text) for name, text in (choices.variables(os.environ) | dict(variables)).items()},
+        "variables": {name: printable(text)[:LONGEST] for name, text in told.items()},
         "fabric": [each._asdict() for each in this_machine.fabric_ports()],
         "tcp": this_machine.tcp_settings(),
         "boot": this_machine.boot(),
         "free_gb": this_machine.free_disk_bytes(TOP) / 1e9,
         "shared_memory_gb": this_machine.free_disk_bytes(SHARED_MEMORY) / 1e9 if SHARED_MEMORY.is_dir() else None,
     }
-
-
-def _shown(text: str) -> str:
-    """A text that may be shown in a line: short, without control characters."""
-    return "".join(each if each.isprintable() else " " for each in text)[:LONGEST]
 
 
 def _digest(path: Path) -> str | None:

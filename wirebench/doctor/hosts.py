@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from wirebench.doctor.answers import odd
+from wirebench.doctor.answers import LONGEST, odd, printable
 from wirebench.errors import UserError
 from wirebench.utils.package import TOP
 from wirebench.utils.parsing import json_of
@@ -146,8 +146,7 @@ class AskedHost:
 
 def _printable(line: bytes) -> str:
     """The end of a line from another program, with unprintable characters replaced by spaces."""
-    text = line[-300:].decode(errors="replace")
-    return "".join(each if each.isprintable() else " " for each in text).strip()
+    return printable(line[-LONGEST:].decode(errors="replace")).strip()
 
 
 def _last_line(error: Any) -> str:

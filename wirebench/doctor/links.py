@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wirebench.doctor import choices
-from wirebench.doctor.compare import STOPS, Facts, HostFinding, Way
+from wirebench.doctor.answers import Facts
+from wirebench.doctor.compare import STOPS, HostFinding, Way, shared_by_most
 from wirebench.doctor.sums import SumTimes
 from wirebench.doctor.wire import LinkTimes
 from wirebench.topology.rates import show_rate
@@ -254,7 +255,7 @@ def variables(seen: Seen) -> Iterator[HostFinding]:
     told = {host: known.get("variables", {}) for host, known in seen.facts.items()}
     for name in sorted({name for each in told.values() for name in each} - OWN - DETOURS.keys()):
         values = {host: each.get(name) for host, each in told.items()}
-        most, like = _most(values)
+        most, like = shared_by_most(values)
         for host, value in values.items():
             if value != most:
                 mend = f"unset {name} there" if most is None else f"export {name}={most} there"
@@ -295,7 +296,7 @@ def packets(seen: Seen) -> Iterator[HostFinding]:
     """Interfaces, and ways, whose largest packet is smaller than most."""
     sizes = {host: seen.link(host).get("mtu", 0) for host in seen.facts if seen.used(host) != "lo"}
     known = {host: size for host, size in sizes.items() if size}
-    most, like = _most({host: size for host, size in known.items() if size >= LEAST_MTU} or known)
+    most, like = shared_by_most({host: size for host, size in known.items() if size >= LEAST_MTU} or known)
     for host, size in known.items():
         if size == most and size >= LEAST_MTU:
             continue
@@ -326,7 +327,7 @@ def _payload(mtu: float) -> float:
 def tcp(seen: Seen) -> Iterator[HostFinding]:
     """Settings that hold a connection below what the link carries in a round trip, or that differ."""
     control = {host: known.get("tcp", {}).get("tcp_congestion_control", "") for host, known in seen.facts.items()}
-    most, like = _most(control)
+    most, like = shared_by_most(control)
     for host, known in seen.facts.items():
         settings: Mapping[str, str] = known.get("tcp", {})
         flight = seen.in_flight(host)
@@ -355,14 +356,6 @@ def tcp(seen: Seen) -> Iterator[HostFinding]:
             if 0 < allowed < asked:
                 what = f"tcp: {limit} allows {allowed:,} of {name}'s {asked:,} bytes"
                 yield HostFinding(host, what, f"sysctl -w net.core.{limit}={asked} there")
-
-
-def _most(values: Mapping[str, Any]) -> tuple[Any, str]:
-    """The value that most hosts have, and the first host that has it; where it is even, the first host's."""
-    if not values:
-        return None, ""
-    most = Counter(values.values()).most_common(1)[0][0]
-    return most, next(host for host in values if values[host] == most)
 
 
 def _last_number(text: str) -> int:

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group
 from wirebench.dropin import optimizer_watch
@@ -25,10 +24,8 @@ from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.ddp_buckets import ddp_of
 from wirebench.dropin.hook_job import HookJob
 from wirebench.dropin.replicas import parts_of, tensors_of
-from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_state, refuse_used, use
+from wirebench.dropin.usage import mark_state, method_and_collective, refuse_names, refuse_state, refuse_used, use
 from wirebench.errors import UserError
-from wirebench.exchange.driver import refuse_wire
-from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 
 _NO_BUCKET: Any = None
@@ -58,11 +55,7 @@ def comm_hook(
     types: UserError, or PeerLost, which names the rank that is gone.
     """
     refuse_names(compressor=compressor)
-    refuse_kinds(scaler, collective)
-    method = conformance.method_of(compressor)
-    if isinstance(collective, str):
-        collective = collectives.build(collective or method.collective or "native")
-    refuse_wire(method, collective)
+    method, collective = method_and_collective(compressor, collective, scaler)
     facts = parts_of(scaler, seed, warmup_steps, compressor=compressor, collective=collective)
     job = partial(HookJob, method, collective, scaler, seed, warmup_steps, timeout_seconds)
     return CommHook(method, scaler, process_group, job, facts)

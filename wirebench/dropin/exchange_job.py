@@ -79,8 +79,7 @@ class ExchangeJob:
     def close(self) -> None:
         """End the thread, leave the group."""
         self._background.wait()
-        for closer in self.engine.closers:
-            closer()
+        self.engine.detach()
 
     def _forget(self) -> None:
         """Of a backward pass that has failed nothing is left."""

@@ -18,22 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
-from wirebench.comm.engine import Engine
 from wirebench.dropin import optimizer_watch
 from wirebench.dropin.at_exit import close_at_exit
 from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.comm_hook import after_backward
 from wirebench.dropin.exchange_job import refuse_whole_model
 from wirebench.dropin.fsdp_units import Unit, backward_runs, frozen_units, refuse_unfrozen, units_of
-from wirebench.dropin.replicas import agree, parts_of, refuse_meta, tensors_of
+from wirebench.dropin.replicas import make_alike, parts_of, refuse_meta
 from wirebench.dropin.shard_job import ShardJob
-from wirebench.dropin.shard_view import local, place_of, refuse_other_shard, refuse_shard_group
+from wirebench.dropin.shard_view import place_of, refuse_other_shard, refuse_shard_group
 from wirebench.dropin.usage import (
     mark_state,
-    refuse_kinds,
+    method_and_collective,
     refuse_names,
     refuse_no_module,
     refuse_state,
@@ -41,7 +39,6 @@ from wirebench.dropin.usage import (
     use,
 )
 from wirebench.errors import UserError
-from wirebench.exchange.driver import refuse_wire
 from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.scheduler import Scheduler, first_cut, refuse_without_driver
 from wirebench.gradient import conformance
@@ -81,13 +78,9 @@ def compress_replicas(
     refuse_no_module(model)
     scheduler = OneByOne() if scheduler is None else scheduler
     refuse_names(compressor=compressor, scheduler=scheduler)
-    refuse_kinds(scaler, collective)
     _refuse_scheduler(scheduler)
-    method = conformance.method_of(compressor)
+    method, collective = method_and_collective(compressor, collective, scaler)
     refuse_used(method)
-    if isinstance(collective, str):
-        collective = collectives.build(collective or method.collective or "native")
-    refuse_wire(method, collective)
     units, frozen = units_of(model), frozen_units(model)
     refuse_meta(dict(model.named_parameters()))
     _refuse_replicated(units)
@@ -100,7 +93,8 @@ def compress_replicas(
     if method.divides and engine.size > 1 and engine.size % method.divides:
         raise UserError(f"compressor: groups of {method.divides} do not divide the {engine.size} replicas")
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
-    _make_alike(engine, model, units, parts)
+    layers = {f"shard of {unit.label}": [list(layer[1:]) for layer in unit.layers] for unit in units}
+    make_alike(engine, NAME, model, {**parts, **place_of(model), **layers})
     job = ShardJob(engine, units, method, collective, scheduler, scaler, seed, warmup_steps)
     return Replicas(job, frozen, place_of(model), scaler)
 
@@ -268,20 +262,3 @@ def _refuse_mesh(mesh: DeviceMesh) -> DeviceMesh:
         names = ", ".join(mesh.mesh_dim_names or ()) or f"{mesh.ndim} dimensions"
         raise UserError(f'{NAME}: pass the dimension of the replicas, mesh["replicate"]; this mesh has {names}')
     return mesh
-
-
-def _make_alike(engine: Engine, model: nn.Module, units: list[Unit], parts: Mapping[str, Any]) -> None:
-    """Give every replica the first one's shards and buffers; UserError, on all ranks, where their parts differ."""
-    parameters: dict[str, Any] = dict(model.named_parameters())
-    layers = {f"shard of {unit.label}": [list(layer[1:]) for layer in unit.layers] for unit in units}
-    buffers = dict(model.named_buffers())
-    facts = {
-        **parts,
-        **place_of(model),
-        **layers,
-        **tensors_of(parameters, "parameters"),
-        **tensors_of(buffers, "buffers"),
-    }
-    agree(engine, NAME, facts)
-    mine = [local(each) for each in parameters.values()]
-    engine.communicators[0].broadcast([*mine, *buffers.values()]).wait()

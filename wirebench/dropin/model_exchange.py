@@ -15,10 +15,8 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
-from wirebench.dropin.held_rates import HeldRates
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.replicas import trainable
-from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Driver, Workers
 from wirebench.exchange.holders import exchanged, restore
@@ -213,8 +211,7 @@ class ModelExchange:
             for parameter, view in zip(self.flat.parameters, self.flat.views, strict=True):
                 if parameter.grad is view:
                     parameter.grad = view.clone()
-        for closer in self.engine.closers:
-            closer()
+        self.engine.detach()
 
     def _order(self, arrived: Sequence[str], state: Mapping[str, Any]) -> list[str]:
         names = list(trainable(self.model))
@@ -261,3 +258,58 @@ class ModelExchange:
             calibration.conclude(Path())
         calibration.begin_step(step)
         self._last = step
+
+
+class HeldRates:
+    """The optimizer of a split schedule: `optimizer`, with the settings that its groups had at `hold`.
+
+    The loop steps its schedule of rates, momenta or decays after a step; the updates of that step come within the next
+    forward pass.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self._held: list[dict[str, Any]] = []
+
+    def hold(self) -> None:
+        """The updates that follow are of the step that ends now."""
+        self._held = self._settings()
+
+    def step(self) -> None:
+        """Update the parameters that have a gradient."""
+        now = self._settings()
+        self._set(self._held)
+        self.optimizer.step()
+        self._set(now)
+
+    def _settings(self) -> list[dict[str, Any]]:
+        return [{key: each for key, each in group.items() if key != "params"} for group in self.optimizer.param_groups]
+
+    def _set(self, settings: list[dict[str, Any]]) -> None:
+        # A group that was added since has its own settings.
+        for group, held in zip(self.optimizer.param_groups, settings, strict=False):
+            group.update(held)
+
+
+class UnusedEverywhere:
+    """Sets `.grad` to None where no rank has used a parameter, so that no optimizer decays it or moves it on.
+
+    It costs a small sum over ranks in each step, and so only a model pays for it that had an unused parameter in its
+    first step, on any rank. Another model's unused parameters have a gradient of zeros.
+    """
+
+    def __init__(self, engine: Engine, flat: FlatGradient, unused: Sequence[int]) -> None:
+        self.engine, self.flat = engine, flat
+        self.active = bool(engine.sum_over_ranks([torch.tensor([len(unused)])]).item())
+
+    def drop(self, unused: Sequence[int]) -> None:
+        """After an exchange, with the layers that this rank has not used; every rank calls it."""
+        if not self.active:
+            return
+        used = torch.ones(len(self.flat.layers), dtype=torch.int32)
+        used[list(unused)] = 0
+        total = self.engine.sum_over_ranks([used])
+        for position in (total == 0).nonzero().flatten().tolist():
+            # A residual of earlier steps may have been sent for it: then it has a gradient.
+            if not bool(self.flat.views[position].any()):
+                self.flat.parameters[position].grad = None

@@ -18,8 +18,9 @@ from wirebench.dropin.replicas import trainable
 from wirebench.dropin.usage import refuse_no_module
 from wirebench.errors import UserError
 from wirebench.profiling.layer_timer import LayerTimer, median
-from wirebench.simulation.trace import Trace, TraceLayer
-from wirebench.telemetry.environment import hardware
+from wirebench.profiling.profile_files import layers_of
+from wirebench.simulation.trace import Trace
+from wirebench.telemetry.environment import TORCH, hardware
 from wirebench.utils.files import keeping
 
 LEAST_PASSES = 2
@@ -112,17 +113,12 @@ class Profiler:
         if not self.batch_size:
             raise UserError("profile: cannot see the batch's size in what the model is called with; pass batch_size=")
         profile, names = median(passes[1:]), self._timer.names
-        before = (0.0, *profile.ready)
-        layers = [
-            TraceLayer(name, self._parameters[name].numel(), f, r - b, tuple(self._parameters[name].shape))
-            for name, f, r, b in zip(names, profile.forward, profile.ready, before, strict=False)
-        ]
+        layers = layers_of(profile, [(name, tuple(self._parameters[name].shape)) for name in names])
         kind, device = type(self.model).__name__, self._timer.device
         numel = sum(layer.numel for layer in layers)
         self._trace = Trace(
             kind, f"{kind}, {numel:,} parameters", hardware(device), self.batch_size, False,
-            f"wirebench.profile: medians of {len(passes) - 1} passes", torch.__version__.partition("+")[0],
-            tuple(layers[::-1]), self._unit,
+            f"wirebench.profile: medians of {len(passes) - 1} passes", TORCH, layers, self._unit,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
 from wirebench.config.plugins import options_of
+from wirebench.dropin.shard_view import local
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.flat import check_alike, is_channels_last
@@ -36,21 +37,23 @@ def refuse_meta(named: Mapping[str, Tensor]) -> None:
         raise UserError(f"model: {empty} has no data (device meta); load or initialise the model before")
 
 
-def make_alike(engine: Engine, model: nn.Module, parts: Mapping[str, Any], refuse: Callable[[], None]) -> None:
-    """Give every rank rank 0's parameters and buffers; UserError, on all ranks, where they brought different parts.
+def make_alike(
+    engine: Engine, maker: str, model: nn.Module, parts: Mapping[str, Any], refuse: Callable[[], None] = lambda: None
+) -> None:
+    """Give every rank rank 0's parameters, or shards, and buffers; UserError, on all ranks, where their parts differ.
 
+    maker   as errors name it
     parts   as `parts_of` makes them, and what else has to be alike, by name
     refuse  raises UserError where what all ranks have alike does not fit together
     """
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    agree(engine, "synchronise", {**parts, **tensors_of(parameters, "parameters"), **tensors_of(buffers, "buffers")})
+    agree(engine, maker, {**parts, **tensors_of(parameters, "parameters"), **tensors_of(buffers, "buffers")})
     try:
         refuse()
     except UserError:
-        _leave(engine)
+        engine.detach()
         raise
-    tensors = [p.detach() for p in model.parameters()] + list(model.buffers())
-    engine.communicators[0].broadcast(tensors).wait()
+    engine.communicators[0].broadcast([*map(local, parameters.values()), *buffers.values()]).wait()
 
 
 def agree(engine: Engine, maker: str, facts: Mapping[str, Any]) -> None:
@@ -59,13 +62,8 @@ def agree(engine: Engine, maker: str, facts: Mapping[str, Any]) -> None:
     try:
         agree_on(engine.communicators[0], f"{maker}: the ranks' jobs differ", facts, called)
     except UserError:
-        _leave(engine)
+        engine.detach()
         raise
-
-
-def _leave(engine: Engine) -> None:
-    for closer in engine.closers:
-        closer()
 
 
 def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object) -> dict[str, Any]:

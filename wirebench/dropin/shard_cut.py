@@ -46,20 +46,19 @@ class ShardCut:
         if self.steps:
             self._marks[place] = self._timer.mark()
 
-    def end_step(self, costs: Callable[[], Points]) -> bool:
-        """A step is over, on all ranks; whether it was the last that was timed, after which there is a new cut.
+    def end_step(self, costs: Callable[[], Points]) -> None:
+        """A step is over, on all ranks; after the last that is timed there is a new cut.
 
         costs  measures seconds of an exchange by its elements, on all ranks together
         """
         if not self.steps:
-            return False
+            return
         self.steps -= 1
         if self.steps < PROFILING_STEPS:
             self._ready.append(self._times())
         self._marks = {}
         if not self.steps:
             self._learn(costs())
-        return not self.steps
 
     def forget(self) -> None:
         """Of a backward pass that has failed no time is left."""

@@ -109,8 +109,7 @@ class ShardSums:
         self._closed = True
         for unit, before in self._before:
             unit.sum_by(before)
-        for closer in self.engine.closers:
-            closer()
+        self.engine.detach()
 
 
 def _refuse_units(units: Sequence[Unit]) -> None:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from wirebench.comm.attach import Group
 from wirebench.dropin.backward_end import BackwardEnd
-from wirebench.dropin.usage import AGAIN, CHANGED, ModelWatch, holds
+from wirebench.dropin.usage import AGAIN, CHANGED, EARLY, ModelWatch, holds
 from wirebench.errors import UserError
 from wirebench.utils.hooks import WeakHook
 
@@ -108,10 +108,7 @@ class ShardView:
 
     def _refuse_early(self, optimizer: Optimizer, *_: Any) -> None:
         if self.news and not self._may_step and self.holds(optimizer):
-            raise UserError(
-                "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, or "
-                "sync.wait() before it"
-            )
+            raise UserError(EARLY)
 
 
 class ShardWatch(ModelWatch):

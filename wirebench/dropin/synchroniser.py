@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import Group, attach
 from wirebench.dropin import optimizer_watch, usage
@@ -32,12 +31,14 @@ from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
     mark_state,
+    method_and_collective,
     refuse_composition,
-    refuse_kinds,
     refuse_missing,
-    refuse_parts,
+    refuse_names,
+    refuse_no_module,
     refuse_state,
     refuse_used,
+    refuse_wrapped,
     use,
 )
 from wirebench.errors import UserError
@@ -80,13 +81,13 @@ def synchronise(
                      For a model under FSDP2 the ranks that have the same shard: mesh["replicate"].get_group()
     Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
     """
-    refuse_parts(model, compressor=compressor, scheduler=scheduler)
-    refuse_kinds(scaler, collective)
+    refuse_no_module(model)
+    refuse_wrapped(model)
+    refuse_names(compressor=compressor, scheduler=scheduler)
     refuse_without_driver(scheduler, type(scheduler).__name__)
-    method, driver = conformance.method_of(compressor), scheduler.driver
+    driver = scheduler.driver
+    method, collective = method_and_collective(compressor, collective, scaler, driver.collective)
     refuse_used(method)
-    if isinstance(collective, str):
-        collective = collectives.build(collective or method.collective or driver.collective)
     given = {"optimizer": optimizer is not None, "scaler": scaler is not None}
     refuse_composition(scheduler, Parts(method, collective, own_loop=True, **given))
     view = view_of(model, process_group)
@@ -102,7 +103,7 @@ def synchronise(
     engine = attach(first.device, timeout_seconds, process_group)
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
     parts |= {} if view is None else place_of(view.real)
-    make_alike(engine, model, parts, lambda: conformance.refuse_dtype(method, first.dtype))
+    make_alike(engine, "synchronise", model, parts, lambda: conformance.refuse_dtype(method, first.dtype))
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
     exchange = ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter)
     return Sync(exchange, scaler) if view is None else ShardedSync(exchange, view)
@@ -316,10 +317,7 @@ class Sync:
     def _update_begins(self) -> None:
         """An optimizer is about to update the model."""
         if self._averaged or (self._begun and self._gradients_came()):
-            raise UserError(
-                "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, or "
-                "sync.wait() before it"
-            )
+            raise UserError(usage.EARLY)
 
     def _begin(self) -> None:
         """A step begins: the one before has ended."""

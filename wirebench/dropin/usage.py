@@ -16,12 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from wirebench import collectives
+from wirebench.collectives.plan import Collective
 from wirebench.dropin.overflow import remembers
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts, refuse_wire
 from wirebench.exchange.scheduler import Scheduler
-from wirebench.gradient.conformance import name_of, unwrapped
-from wirebench.gradient.contract import Method
+from wirebench.gradient.conformance import method_of, name_of, unwrapped
+from wirebench.gradient.contract import Compressor, Method
 from wirebench.utils.hooks import WeakHook
 
 _users = WeakIdKeyDictionary()
@@ -34,6 +36,10 @@ AGAIN = "close() it, and call synchronise again with the changed model"
 CHANGED = (
     "sync: a gradient was changed after backward() and before it was averaged; call sync.wait() in between, or "
     "sync.step(optimizer) at once where the schedule updates the model itself"
+)
+EARLY = (
+    "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, "
+    "or sync.wait() before it"
 )
 
 
@@ -69,13 +75,23 @@ def use(compressor: Method, user: object) -> Callable[[], object]:
     return lambda: _users.pop(inner, None)
 
 
-def refuse_kinds(scaler: object, collective: object) -> None:
-    """UserError for a scaler or a collective that is something else."""
+def method_and_collective(
+    compressor: Compressor, collective: str | Collective, scaler: object, usual: str = "native"
+) -> tuple[Method, Collective]:
+    """The compressor with all members, and the collective; UserError where a part is of another kind, or does not fit.
+
+    usual  name of the collective where neither the caller nor the compressor's paper names one
+    """
     if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
         raise UserError(f"scaler: must be a torch.amp.GradScaler, not a {type(scaler).__name__}")
     if not isinstance(collective, str) and not hasattr(collective, "plan"):
         kind = type(collective).__name__
         raise UserError(f"collective: pass a name, or an object as collectives.build(...) makes one; not a {kind}")
+    method = method_of(compressor)
+    if isinstance(collective, str):
+        collective = collectives.build(collective or method.collective or usual)
+    refuse_wire(method, collective)
+    return method, collective
 
 
 def refuse_optimizer(optimizer: object) -> None:
@@ -114,20 +130,13 @@ def holds(optimizer: Optimizer, parameters: Collection[int]) -> bool:
     return any(id(each) in parameters for group in optimizer.param_groups for each in group["params"])
 
 
-def refuse_parts(model: nn.Module, **parts: object) -> None:
-    """UserError where the model or one of the parts is not what `synchronise` takes."""
-    refuse_no_module(model)
-    _refuse_model(model)
-    refuse_names(**parts)
-
-
 def refuse_no_module(model: object) -> None:
     """UserError for an object that is no torch.nn.Module."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module, not a {type(model).__name__}")
 
 
-def _refuse_model(model: nn.Module) -> None:
+def refuse_wrapped(model: nn.Module) -> None:
     """UserError for what averages its gradients itself, or has a part of each parameter only."""
     if isinstance(model, DistributedDataParallel):
         raise UserError("model: DistributedDataParallel averages its gradients already; pass the module inside it")
@@ -145,8 +154,7 @@ def refuse_held(model: nn.Module) -> None:
 
 
 def refuse_composition(scheduler: Scheduler, parts: Parts) -> None:
-    """UserError for parts that do not go together."""
-    refuse_wire(parts.compressor, parts.collective)
+    """UserError for a schedule that does not go with the other parts."""
     if reason := scheduler.driver.accepts(parts):
         name = type(scheduler).__module__.rpartition(".")[2]
         raise UserError(f"synchronise: {name!r} {reason}")

@@ -21,13 +21,11 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from wirebench.comm.place import launched
 from wirebench.errors import UserError, line_of
-from wirebench.telemetry.rank_facts import CoreWatch, InterfaceWatch, link_mbit
+from wirebench.telemetry.rank_facts import OURS, CoreWatch, InterfaceWatch, link_mbit
 from wirebench.utils import this_machine
 from wirebench.utils.files import keeping
 from wirebench.utils.hooks import WeakHook
 
-OURS = "wirebench"
-"""Key of the file under which the facts on a rank stand, which `wirebench diagnose` reads."""
 WARM_UP = 3
 """Steps that are not recorded: DDP cuts its buckets anew after the first, and memory is allocated."""
 T = TypeVar("T")

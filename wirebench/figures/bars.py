@@ -1,14 +1,13 @@
-"""Horizontal bars stacked of parts, with whiskers, marks and words at their ends; upright bars in groups, with dots."""
+"""Horizontal bars stacked of parts, with whiskers, marks and words at their ends."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wirebench.figures import colours
-from wirebench.figures.style import HEIGHT, LETTER, LINES, NUMBER, WIDTH, Axis, Panel, alt, layered, rows, titled
+from wirebench.figures.style import LETTER, NUMBER, WIDTH, Axis, Panel, alt, layered, rows, titled
 
 STEP = 20
 """Pixels from one horizontal bar to the next."""
@@ -183,44 +182,3 @@ def _line(across: Axis, look: Look) -> list[alt.Chart]:
     rule = base.mark_rule(strokeDash=[2, 2], strokeWidth=1.4, color=colours.INK).encode(x=x, tooltip=tip)
     text = base.mark_text(align="left", baseline="bottom", dx=-2, dy=-3, fontSize=10, color=colours.INK)
     return [rule, text.encode(x=x, y=alt.value(0), text=alt.Text("words:N"))]
-
-
-@dataclass(frozen=True)
-class BarGroup:
-    """Bars side by side: by series, the values of each, whose median is the bar."""
-
-    name: str
-    values: Mapping[str, Sequence[float]]
-
-
-def grouped(
-    groups: Sequence[BarGroup], series: Mapping[str, str], up: Axis, across: str, title: str, note: str = ""
-) -> Panel:
-    """A panel with a bar for every group and series, and a dot for every value; as broad as it needs.
-
-    series  its colours, by name
-    """
-    bars = [
-        {"group": group.name, "series": name, "y": statistics.median(values)}
-        for group in groups for name, values in group.values.items() if values
-    ]  # fmt: skip
-    dots = [
-        {"group": group.name, "series": name, "y": value}
-        for group in groups for name, values in group.values.items() for value in values
-    ]  # fmt: skip
-    axis = alt.Axis(labelAngle=0, labelExpr=LINES, labelLineHeight=12)
-    x = alt.X("group:N", title=across, sort=[group.name for group in groups], axis=axis)
-    offset = alt.XOffset("series:N", scale=alt.Scale(domain=list(series)))
-    scale = alt.Scale(domain=list(series), range=list(series.values()))
-    legend = alt.Legend(title=None, symbolType="square", columns=2)
-    tips = [alt.Tooltip("group:N", title=across), alt.Tooltip("series:N", title=" "), up.tooltip("y")]
-    layers = [
-        alt.Chart(rows(bars)).mark_bar().encode(
-            x=x, xOffset=offset, y=up.y("y"), color=alt.Color("series:N", scale=scale, legend=legend), tooltip=tips
-        ),
-        alt.Chart(rows(dots)).mark_point(filled=True, size=18, opacity=1, color=colours.INK).encode(
-            x=x, xOffset=offset, y=up.y("y"), tooltip=tips
-        ),
-    ]  # fmt: skip
-    width = min(30 * len(series) * len(groups) + 40, 2 * WIDTH)
-    return titled(layered(layers, width, HEIGHT), title, note, max(width, 0.75 * WIDTH) + 6 * LETTER)

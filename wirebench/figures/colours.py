@@ -1,7 +1,6 @@
 """One colour a name, in every figure: methods by families, schedules, collectives, phases; and their tones as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, INK, GREY = "#E69F00", "#56B4E9", "#222222", "#777777"
@@ -110,15 +109,6 @@ def dashes(labels: Sequence[str]) -> dict[str, Sequence[int]]:
 def text(colour: str) -> str:
     """The colour as small text on white: as much darker as it takes."""
     return next(tone for tone in _towards(colour, 0) if contrast(tone, "#FFFFFF") >= TEXT_CONTRAST)
-
-
-def on_dark(spec: Any) -> Any:
-    """A chart's specification with colours that are seen on a dark ground; a page that is not dark needs no change."""
-    if isinstance(spec, dict):
-        return {key: on_dark(value) for key, value in spec.items()}
-    if isinstance(spec, list):
-        return [on_dark(value) for value in spec]
-    return ON_DARK.get(spec, spec) if isinstance(spec, str) else spec
 
 
 def contrast(one: str, other: str) -> float:

@@ -17,6 +17,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from wirebench.errors import UserError
 
+FLOAT_BYTES = 4
+"""Of an element of a gradient and of most messages: fp32."""
 ALIGNED_BYTES = 16
 """On which boundaries parameters lie where it matters; see `_step_of`."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wirebench.planner.candidate import Candidate
 from wirebench.planner.compositions import DENSE
-from wirebench.planner.dense import DenseForms
+from wirebench.planner.dense import DenseRuns
 
 ELSEWHERE = "*"
 """Marks what was measured otherwise than it is ranked, as OTHERWISE says."""
@@ -133,7 +133,7 @@ class Accuracies:
     known     by compressor, exchanging in every step
     local     by compressor, exchanging after local steps: one for each schedule
     too_much  points: what lost more is not recommended
-    dense     all forms of dense training; None where none was for less than the whole
+    dense     all forms of dense training; () where none was for less than the whole
     """
 
     setting: str
@@ -141,7 +141,7 @@ class Accuracies:
     local: Mapping[str, Sequence[Ended]] = field(default_factory=dict)
     measure: Measure = TOP1
     too_much: float = 5.0
-    dense: DenseForms | None = None
+    dense: tuple[DenseRuns, ...] = ()
 
     def of(self, each: Candidate) -> Ended | None:
         """How a composition's compressor ended; None: it was not trained so.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from wirebench.planner.accuracy import Accuracies, Ended, Standing, is_exact, ratio
 from wirebench.planner.candidate import WORTHWHILE, Candidate, Speedup, place, speedup
 from wirebench.planner.compositions import DENSE
+from wirebench.planner.dense import reached
 
 CASTS = ("fp16", "bf16")
 """Compressors that send every gradient in 16 bits."""
@@ -84,10 +85,10 @@ class Judge:
         """
         ended, dense = self.accuracies.of(each), self.accuracies.dense
         points = 0.0 if is_exact(each) else None if ended is None else ended.points
-        if points is None or dense is None:
+        if points is None or not dense:
             return None
-        reached = dense.reached(each.expected_seconds, self.dense.expected_seconds, self.dense.found.alone)
-        return ratio(points) / reached.ratio, reached.within
+        best, within = reached(dense, each.expected_seconds, self.dense.expected_seconds, self.dense.found.alone)
+        return ratio(points) / best, within
 
     def key(self, each: Candidate) -> tuple[float, ...]:
         """Sort key: within the tolerance by speed, beyond it by loss at equal time.

@@ -58,9 +58,8 @@ def figure(
 
 def _sources(setting: ShownSetting) -> list[str]:
     """What the numbers of a figure rest on."""
-    kind = "estimated" if setting.trace.estimate else "measured"
     return [
-        f"the trace {setting.trace.name} ({kind}, {setting.trace.hardware})",
+        f"the trace {setting.trace.name} ({setting.trace.made})",
         f"the network {setting.network}",
         f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
     ]

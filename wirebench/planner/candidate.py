@@ -58,7 +58,7 @@ class Candidate:
     @property
     def images_between(self) -> Between:
         """Images per second, at least and at most."""
-        return Between(self.samples / self.between.high, self.samples / self.between.low)
+        return self.between.rates(self.samples)
 
     @property
     def serial(self) -> float:
@@ -82,7 +82,7 @@ class Candidate:
             )
             for step, factors in zip(self.between, self.factors, strict=True)
         ]
-        return Between(self.samples / seconds[1], self.samples / seconds[0])
+        return Between(*seconds).rates(self.samples)
 
     @property
     def limit(self) -> str:

@@ -2,12 +2,12 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wirebench import collectives, compressors
 from wirebench.config.plugins import Plugins, suggest
-from wirebench.costmodel.request_sizes import Sizes, nothing
+from wirebench.costmodel.request_sizes import Known, Sizes, nothing
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
 from wirebench.exchange.scheduler import Scheduler
@@ -80,35 +80,36 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
 
 
 def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
-    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
     own = compressors.PLUGINS.is_own(name)
     before = known_sizes.of(name, own_density(name) if density is None else density) if own else nothing
-    return Sizes(make, workers, below, before)
+    return sizes_with(name, density_of(name, density), workers, below, before)
 
 
 _kept_sizes = functools.lru_cache(maxsize=256)(_sizes)
 """What a bucket was found to send holds for every model."""
 
 
+def sizes_with(
+    name: str, options: Mapping[str, Any], workers: int, below: int, before: Callable[[int], Known] = nothing
+) -> Sizes:
+    """What the compressor asks for with these options, once its warm-up is over; tensors below `below` stay dense."""
+    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **options)
+    return Sizes(make, workers, below, before)
+
+
 def compressing(
     rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float, processor: Processor = IDLE
-) -> Compressing:
-    """Seconds that the compressor works, at the memory's rate and among the number of workers of `sizes`.
+) -> tuple[Compressing, Compressing]:
+    """Seconds that the compressor works, and seconds of these after the last request is answered.
 
+    They are at the memory's rate and among the number of workers of `sizes`.
     processor  of the topology; the simulator multiplies a rank's work by how many ranks share a core of it
     """
     if name == DENSE:
-        return free
+        return free, free
     workers = rates.workers_of(name)
-    merged = _merges(sizes.size, processor) / _merges(workers, IDLE)
-    return rates.on(name, bytes_per_second, _more_gathered(sizes, workers, model), merged)
-
-
-def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
-    """Seconds of `compressing` after the last request is answered."""
-    if name == DENSE:
-        return free
-    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers_of(name), model))
+    merged, gathered = _merges(sizes.size, processor) / _merges(workers, IDLE), _more_gathered(sizes, workers, model)
+    return rates.on(name, bytes_per_second, gathered, merged), rates.decoding(name, bytes_per_second, gathered)
 
 
 def _merges(ranks: int, processor: Processor) -> float:

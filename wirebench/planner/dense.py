@@ -41,30 +41,16 @@ class BestDense(NamedTuple):
     within: bool
 
 
-class Reached(NamedTuple):
-    """The best loss of dense training in at most the same time, over the loss of a whole dense run.
+def reached(forms: Sequence[DenseRuns], step: float, dense_step: float, alone: float) -> tuple[float, bool]:
+    """The best loss of these forms in as much time as a method's whole training takes, over the whole dense run's.
 
-    within  false: every dense run takes longer; a method's loss over this one is an upper bound
+    step, dense_step  seconds of the method's step, and of a dense one; alone: of the dense one's computation
+    False: every dense run takes longer, so a method's loss over this one is an upper bound.
     """
-
-    ratio: float
-    within: bool
-
-
-class DenseForms(NamedTuple):
-    """All forms of dense training of a study, the whole one among them."""
-
-    forms: tuple[DenseRuns, ...]
-
-    def reached(self, step: float, dense_step: float, alone: float) -> Reached:
-        """In as much time as a method takes for the whole training.
-
-        step, dense_step  seconds of the method's step, and of a dense one; alone: of the dense one's computation
-        """
-        whole = next(each for each in self.forms if each.whole)
-        best = best_dense(whole.steps * step, [(each.seconds(dense_step, alone), each) for each in self.forms])
-        assert best is not None, "the whole dense run is among them"
-        return Reached(statistics.mean(best.losses) / statistics.mean(whole.losses), best.within)
+    whole = next(each for each in forms if each.whole)
+    best = best_dense(whole.steps * step, [(each.seconds(dense_step, alone), each) for each in forms])
+    assert best is not None, "the whole dense run is among them"
+    return statistics.mean(best.losses) / statistics.mean(whole.losses), best.within
 
 
 def best_dense(took: float, timed: Sequence[tuple[float, DenseRuns]]) -> BestDense | None:

@@ -4,7 +4,7 @@ import argparse
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from wirebench import compressors
 from wirebench.errors import UserError
@@ -25,7 +25,7 @@ from wirebench.planner.networks import error_of, gbit_of, source_of, topology_of
 from wirebench.planner.pods import pods_of
 from wirebench.planner.probe import probe
 from wirebench.planner.progress import RankingProgress
-from wirebench.planner.rank import Adviser, Sharded
+from wirebench.planner.rank import Adviser
 from wirebench.planner.render import Ranking, ShownSetting, content, key_of, show
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.record.compare import busy_machines
@@ -49,14 +49,7 @@ OF_A_MODEL = ("probe", "option", "data", "image_size", "classes", "precision", "
 """Options that say nothing beside a trace."""
 
 
-class Given(NamedTuple):
-    """What is simulated, and the link between the workers of a machine."""
-
-    setting: ShownSetting
-    inside: Link
-
-
-def given_by(options: argparse.Namespace) -> Given:
+def given_by(options: argparse.Namespace) -> ShownSetting:
     """What is simulated, where; UserError for what does not go together."""
     if options.workers == 1:
         raise UserError("--workers: one exchanges nothing, so that there is nothing to compress; needs 2 or more")
@@ -75,12 +68,13 @@ def given_by(options: argparse.Namespace) -> Given:
         network = f"--gbit in place of the rate of {network}"
     memory, bytes_per_second, busy = _memory(gpu)
     check_time(model)
-    setting = ShownSetting(
+    return ShownSetting(
         model.faster(options.speed),
         options.speed,
         options.workers,
         max(map(len, topology.machines)),
         inside,
+        link,
         network,
         gbit_of(topology),
         memory,
@@ -91,7 +85,6 @@ def given_by(options: argparse.Namespace) -> Given:
         "" if pods is None else pods.words(model, topology),
         {} if pods is None else pods.entry(model, topology),
     )
-    return Given(setting, link)
 
 
 def _inside(options: argparse.Namespace, gpu: Gpu | None, hardware: str) -> tuple[str, Link]:
@@ -106,7 +99,7 @@ def _inside(options: argparse.Namespace, gpu: Gpu | None, hardware: str) -> tupl
 
 def ranking_of(
     options: argparse.Namespace,
-    given: Given,
+    setting: ShownSetting,
     names: list[str],
     rates: Rates,
     accuracies: Accuracies,
@@ -114,27 +107,18 @@ def ranking_of(
     timed: TimedExchange = NOTHING,
 ) -> Ranking:
     """All compositions, ranked. timed: what the rates have of this machine."""
-    setting = given.setting
-
-    pods = pods_of(options, setting.on_gpu)
-
-    def whole(gbit: float | None) -> Topology:
-        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
 
     def topology(gbit: float | None) -> Topology:
-        return whole(gbit) if pods is None else pods.replicas(whole(gbit))
-
-    def step_of(gbit: float | None) -> Trace:
-        return setting.trace if pods is None else pods.trace(setting.trace, whole(gbit))
+        return topology_of(options, options.workers, options.gbit if gbit is None else gbit, setting.link)
 
     # What a compressor was trained with is ranked, where nothing else is asked for.
     densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}
     local = {name: [each.schedule for each in those] for name, those in accuracies.local.items()}
     adviser = Adviser(
-        step_of(None), topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
+        setting.trace, topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
         options.density, options.schedulers or (), densities, local,
         lambda done, every: progress.tell(f"simulating: {done} of {every} compressors"),
-        None if pods is None else Sharded(step_of, options.workers, pods.plain),
+        pods_of(options, setting.on_gpu),
     )  # fmt: skip
     used_by = functools.cache(adviser.density_of)
     found, left_out = adviser.all(names, named=bool(options.compressors))
@@ -143,7 +127,7 @@ def ranking_of(
     judge = Judge(accuracies, plain, dense_of(found, plain), used_by, on_noise, options.tolerance)
     found, best = sorted(found, key=judge.key), best_of(found, judge)
     lossy = [key_of(each) for each in best if not is_exact(each)]
-    between = lossy if len(whole(None).machines) > 1 else []
+    between = lossy if len(topology(None).machines) > 1 else []
     breaks, ends = {}, {}
     for done, key in enumerate(between):
         progress.tell(f"looking for break-evens: {done} of {len(between)} compositions")

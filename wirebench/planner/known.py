@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Model
-from wirebench.planner.dense import DenseForms, DenseRuns
+from wirebench.planner.dense import DenseRuns
 from wirebench.utils.parsing import json_of
 
 SHIPPED = Path(__file__).parent / "data" / "accuracies.json"
@@ -52,7 +52,7 @@ def table(accuracies: Accuracies) -> dict[str, Any]:
         "too_much": None if accuracies.too_much == math.inf else accuracies.too_much,
         "known": {name: _of(each) for name, each in accuracies.known.items()},
         "local": {name: [_of(each) for each in those] for name, those in accuracies.local.items()},
-        "dense": [each._asdict() for each in accuracies.dense.forms] if accuracies.dense else None,
+        "dense": [each._asdict() for each in accuracies.dense] or None,
     }
 
 
@@ -65,14 +65,13 @@ def read(content: dict[str, Any]) -> Accuracies:
         made = Ended(**{**values, "measure": measure})
         return made._replace(between=between and (between[0], between[1]), model=model and Model(*model))
 
-    forms = content["dense"]
     return Accuracies(
         content["setting"],
         {name: ended(each) for name, each in content["known"].items()},
         {name: [ended(each) for each in those] for name, those in content["local"].items()},
         measure,
         math.inf if content["too_much"] is None else content["too_much"],
-        DenseForms(tuple(DenseRuns(**{**each, "losses": tuple(each["losses"])}) for each in forms)) if forms else None,
+        tuple(DenseRuns(**{**each, "losses": tuple(each["losses"])}) for each in content["dense"] or ()),
     )
 
 

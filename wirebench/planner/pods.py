@@ -9,13 +9,12 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.errors import UserError
 from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.scheduler import Scheduler
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.planner.compositions import DENSE
 from wirebench.simulation.sharded import GLOO, NCCL, Backend, ShardedTrace, sharded
 from wirebench.simulation.trace import Trace
 from wirebench.topology import pods
 from wirebench.topology.tree import Topology
-
-FLOAT_BYTES = 4
 
 
 class Pods(NamedTuple):

@@ -1,6 +1,5 @@
 """A look at this machine, for `wirebench advise --probe`: the times of a model's layers."""
 
-import math
 import time
 from typing import Any
 
@@ -9,8 +8,9 @@ import torch
 from wirebench.errors import UserError
 from wirebench.gradient.flat import backward_order
 from wirebench.profiling.layer_timer import LayerTimer, median
-from wirebench.simulation.trace import Trace, TraceLayer
-from wirebench.telemetry.environment import hardware
+from wirebench.profiling.profile_files import layers_of
+from wirebench.simulation.trace import Trace
+from wirebench.telemetry.environment import TORCH, hardware
 from wirebench.traces.inputs import NOT_TRAINED, Inputs
 from wirebench.training.loss import cross_entropy
 
@@ -39,15 +39,9 @@ def probe(name: str, options: dict[str, Any], given: Inputs, seconds: float) -> 
         steps += 1
     timer.detach()
     profile = median(timer.take()[1:])
-    shapes = {each: tuple(parameter.shape) for each, parameter in model.named_parameters()}
-    before = (0.0, *profile.ready)
-    pairs = zip(order.names, profile.forward, profile.ready, before, strict=False)
-    layers = [
-        TraceLayer(each, math.prod(shapes[each]), forward, ready - last, shapes[each])
-        for each, forward, ready, last in pairs
-    ]
+    parameters = dict(model.named_parameters())
+    layers = layers_of(profile, [(each, tuple(parameters[each].shape)) for each in order.names])
     return Trace(
         f"{name}_probed", f"{name}, {given.words}", hardware(device), given.batch_size, False,
-        f"wirebench advise --probe: medians of {steps - 1} steps", torch.__version__.partition("+")[0],
-        tuple(layers[::-1]), given.unit,
+        f"wirebench advise --probe: medians of {steps - 1} steps", TORCH, layers, given.unit,
     )  # fmt: skip

@@ -42,6 +42,10 @@ class Between(NamedTuple):
         """The seconds that are to be expected: of what is predicted and of the ends of its range, as PERT weighs."""
         return (self.low + 4 * predicted + self.high) / 6
 
+    def rates(self, amount: float) -> "Between":
+        """What is done of `amount` in a second, at least and at most."""
+        return Between(amount / self.high, amount / self.low)
+
 
 @dataclass(frozen=True)
 class Errors:

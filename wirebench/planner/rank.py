@@ -3,12 +3,11 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from wirebench import collectives, compressors, schedulers
 from wirebench.collectives.wire import Formatted
 from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
 from wirebench.planner.candidate import EXPECTED, POSSIBLY, SURELY, Candidate, Margin, place
@@ -16,7 +15,6 @@ from wirebench.planner.compositions import (
     DENSE,
     clash,
     compressing,
-    decoding,
     has_density,
     lacks_shapes,
     needs_whole,
@@ -24,7 +22,7 @@ from wirebench.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
-from wirebench.planner.pods import misfit
+from wirebench.planner.pods import Pods, misfit
 from wirebench.planner.ranges import Errors
 from wirebench.planner.schedules import built, words_of
 from wirebench.simulation.compress_rates import FormatCoding, Rates
@@ -50,22 +48,11 @@ Composed = tuple[str, str]
 """A schedule and a collective."""
 
 
-class Sharded(NamedTuple):
-    """Pods over whose workers FSDP shards the model.
-
-    trace    a worker's, at a rate between machines; workers: all of them
-    plain    the schedule of FSDP's own hybrid sharding
-    """
-
-    trace: Callable[[float | None], Trace]
-    workers: int
-    plain: str
-
-
 class Adviser:
     """Compositions of one model.
 
-    topology(gbit)    the cluster, of pods what a shard's replicas have of it; None: at its own rate
+    topology(gbit)    the cluster with this rate between machines; None: its own. The attribute has of pods what a
+                      shard's replicas have of it
     bytes_per_second  of the memory that compresses
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
@@ -74,7 +61,7 @@ class Adviser:
     densities         by compressor, in place of its own where `density` is None
     local             by compressor, schedules with local steps
     tell              called with the number of finished compressors and of all
-    sharded           pods, of which `trace` is at the cluster's own rate; None: each worker has the whole model
+    pods              over whose workers FSDP shards the model; None: each worker has the whole model
     """
 
     def __init__(
@@ -89,22 +76,25 @@ class Adviser:
         densities: Mapping[str, float] = EMPTY,
         local: Mapping[str, Sequence[str]] = EMPTY,
         tell: Callable[[int, int], None] = lambda done, every: None,
-        sharded: Sharded | None = None,
+        pods: Pods | None = None,
     ) -> None:
-        self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
+        whole = functools.cache(topology)
+        self.topology = functools.cache(lambda gbit: whole(gbit) if pods is None else pods.replicas(whole(gbit)))
+        self._trace_at = functools.cache(lambda gbit: trace if pods is None else pods.trace(trace, whole(gbit)))
+        self.trace, self.rates, self._pods = self._trace_at(None), rates, pods
         self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
-        self.workers, self._sharded = topology(None).size, sharded
-        self._trace_at = functools.cache(lambda gbit: trace if sharded is None else sharded.trace(gbit))
+        self.workers, self._samples = self.topology(None).size, whole(None).size * trace.batch_size
         self.tried = tuple(dict.fromkeys(tried))
         self._densities, self._local, self._tell = densities, {} if tried else local, tell
-        plain = (sharded.plain,) if sharded else ()
+        plain = (pods.plain,) if pods else ()
         self._schedulers = built(
             (*SCHEDULERS, *plain, *tried, *(each for those in self._local.values() for each in those))
         )
         self._collective = functools.cache(collectives.build)
-        self._sizes: dict[str, Sizes] = {}
-        self._pricers: dict[tuple[str, float | None], Pricer] = {}
-        self._known: dict[str, tuple[Compressing, Compressing]] = {}
+        self._sizes_of = functools.cache(lambda name: sizes_of(name, self._given(name), self.trace, self.workers))
+        # One for all compressors: many of their requests are of one size.
+        self._pricer = functools.cache(lambda name, gbit: Pricer(self._collective(name), self.topology(gbit)))
+        self._compressing = functools.cache(self._worked)
         self._fastest: dict[tuple[str, float, Composed | None], Candidate] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Candidate], dict[str, str]]:
@@ -139,7 +129,7 @@ class Adviser:
     def plain(self) -> Candidate:
         """Dense training with DistributedDataParallel's schedule, or with FSDP's."""
         name, scheduler, collective = PLAIN
-        scheduler = self._sharded.plain if self._sharded else scheduler
+        scheduler = self._pods.plain if self._pods else scheduler
         return self._advices(name, [scheduler], collective, None)[0]
 
     def on_noise(self, name: str) -> bool:
@@ -244,7 +234,7 @@ class Adviser:
 
     def _clash(self, scheduler: str, name: str, collective: str) -> str:
         built = self._schedulers[scheduler]
-        return clash(built, name, collective, self._given(name)) or (misfit(built, name) if self._sharded else "")
+        return clash(built, name, collective, self._given(name)) or (misfit(built, name) if self._pods else "")
 
     def summed(self, collective: Formatted, name: str) -> Candidate | None:
         """Dense gradients' best composition of QUICK on a collective with wire formats, which is called `name`.
@@ -256,7 +246,7 @@ class Adviser:
             each
             for each in self._quick(DENSE)
             if not self._schedulers[each].driver.accepts(parts)
-            and not (self._sharded and misfit(self._schedulers[each], DENSE))
+            and not (self._pods and misfit(self._schedulers[each], DENSE))
         ]
         pricer = Pricer(collective, self.topology(None), coding=self.coding)
         simulator = Simulator(self._trace_at(None), self._sizes_of(DENSE), free, pricer)
@@ -285,36 +275,21 @@ class Adviser:
         factors: tuple[Factors, Factors],
     ) -> list[Candidate]:
         """A composition for each of these schedules."""
-        workers = self.workers if self._sharded is None else self._sharded.workers
-        samples, advices = workers * self.trace.batch_size, []
+        advices = []
         for text in chosen:
             scheduler = self._schedulers[text]
             step = simulator.step(scheduler)
             stretched = functools.partial(simulator.stretched, step, scheduler)
             unit, local = self.trace.unit, words_of(text) if scheduler.driver.own_weights else ""
-            advices.append(Candidate(name, text, collective, step, samples, stretched, factors, unit, local))
+            advices.append(Candidate(name, text, collective, step, self._samples, stretched, factors, unit, local))
         return advices
 
-    def _pricer(self, collective: str, gbit: float | None) -> Pricer:
-        """One for all compressors: many of their requests are of one size."""
-        if (collective, gbit) not in self._pricers:
-            made = Pricer(self._collective(collective), self.topology(gbit))
-            self._pricers[collective, gbit] = made
-        return self._pricers[collective, gbit]
-
-    def _compressing(self, name: str) -> tuple[Compressing, Compressing]:
+    def _worked(self, name: str) -> tuple[Compressing, Compressing]:
         """Seconds of its work, and how many of them come last."""
-        if name not in self._known:
-            method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
-            found = compressing(*method, self.topology(None).processor), decoding(*method)
-            # Buckets are of few sizes, at every rate the same.
-            self._known[name] = functools.cache(found[0]), functools.cache(found[1])
-        return self._known[name]
-
-    def _sizes_of(self, name: str) -> Sizes:
-        if name not in self._sizes:
-            self._sizes[name] = sizes_of(name, self._given(name), self.trace, self.workers)
-        return self._sizes[name]
+        method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
+        whole, last = compressing(*method, self.topology(None).processor)
+        # Buckets are of few sizes, at every rate the same.
+        return functools.cache(whole), functools.cache(last)
 
 
 def _height(limit: float | None) -> float:

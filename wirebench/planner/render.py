@@ -28,7 +28,8 @@ from wirebench.planner.ranges import Errors
 from wirebench.planner.sums import SumRow
 from wirebench.planner.timing import NOTHING, TimedExchange
 from wirebench.simulation.trace import Trace
-from wirebench.utils.console import console, with_room
+from wirebench.topology.tree import Link
+from wirebench.utils.console import console, say, with_room
 
 Ends = tuple[float | None, float | None]
 """Gbit/s below which a compressor surely pays, and from which on it surely does not; None: no rate, inf: any."""
@@ -44,7 +45,7 @@ class ShownSetting(NamedTuple):
     network, memory   words for where the numbers come from
     gbit              between machines; bytes_per_second: of the memory that compresses
     busy              a warning if other programs disturbed the memory's measurement, or ""
-    each              workers of a machine, at most; inside: what links them, in words
+    each              workers of a machine, at most; inside: what links them, in words; link: how fast it is
     on_gpu            whether a GPU compresses
     pods              where FSDP shards the model: the pods and their bytes, in words and as JSON values
     """
@@ -54,6 +55,7 @@ class ShownSetting(NamedTuple):
     workers: int
     each: int
     inside: str
+    link: Link
     network: str
     gbit: float
     memory: str
@@ -221,7 +223,7 @@ def _accuracy(each: Candidate, ranking: Ranking) -> dict[str, Any] | None:
 
 def _ranges(each: Candidate, ranking: Ranking) -> dict[str, Any]:
     """The range of each number that is predicted. Of a break-even null is no rate, and "always" any."""
-    alone, ends, gain = each.found.alone, ranking.ends.get(key_of(each)), ranking.judge.gain(each)
+    ends, gain = ranking.ends.get(key_of(each)), ranking.judge.gain(each)
     compress, communicate, exposed = _seconds(each)
     return {
         "speedup_range": [gain.low, gain.high],
@@ -229,7 +231,7 @@ def _ranges(each: Candidate, ranking: Ranking) -> dict[str, Any]:
         "step_seconds_range": list(each.between),
         "images_per_second_range": list(each.images_between),
         "images_per_second_serial_range": list(each.serial_between),
-        "efficiency_range": [alone / each.between.high, alone / each.between.low],
+        "efficiency_range": list(each.between.rates(each.found.alone)),
         "exposed_seconds_range": exposed,
         "compress_seconds_range": compress,
         "communicate_seconds_range": communicate,
@@ -261,27 +263,24 @@ def show(
     width = max(len(line.name) for line in ranking.lines)
     answers = [f"{line.name:<{width}}  {words_of(line, ranking, setting)}" for line in ranking.lines]
     for part in (_head(setting, ranking, shown), _more(setting, ranking) if wide else [], ["", *answers, ""]):
-        for line in part:
-            shown_on.print(line, **PLAIN)
+        say(shown_on, part)
     shown_on.print(rows)
     if ranking.sums:
         summed = sums.table(ranking.sums)
         with_room(shown_on, summed).print("", summed, sep="\n")
         notes += sums.notes(ranking.sums, known)
-    for line in (*notes, *_how_to_run(ranking, setting), *left, *files):
-        shown_on.print(line, **PLAIN)
+    say(shown_on, (*notes, *_how_to_run(ranking, setting), *left, *files))
 
 
 BREAK_EVEN = "pays below: surely at less than the first rate, surely not at more than the second; in between is open"
 OF_LANGUAGE = "loss: of language models; to a model of another kind these losses hardly apply"
 REPLACED = "Compressors' times on a GPU are those of version 0.1's kernels; the present ones are not timed yet."
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> list[str]:
     """The assumptions, in four lines, and a warning if there is one."""
     trace, judge = setting.trace, ranking.judge
-    kind, seconds = "estimated" if trace.estimate else "measured", trace.forward_seconds + trace.backward_seconds
+    seconds = trace.forward_seconds + trace.backward_seconds
     inside = f"; {setting.each} workers a machine, on {setting.inside}" if setting.inside else ""
     ended = [ranking.accuracies.of(each) for each in shown]
     models = {each.model.parameters: each.model.words for each in ended if each is not None and each.model is not None}
@@ -289,7 +288,7 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
     unit = " %" if measure is LOSS else " points"
     as_long = f"; {AT_EQUAL_TIME}: beside dense training that takes as long; rows at a cost stand in its order"
-    in_time = as_long * (judge.accuracies.dense is not None)
+    in_time = as_long * bool(judge.accuracies.dense)
     told = (
         f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit} lost by the worst seed"
         if of
@@ -297,7 +296,7 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     )
     plain = judge.plain
     return [
-        f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {trace.numel / 1e6:.3g}M parameters, "
+        f"{trace.name}{setting.faster} ({trace.made}), {trace.numel / 1e6:.3g}M parameters, "
         f"{setting.images}: a step alone takes {1e3 * seconds:.1f} ms, {setting.alone_per_second:.0f} {trace.unit}/s",
         f"{setting.gbit:.4g} Gbit/s ({setting.network.partition(':')[0]}){inside}; "
         f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
@@ -374,7 +373,7 @@ def table(ranking: Ranking, shown: Sequence[Candidate], wide: bool) -> Table:
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    in_time = [AT_EQUAL_TIME.replace(" ", "\n")] * (accuracies.dense is not None)
+    in_time = [AT_EQUAL_TIME.replace(" ", "\n")] * bool(accuracies.dense)
     more = [
         "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s",
         "wire MB",

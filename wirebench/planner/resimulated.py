@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, least_squares
 
-from wirebench import collectives, compressors, schedulers
+from wirebench import collectives, schedulers
 from wirebench.cluster.network import head_start_seconds
 from wirebench.collectives.plan import Collective, Plan
 from wirebench.compressors.bits.coded import code_of
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.planner.compositions import compressing, decoding
+from wirebench.planner.compositions import compressing, sizes_with
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.simulation import trace
@@ -102,8 +102,7 @@ class FromOutside:
         self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         if name != "none" and not rates.knows(name):
             raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
-        method = rates, name, self.sizes, self.model, rates.bytes_per_second
-        self._compressing, self._decoding = functools.partial(compressing, *method), decoding(*method)
+        self._method = rates, name, self.sizes, self.model, rates.bytes_per_second
         self.collective, collective_options = plugin_of(config["collective"], "wire", "wire_within")
         forms = [config["collective"].get(key) or "" for key in ("wire", "wire_within")]
         for form in filter(None, forms):
@@ -126,7 +125,8 @@ class FromOutside:
 
     def _simulator(self, machine: Processor) -> Simulator:
         pricer = Pricer(self._plans, replace(self.topology, processor=machine), coding=self._coding)
-        return Simulator(self.model, self.sizes, self._compressing(machine), pricer, self._decoding)
+        seconds, decoded = compressing(*self._method, machine)
+        return Simulator(self.model, self.sizes, seconds, pricer, decoded)
 
 
 class Resimulated(FromOutside):
@@ -224,8 +224,7 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
 @functools.cache
 def _sizes(name: str, options: str, size: int, dense_below: int) -> Sizes:
     """Sizes of a compressor. options: as JSON. One object serves all its runs, since it caches the sizes of buckets."""
-    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **json.loads(options))
-    return Sizes(make, size, dense_below)
+    return sizes_with(name, json.loads(options), size, dense_below)
 
 
 def plugin_of(section: dict[str, Any], *others: str) -> tuple[str, dict[str, Any]]:

@@ -38,7 +38,6 @@ from wirebench.planner.compositions import (
     clash,
     collective_of,
     compressing,
-    decoding,
     density_of,
     lacks_shapes,
     needs_whole,
@@ -63,7 +62,7 @@ from wirebench.topology import pods
 from wirebench.topology.tree import Topology
 from wirebench.traces.estimate import gpu_of
 from wirebench.utils.cli import check_outputs, naming
-from wirebench.utils.console import console, with_room
+from wirebench.utils.console import console, say, with_room
 from wirebench.utils.files import write_atomically
 
 WIRE = {"collective.wire": "--wire", "collective.wire_within": "--wire-within"}
@@ -104,8 +103,8 @@ class SimulatedRow:
             "efficiency": self.found.efficiency, "images_per_second": images / seconds,
             "step_seconds_range": list(self.between),
             "exposed_seconds_range": [each - self.found.alone for each in self.between],
-            "efficiency_range": [self.found.alone / each for each in reversed(self.between)],
-            "images_per_second_range": [images / each for each in reversed(self.between)],
+            "efficiency_range": list(self.between.rates(self.found.alone)),
+            "images_per_second_range": list(self.between.rates(images)),
             "step_seconds_p50": None if self.quantiles is None else self.quantiles[0],
             "step_seconds_p99": None if self.quantiles is None else self.quantiles[1],
             "messages": len(self.found.groups), "message_elements": self.found.elements, "sum_error": self.sum_error,
@@ -256,7 +255,8 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     if not options.gpu:
         return Simulator(model, sizes, free, pricer)
     method = rates, options.compressor, sizes, model, memory
-    return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
+    seconds, decoded = compressing(*method, topology.processor)
+    return Simulator(model, sizes, seconds, pricer, decoded)
 
 
 def collective_with(options: argparse.Namespace) -> Collective:
@@ -294,28 +294,25 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
         write_chakra(options, rows[-1])
     schedules = table(rows)
     shown = with_room(console(WIDTH), schedules)
-    kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     coded = wire_of(collective_with(options))
     named = collective if coded is None else f"{collective} in {coded.name}"
-    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {named}; {source_of(options)}"
+    said = f"{model.name} ({model.made}), {options.compressor} on {named}; {source_of(options)}"
     undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
     within = [] if inside is None else [f"Within a pod {inside.volume}."]
-    for line in (said, *timed.said, *within, *undisturbed):
-        shown.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(shown, (said, *timed.said, *within, *undisturbed))
     shown.print(schedules)
-    for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):
-        shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+    files = filter(None, (options.json, options.figure, options.timeline, options.chakra))
+    say(shown, (f"{path}: written" for path in files))
 
 
 def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow]) -> Figure:
     points = []
     for row in rows:
-        efficiency = row.found.efficiency, (row.found.alone / row.between.high, row.found.alone / row.between.low)
+        efficiency = row.found.efficiency, row.between.rates(row.found.alone)
         points.append(Point(row.workers, row.gbit, row.batch, row.speed, row.scheduler, *efficiency))
     alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
-    kind = "estimated" if model.estimate else "measured"
-    sources = f"the trace {model.name} ({kind}, {model.hardware})", f"the network {source_of(options)}"
+    sources = f"the trace {model.name} ({model.made})", f"the network {source_of(options)}"
     bars = f"Bars: ranges, by {ranges.load().runs} measured runs."
     return figure(points, ", ".join(alike), model.unit, f"{bars} {computed(environment.git(), *sources)}.")
 

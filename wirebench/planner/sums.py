@@ -38,13 +38,6 @@ BAR = "without loss"
 HEADS = ("format", "way", "MB a step", "x fp32", "error", "measured", "sum ms", "of it coding", "speed-up")
 
 
-class Lossless(NamedTuple):
-    """Times as long as a code of exponents are the numbers of a gradient: at most, and with ours."""
-
-    bound: float
-    ratio: float
-
-
 @dataclass(frozen=True)
 class KnownSums:
     """What was measured of a model's gradients.
@@ -53,14 +46,15 @@ class KnownSums:
     alike     correlation of two ranks' gradients
     lost      by format, the share of a gradient's energy that it cuts off
     errors    by format, way and number of ranks in decimal digits, the error of the sum
-    lossless  by format, fp32 and bf16
+    lossless  by format, fp32 and bf16, how many times as long as a code of exponents a gradient's numbers are: with the
+              best such code (bound), and with ours (ratio)
     """
 
     words: str
     alike: float
     lost: Mapping[str, float]
     errors: Mapping[str, Mapping[str, Mapping[str, float]]]
-    lossless: Mapping[str, Lossless]
+    lossless: Mapping[str, Mapping[str, float]]
 
     def expected(self, energy: CodedEnergy, form: str, within: str) -> float | None:
         """The law's relative error of a sum whose plan codes so much; None for a format that was not measured."""
@@ -73,12 +67,12 @@ class KnownSums:
 
     def entry(self) -> dict[str, Any]:
         """What loses nothing, as JSON values."""
-        return {"of": self.words} | {form: each._asdict() for form, each in self.lossless.items()}
+        return {"of": self.words, **self.lossless}
 
     @property
     def bar(self) -> str:
         """A sentence on what a lossy method has to beat."""
-        share = 1 / self.lossless[EXACT].ratio
+        share = 1 / self.lossless[EXACT]["ratio"]
         return (
             f"without loss: a code of exponents sends {share:.2f} times the bytes of dense gradients, measured on "
             f"{self.words}; it is not simulated"
@@ -88,9 +82,7 @@ class KnownSums:
 @functools.cache
 def load(unit: str) -> KnownSums:
     """The shipped measurements of a model whose samples are `unit`: images, or else of a language model's gradients."""
-    content = json_of(SHIPPED.read_text(encoding="utf-8"))["images" if unit == "images" else "language"]
-    lossless = {form: Lossless(**each) for form, each in content["lossless"].items()}
-    return KnownSums(**{**content, "lossless": lossless})
+    return KnownSums(**json_of(SHIPPED.read_text(encoding="utf-8"))["images" if unit == "images" else "language"])
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ def rows_of(adviser: Adviser, forms: Sequence[str], known: KnownSums, judge: Jud
     """A row for each format and way, after dense gradients' best composition and the bar of what loses nothing."""
     topology, numel = adviser.topology(None), sum(layer.numel for layer in adviser.trace.layers)
     whole = RequestSize(Sum, 4.0 * numel, 4.0 * numel)
-    base, best, shorter = whole.sent(topology.size), judge.dense, 1 / known.lossless[EXACT].ratio
+    base, best, shorter = whole.sent(topology.size), judge.dense, 1 / known.lossless[EXACT]["ratio"]
     seconds = Pricer(collectives.build(best.collective), topology).seconds(whole)
     gain, run = judge.gain(best), tuple(overrides(best, None))
     return [

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from wirebench.costmodel.played_exchange import one_thread
 from wirebench.errors import UserError
 from wirebench.planner.compositions import DENSE
 from wirebench.simulation.compress_rates import Rates
@@ -21,8 +22,6 @@ from wirebench.telemetry.environment import hardware
 SIZES = ("0.27m", "14.7m", "25.6m")
 """Sizes of the rates in results/, without the largest, whose copies equal the second largest's. The smallest size shows
 the fixed cost of calls. The largest size here is left out for models that the second largest covers."""
-WARMUP, REPEATS = 3, 9
-"""As in `wirebench bench compressors`."""
 
 
 @dataclass(frozen=True)
@@ -89,28 +88,14 @@ def time_unknown(names: Sequence[str], rates: Rates, density: float | None, nume
     # Imported where they are needed: a benchmark brings rivals and figures along.
     from wirebench.bench.compressors import parse_compressor
     from wirebench.bench.inputs import parse_size
-    from wirebench.bench.turns import Bench
+    from wirebench.bench.turns import timed_here
 
     sizes = [parse_size(text) for text in SIZES]
     enough = next((place for place, size in enumerate(sizes, 1) if place > 1 and size.numel >= numel), len(sizes))
-    threads = torch.get_num_threads()
-    # Of one thread the clock is the processor's, which does not count what other processes do.
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         on = hardware(torch.device("cpu"))
-        bench = Bench(torch.device("cpu"), rates.workers, WARMUP, REPEATS, _silent)
-        for size in sizes[:enough]:
-            failed = {cell.method for cell in bench.cells if cell.error}
-            able = [name for name in unknown if name not in failed]
-            if able:
-                bench.measure(size, [parse_compressor(name, density) for name in able])
-    finally:
-        torch.set_num_threads(threads)
-    errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in bench.cells if cell.error}
-    rates.add([cell for cell in bench.cells if cell.method not in errors])
+    cells = timed_here(rates.workers, sizes[:enough], [parse_compressor(name, density) for name in unknown])
+    errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in cells if cell.error}
+    rates.add([cell for cell in cells if cell.method not in errors])
     but = "; a GPU also spends time on starting kernels, so they are too low beside its own" if rates.device else ""
     return TimedExchange(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)
-
-
-def _silent(text: str) -> None:
-    """How far it is: nothing that would be waited for."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wirebench.telemetry.timers import DeviceTimer
+from wirebench.telemetry.timers import HostTimer
 
 PASSES = 3
 WORTH = 0.9
@@ -31,7 +31,7 @@ class PassSeconds(NamedTuple):
         return self.bf16 < WORTH * self.fp32
 
 
-def time_passes(model: nn.Module, images: Tensor, loss_of: Callable[[Any], Tensor], timer: DeviceTimer) -> PassSeconds:
+def time_passes(model: nn.Module, images: Tensor, loss_of: Callable[[Any], Tensor], timer: HostTimer) -> PassSeconds:
     """Time passes of a copy of the model over `images` (N, C, H, W): three in each precision, interleaved.
 
     loss_of  scalar loss of what the model returns
@@ -51,7 +51,7 @@ def time_passes(model: nn.Module, images: Tensor, loss_of: Callable[[Any], Tenso
 
 
 def _pass_seconds(
-    probe: nn.Module, images: Tensor, loss_of: Callable[[Any], Tensor], timer: DeviceTimer, bf16: bool
+    probe: nn.Module, images: Tensor, loss_of: Callable[[Any], Tensor], timer: HostTimer, bf16: bool
 ) -> float:
     probe.zero_grad()
     timer.synchronize()

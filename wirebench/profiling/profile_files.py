@@ -12,7 +12,6 @@ from typing import Any
 
 from wirebench.costmodel.piecewise import Points
 from wirebench.errors import UserError
-from wirebench.gradient.flat import Layer
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.layer_timer import Profile
 from wirebench.simulation import trace
@@ -29,26 +28,30 @@ DECISIVE = ("compressor", "collective", "workers")
 def save(
     directory: Path,
     about: Mapping[str, Any],
-    layers: Sequence[tuple[Layer, tuple[int, ...]]],
+    shapes: Sequence[tuple[str, tuple[int, ...]]],
     profile: Profile,
     points: Points,
 ) -> None:
     """Write both files, the second where exchanges were measured.
 
     about   name, model, hardware, batch_size, source and torch of the trace; `exchange`: what was exchanged, and how
-    layers  layers with their parameters' shapes, in backward order
+    shapes  (name, shape) of the layers' parameters, in backward order
     points  (elements, seconds) of exchanges; empty where none were measured
     """
-    before = (0.0, *profile.ready)
-    rows = [
-        TraceLayer(layer.name, layer.numel, forward, ready - last, shape)
-        for (layer, shape), forward, ready, last in zip(layers, profile.forward, profile.ready, before, strict=False)
-    ]
     known = {key: value for key, value in about.items() if key != "exchange"}
-    Trace(estimate=False, layers=tuple(rows[::-1]), **known).save(directory / LAYERS)
+    Trace(estimate=False, layers=layers_of(profile, shapes), **known).save(directory / LAYERS)
     if points:
         table = {**about["exchange"], "points": points}
         write_atomically(directory / EXCHANGE, json.dumps(table, indent=1) + "\n")
+
+
+def layers_of(profile: Profile, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[TraceLayer, ...]:
+    """The layers of a trace, in forward order; `shapes`: (name, shape) of each parameter, in backward order."""
+    rows = zip(shapes, profile.forward, profile.ready, (0.0, *profile.ready), strict=False)
+    layers = [
+        TraceLayer(name, math.prod(shape), fore, ready - last, shape) for (name, shape), fore, ready, last in rows
+    ]
+    return tuple(layers[::-1])
 
 
 def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, Any]) -> tuple[list[LayerCost], Points]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
-from wirebench.utils.parsing import json_of
+from wirebench.utils import user_files
 
 IMAGENET = 1_200_000
 """Training images: of ImageNet's 1,281,167 some copies lack a few."""
@@ -110,12 +110,7 @@ def refuse_mixed(folder: Path, settings: Mapping[str, Mapping[str, object]]) -> 
 
 def note(path: Path, needs: Mapping[str, Any]) -> dict[str, Any]:
     """A table of JSON that has the keys `needs`; UserError for another, or for a file that cannot be read."""
-    try:
-        table = json_of(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
+    table = user_files.read_json(path)
     if not isinstance(table, dict):
         raise UserError(f"{path}: needs a table, got {table!r}")
     check(str(path), table, needs)

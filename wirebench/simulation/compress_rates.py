@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.errors import UserError
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import PARTS, CompressorResult, Part
 from wirebench.simulation.roofline import of_hardware
-from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
+from wirebench.simulation.simulator import Compressing
 
 _DATA = Path(__file__).parent / "data"
 SHIPPED = _DATA / "rates_cpu.jsonl"

@@ -14,10 +14,9 @@ from typing import NamedTuple
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.exchange.pipeline import Passes
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.gradient.requests import Gather, Sum
 from wirebench.simulation.trace import Trace, TraceLayer
-
-FLOAT_BYTES = 4
 
 
 class Backend(NamedTuple):

@@ -18,7 +18,7 @@ from wirebench.exchange.pipeline import Passes, Starts, Step
 from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor
-from wirebench.gradient.flat import Layer
+from wirebench.gradient.flat import FLOAT_BYTES, Layer
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.sharded import ShardedTrace
 from wirebench.simulation.shared_cores import beside_computing, handled, share
@@ -38,7 +38,6 @@ from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology.presets import Network, cluster
 from wirebench.topology.tree import Topology
 
-FLOAT_BYTES = 4
 Compressing = Callable[[int], float]
 """compressing(numel): seconds that a compressor works on a bucket of `numel` elements."""
 

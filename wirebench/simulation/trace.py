@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
-from wirebench.utils.files import readable, write_atomically
+from wirebench.utils import user_files
+from wirebench.utils.files import write_atomically
 from wirebench.utils.package import CONFIGS
-from wirebench.utils.parsing import json_of
 
 SHIPPED = CONFIGS / "traces"
 """The folder of the traces that are named without a path."""
@@ -80,6 +80,11 @@ class Trace:
         return hash((self.name, self.batch_size, len(self.layers), self.layers[:1]))
 
     @property
+    def made(self) -> str:
+        """How its times came about, and on what hardware, in words."""
+        return f"{'estimated' if self.estimate else 'measured'}, {self.hardware}"
+
+    @property
     def numel(self) -> int:
         """Parameters of the model."""
         return sum(layer.numel for layer in self.layers)
@@ -135,15 +140,7 @@ def find(name: str, where: str = "model.trace") -> Path:
 def load(path: str | Path) -> Trace:
     """Read and check a trace; UserError names the file, the layer and the key that is wrong."""
     path = Path(path)
-    try:
-        table = json_of(readable(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
-    values = _checked(str(path), table, Trace, given=("layers",))
+    values = _checked(str(path), user_files.read_json(path), Trace, given=("layers",))
     _check_between(f"{path}: batch_size", values["batch_size"], 1, MOST_IMAGES)
     rows = values["layers"]
     if not isinstance(rows, list) or not rows:

@@ -16,6 +16,8 @@ from wirebench.telemetry.secrets import command_without_secrets, is_secret, with
 from wirebench.utils import this_machine
 from wirebench.utils.package import TOP
 
+TORCH = torch.__version__.partition("+")[0]
+"""The version of PyTorch, without how it was built."""
 _PREFIXES = (
     "OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_",
     "WIREBENCH_NATIVE",

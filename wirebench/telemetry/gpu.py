@@ -13,25 +13,6 @@ PATIENCE_SECONDS = 5.0
 """How long to wait for a driver that does not answer, as after a GPU has failed."""
 
 
-class NullSampler:
-    """Stands in where there is no GPU."""
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def news(self) -> dict[str, float]:
-        """No number."""
-        return {}
-
-    def reading(self) -> dict[str, Any] | None:
-        """No measurement: None."""
-        return None
-
-    def stop(self) -> dict[str, Any] | None:
-        """No measurement: None."""
-        return None
-
-
 class GpuSampler:
     """Samples one CUDA device from a thread of its own, from `start` to `stop`, evaluation and checkpoints included.
 
@@ -197,10 +178,10 @@ class GpuSampler:
         return answer
 
 
-def sampler(device: torch.device) -> GpuSampler | NullSampler:
-    """The sampler of `device`; the null one for a CPU."""
+def sampler(device: torch.device) -> GpuSampler | None:
+    """The sampler of `device`; None for a CPU."""
     if device.type != "cuda":
-        return NullSampler()
+        return None
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     handle, refused = None, ""
     # The UUID names the same GPU whatever CUDA_VISIBLE_DEVICES hides or reorders.

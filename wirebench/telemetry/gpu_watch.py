@@ -5,7 +5,7 @@ from typing import Any
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
-from wirebench.telemetry.gpu import GpuSampler, NullSampler
+from wirebench.telemetry.gpu import GpuSampler
 
 SCALARS = ("utilisation_percent", "power_watts", "memory_mb", "energy_joules")
 
@@ -13,23 +13,26 @@ SCALARS = ("utilisation_percent", "power_watts", "memory_mb", "energy_joules")
 class GpuWatch:
     """Samples this process's GPU and gathers the readings of all ranks.
 
+    own       None where the process has no GPU
     anywhere  whether a rank of the job may use a GPU, alike on all ranks: without one nothing is gathered
     """
 
-    def __init__(self, engine: Engine, own: GpuSampler | NullSampler, anywhere: bool) -> None:
+    def __init__(self, engine: Engine, own: GpuSampler | None, anywhere: bool) -> None:
         self._engine, self._own, self._anywhere = engine, own, anywhere
 
     def start(self) -> None:
         """Begin to sample."""
-        self._own.start()
+        if self._own is not None:
+            self._own.start()
 
     def news(self) -> dict[str, float]:
         """Scalars of this process's GPU, by TensorBoard's names; {} where there is no sample since the last answer."""
-        return {f"gpu/{name}": value for name, value in self._own.news().items()}
+        news = self._own.news() if self._own is not None else {}
+        return {f"gpu/{name}": value for name, value in news.items()}
 
     def so_far(self, samples: int) -> dict[str, float]:
         """Scalars of all ranks' GPUs from `start` until now; every rank calls it. See `scalars`."""
-        found = self._gathered(self._own.reading()) if self._anywhere else None
+        found = self._gathered(self._own.reading() if self._own else None) if self._anywhere else None
         return scalars(summary(found, samples, None)) if found else {}
 
     def stop(self, samples: int, top1: float | None, alone: bool = False) -> dict[str, Any] | None:
@@ -39,7 +42,7 @@ class GpuWatch:
         top1     the accuracy that the whole run has reached, as a share; None if there is none
         alone    only this process's GPU: the others may not answer
         """
-        reading = self._own.stop()
+        reading = self._own.stop() if self._own else None
         if not self._anywhere:
             return None
         found = [self._mine(reading)] if alone else self._gathered(reading)

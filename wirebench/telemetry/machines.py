@@ -8,7 +8,6 @@ programs.
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
@@ -19,33 +18,12 @@ from wirebench.comm.peers import gather
 from wirebench.telemetry import environment
 from wirebench.utils import this_machine
 
+COUNTED = ("seconds", "busy_seconds", "steal_seconds", "own_seconds")
+
 
 def hosts(engine: Engine) -> list[dict[str, Any]]:
     """`environment.host` of every machine of the job, each once, with its `ranks`; every rank calls it."""
     return _each_once(engine, environment.host(), lambda same: same[0])
-
-
-@dataclass(frozen=True)
-class _Counters:
-    """Seconds since some time in the past, summed over processors; steal is None where the kernel counts none."""
-
-    wall: float
-    busy: float
-    steal: float | None
-    own: float
-    load: float
-
-
-@dataclass(frozen=True)
-class ProcessLoad:
-    """One process's part of a run: seconds of the machine's processors, and the load average at both ends."""
-
-    seconds: float
-    busy_seconds: float
-    steal_seconds: float | None
-    own_seconds: float
-    load_begin: float
-    load_end: float
 
 
 class LoadMeter:
@@ -72,8 +50,10 @@ class LoadMeter:
         return [{"ranks": [0]} | _machine_load([self._mine()])]
 
     def _mine(self) -> dict[str, Any]:
-        counted = asdict(_difference(self._begin, _read()))
-        return {"hostname": this_machine.hostname(), "cores": this_machine.all_cores(), **counted}
+        begin, end = self._begin, _read()
+        counted = {name: None if None in (end[name], begin[name]) else end[name] - begin[name] for name in COUNTED}
+        machine = {"hostname": this_machine.hostname(), "cores": this_machine.all_cores()}
+        return {**machine, **counted, "load_begin": begin["load"], "load_end": end["load"]}
 
 
 def _machine_load(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -108,16 +88,16 @@ def _each_once(
     ]
 
 
-def _difference(begin: _Counters, end: _Counters) -> ProcessLoad:
-    steal = None if begin.steal is None or end.steal is None else end.steal - begin.steal
-    return ProcessLoad(end.wall - begin.wall, end.busy - begin.busy, steal, end.own - begin.own, begin.load, end.load)
+def _read() -> dict[str, Any]:
+    """Seconds of COUNTED since some time in the past, summed over processors, and the load average.
 
-
-def _read() -> _Counters:
+    steal_seconds is None where the kernel counts none.
+    """
     times = psutil.cpu_times()
     # The kernel counts a guest's time as its host process's too; what is stolen is nobody's here.
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
-    return _Counters(monotonic(), busy, getattr(times, "steal", None), _own_seconds(), os.getloadavg()[0])
+    seconds = monotonic(), busy, getattr(times, "steal", None), _own_seconds()
+    return {**dict(zip(COUNTED, seconds, strict=True)), "load": os.getloadavg()[0]}
 
 
 def _own_seconds() -> float:

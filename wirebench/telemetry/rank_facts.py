@@ -19,6 +19,9 @@ from wirebench.telemetry.step_stats import PHASES, StepSeries
 from wirebench.utils import this_machine
 
 COMPUTING = ("forward", "backward", "update")
+"""Phases in which a rank computes."""
+OURS = "wirebench"
+"""Key under which a profiler's file has the facts on its rank, as `wirebench.watch` writes them."""
 
 
 class InterfaceWatch:

@@ -1,51 +1,31 @@
 """Timers of the host and of a GPU: they take marks (points in time) without stopping the work that is timed."""
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class DeviceTimer(Protocol):
-    """Takes marks, and tells the time between two of them once they are reached."""
+class HostTimer:
+    """Takes marks, and tells the time between two of them once they are reached: perf_counter seconds."""
 
     def mark(self) -> Any:
         """A mark of now; on a GPU, of when its current stream has done the work given to it so far."""
-        ...
+        return time.perf_counter()
 
     def seconds(self, begin: Any, end: Any) -> float:
         """Seconds from one reached mark to another."""
-        ...
+        return float(end - begin)
 
     def reached(self, mark: Any) -> bool:
         """Whether that point is passed; does not wait."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until all marks are reached."""
-        ...
-
-
-class HostTimer:
-    """Marks of the host: perf_counter seconds."""
-
-    def mark(self) -> float:
-        """Now."""
-        return time.perf_counter()
-
-    def seconds(self, begin: float, end: float) -> float:
-        """The difference."""
-        return end - begin
-
-    def reached(self, mark: float) -> bool:
-        """Always."""
         return True
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Wait until all marks are reached."""
 
 
-class CudaTimer:
+class CudaTimer(HostTimer):
     """Marks of the device: events, recorded on the current stream of the calling thread."""
 
     def __init__(self, device: torch.device) -> None:
@@ -70,6 +50,6 @@ class CudaTimer:
         torch.cuda.synchronize(self._device)
 
 
-def timer_for(device: torch.device) -> DeviceTimer:
+def timer_for(device: torch.device) -> HostTimer:
     """The timer of work on `device`: its own on a GPU, the host's on a CPU."""
     return CudaTimer(device) if device.type == "cuda" else HostTimer()

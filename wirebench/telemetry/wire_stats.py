@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.comm.base import ring_reduce_bytes
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.telemetry.nic import HEADER_BYTES, Counters, InterfaceCounter
-
-BYTES_PER_ELEMENT = 4
 
 
 class PerRankBytes(NamedTuple):
@@ -33,7 +32,7 @@ class Traffic:
     """
 
     def __init__(self, numel: int, size: int, nic: InterfaceCounter, ranks_on_this_host: int) -> None:
-        self.dense_bytes = numel * BYTES_PER_ELEMENT
+        self.dense_bytes = numel * FLOAT_BYTES
         self.size, self.nic, self.ranks_on_this_host = size, nic, ranks_on_this_host
         self.steps = self.payload = self.values = self.wire = self.requests = 0
         self.sent: list[int] = []

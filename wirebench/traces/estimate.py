@@ -29,8 +29,9 @@ from torch.nn.parameter import UninitializedParameter
 from wirebench.errors import UserError
 from wirebench.simulation.roofline import CAST, GPUS, PRECISIONS, Gpu, Precision, Roofline
 from wirebench.simulation.trace import SHIPPED, Paced, Trace, TraceLayer, load
+from wirebench.telemetry.environment import TORCH
 from wirebench.traces import inputs
-from wirebench.traces.inputs import CLASSES, IMAGE_SIZE, NOT_TRAINED, Inputs
+from wirebench.traces.inputs import NOT_TRAINED, Inputs
 from wirebench.training.loss import cross_entropy
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.names import suggest
@@ -104,7 +105,7 @@ def _head(model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, nam
         f"wirebench trace estimate: per operation max(flops / ({gpu.efficiency:g} x {gpu.peak(precision)} TFLOPS), "
         f"bytes read and written once / {gpu.memory_gbs} GB/s), {WORDS[precision]}; peak and bandwidth: {gpu.source}; "
         "the share of the peak is assumed",
-        torch.__version__.partition("+")[0],
+        TORCH,
         (),
         given.unit,
     )
@@ -282,12 +283,9 @@ def _option(text: str) -> tuple[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("trace estimate", __doc__)
     parser.add_argument("--model", required=True, help="a model of models/, e.g. resnet50")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     parser.add_argument("--gpu", required=True, help=f"one of {', '.join(GPUS)}")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="what it computes in (%(default)s)")
     parser.add_argument("--batch", type=int, required=True, help="images, or other samples, per step")
-    parser.add_argument("--image-size", type=int, help=f"height and width in pixels ({IMAGE_SIZE})")
-    parser.add_argument("--classes", type=int, help=f"classes that the model tells apart ({CLASSES})")
-    parser.add_argument("--data", metavar="NAME[:KEY=VALUE...]", help="a data set whose samples it takes, not images")
+    inputs.add_inputs(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="the trace to write (.json)")
     return parser

@@ -1,5 +1,6 @@
 """What a step computes on: images of a size that was named, or the samples of a data set."""
 
+import argparse
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,15 @@ from wirebench.utils.parsing import plugin_of
 from wirebench.utils.rng import generator
 
 IMAGE_SIZE, CLASSES = 224, 1000
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """The options of a model and of what it computes on."""
+    add = parser.add_argument
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
+    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
+    add("--classes", type=int, metavar="N", help=f"classes that the model tells apart ({CLASSES})")
+    add("--data", metavar="NAME[:KEY=VALUE...]", help="a data set whose samples the model takes, in place of images")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
+from wirebench.telemetry.rank_facts import OURS
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import profiler_file
 from wirebench.traces.kineto import COMMUNICATION, MICROSECOND
@@ -30,8 +31,6 @@ FSDP, ROOTS = ("FSDP::", "FullyShardedDataParallel."), ("FSDP::root_pre_forward"
 """Begins of ranges' names, as PyTorch 2.4 to 2.15 write them; of FSDP in both forms."""
 PARAMETERS, GLOO = "record_param_comms", "gloo:"
 NAME = "Collective name"
-OURS = "wirebench"
-"""Key of the facts on a rank that wirebench.watch writes into its file."""
 NUMBERS, TEXTS, TABLES = (
     ("rank", "world_size", "threads", "cores", "ranks_on_host", "core_wait"), ("host", "backend", "cpu"),
     ("sent", "link_mbit"),

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from wirebench import models
 from wirebench.errors import UserError
 from wirebench.simulation.trace import Paced, Trace, TraceLayer
+from wirebench.telemetry.environment import TORCH
 from wirebench.utils.cli import check_outputs, parser_of
 
 BY_WORK = 0.9
@@ -56,7 +57,7 @@ def reconstruct(options: argparse.Namespace, name: str) -> Trace:
         name, described, options.hardware, options.batch, True,
         f"wirebench trace reconstruct: {100 * BY_WORK:.0f} % of the backward time by multiply-adds, the rest alike; "
         f"the whole step of {options.seconds:g} s is assumed",
-        torch.__version__.partition("+")[0], tuple(layers),
+        TORCH, tuple(layers),
     )  # fmt: skip
 
 

@@ -78,11 +78,11 @@ def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequenc
     except (UserError, Stopped, PeerLost) as error:
         return _say(f"{name}: {error}", error.exit_code)
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         return BROKEN_PIPE
     except OSError as error:
         if error.filename is None:
-            _drop_output()
+            drop_output()
         where = "" if error.filename is None else f"{error.filename}: "
         return _say(f"{name}: {where}{error.strerror or error}", UserError.exit_code)
     except KeyboardInterrupt:
@@ -141,8 +141,23 @@ def _code_of(tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> 
         return ended.code if isinstance(ended.code, int) else 0
 
 
-def _drop_output() -> None:
-    """The interpreter flushes standard output once more when it ends, and would complain."""
+def show(text: str) -> int:
+    """Print `text` at once; return 0, or silently 141 if the reader has gone (`| head`).
+
+    Raises UserError if it cannot be written, as to a full disk.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        drop_output()
+        if isinstance(error, BrokenPipeError):
+            return BROKEN_PIPE
+        raise UserError(f"standard output: {error.strerror or error}") from error
+    return 0
+
+
+def drop_output() -> None:
+    """Let all further output go nowhere: the interpreter flushes it once more when it ends, and would complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,7 @@
 """Where tools print tables: as wide as the terminal, at a fixed width into a file or a pipe."""
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import IO, Any
 
 from rich.console import Console
@@ -37,6 +37,12 @@ def columns(heads: Sequence[str], left: Collection[str] = (), gap: int = 2, **op
     for head in heads:
         made.add_column(head, justify="left" if head in left else "right", no_wrap=True)
     return made
+
+
+def say(shown_on: Console, lines: Iterable[str]) -> None:
+    """Print lines as they are, each in one piece."""
+    for line in lines:
+        shown_on.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def with_room(shown_on: Console, table: Table) -> Console:

@@ -5,7 +5,7 @@ from typing import Any
 
 from wirebench.errors import UserError
 from wirebench.utils.files import readable, write_atomically
-from wirebench.utils.parsing import toml_of
+from wirebench.utils.parsing import json_of, toml_of
 
 
 def read(path: Path, where: str = "", hint: str = "") -> str:
@@ -25,6 +25,15 @@ def read_toml(path: Path, hint: str = "") -> dict[str, Any]:
         return toml_of(text)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
+
+
+def read_json(path: Path, hint: str = "") -> Any:
+    """What a file's JSON says; UserError where it is none."""
+    text = read(path, hint=hint)
+    try:
+        return json_of(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error
 
 
 def write(path: Path, content: str | bytes, where: str = "") -> None:

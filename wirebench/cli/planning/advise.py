@@ -50,7 +50,7 @@ from wirebench.planner.sums import check_forms
 from wirebench.planner.timing import check_device, rates_over, time_unknown
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
-from wirebench.traces.inputs import CLASSES, IMAGE_SIZE
+from wirebench.traces.inputs import add_inputs
 from wirebench.utils.cli import check_outputs, parser_of
 
 
@@ -68,13 +68,12 @@ def main(arguments: Sequence[str]) -> int:
     check_forms(options.wire or ())
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     check_device(given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
-    asked = given_by(options)
-    setting = asked.setting
+    setting = given_by(options)
     rates = rates_over(given, on_gpu=setting.on_gpu)
     measured = known.load(setting.trace.unit == "images", setting.trace.numel)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     with RankingProgress() as progress:
-        ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
+        ranking = ranking_of(options, setting, names, rates, measured, progress, timed)
     write(options, setting, ranking)
     return 0
 
@@ -84,17 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
-    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     add(
         "--batch", type=int, metavar="N", help="images, or what else the model takes, per worker and step (the trace's)"
     )
-    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
-    add("--classes", type=int, metavar="N", help=f"classes of the model ({CLASSES})")
-    add(
-        "--data",
-        metavar="NAME[:KEY=VALUE...]",
-        help="a data set whose samples the model takes, in place of images, with its options",
-    )
+    add_inputs(parser)
     add(
         "--gpu",
         metavar="NAME",

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
 
 from wirebench.cluster.signals import ends_with_parent
 from wirebench.config import loader
+from wirebench.costmodel.played_exchange import one_thread
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
@@ -38,7 +38,7 @@ from wirebench.topology.tree import Topology
 from wirebench.traces import inputs
 from wirebench.utils import extras, this_machine
 from wirebench.utils.cli import check_outputs, parser_of
-from wirebench.utils.console import columns, console, with_room
+from wirebench.utils.console import columns, console, say, with_room
 from wirebench.utils.own import ours
 from wirebench.utils.package import CONFIGS
 
@@ -74,11 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     rows = table(records, speed_ups)
     with_room(shown := console(WIDTH), rows).print(rows)
     save(draw(speed_ups, GBIT, f"{NOTE}."), path)
-    shown.print(
-        f"\n{NOTE}. Ranges of speed-ups: how far past predictions were off; of top-1: {SEEDS} seeds.\n"
-        f"figure: {path}   records: wirebench show {options.out}/*/",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    ranges_of = f"Ranges of speed-ups: how far past predictions were off; of top-1: {SEEDS} seeds."
+    say(shown, ["", f"{NOTE}. {ranges_of}", f"figure: {path}   records: wirebench show {options.out}/*/"])
     return 0
 
 
@@ -117,12 +114,8 @@ def _simulated() -> SpeedUps:
     _tell(f"timing the CNN's layers for {PROBE_SECONDS:g} s")
     config = loader.load(CONFIG, [])
     given = inputs.chosen(config.data.name, config.data.batch_size, None, None, {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # each worker has a core, and threads that wait for a busy one would be timed
-    try:
+    with one_thread():  # each worker has a core, and threads that wait for a busy one would be timed
         model = probe(config.model.name, {}, given, PROBE_SECONDS)
-    finally:
-        torch.set_num_threads(threads)
     rates, memory = Rates.shipped(on_gpu=False), this_machine.copy_bytes_per_second()
     adviser = Adviser(model, _cluster, rates, memory, ranges.load(), DENSITY)
     found: SpeedUps = {DENSE: [Speedup(1.0, 1.0, 1.0) for _ in GBIT]}

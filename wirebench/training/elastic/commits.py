@@ -65,7 +65,6 @@ class Commits:
     warden: Warden
     job: str = ""
     world: str = ""
-    held_by_first: bool = False
     newest: int | None = None
     """The step after which this rank's newest commit was made that is written as a whole."""
     _under_way: int | None = None
