@@ -235,7 +235,7 @@ def _make(names: Sequence[str], options: argparse.Namespace, launch: Launch) -> 
 def report_all(arguments: Sequence[str]) -> int:
     """Write every study's tables and figures, and the figure of all verdicts."""
     from papers import index
-    from papers.site import content, overview, readme, reproduce  # what only these need takes a second
+    from papers.site import content, readme, reproduce  # what only these need takes a second
     from wirebench.figures.files import save
 
     parser = _parser("report", report_all.__doc__)
@@ -250,7 +250,7 @@ def report_all(arguments: Sequence[str]) -> int:
             print(page.path)
         if section.missing:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
-    print(save(overview.verdicts(sections), RESULTS / readme.FIGURE))
+    print(save(readme.verdicts(sections), RESULTS / readme.FIGURE))
     write_atomically(index.FILE, index.text())
     print(index.FILE)
     if options.docs:
