@@ -46,7 +46,7 @@ def test_every_study_has_all_its_parts(name: str, capsys: pytest.CaptureFixture[
     for action in ("run", "report", "check"):
         assert run(name, action, "--help") == 0
         assert f"usage: wirebench study {name} {action}" in capsys.readouterr().out
-    assert found.report.committed(), "a table that is there is held against its records"
+    assert found.committed(), "a table that is there is held against its records"
 
 
 def test_a_table_that_is_not_of_its_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

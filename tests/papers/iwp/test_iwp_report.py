@@ -233,5 +233,4 @@ def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "measure first" in capsys.readouterr().err
     computed = {("densifies", ""), *((name, "with masks, computed") for name in MASKED)}
     assert set(states(tmp_path)) == computed, "what is computed needs no run"
-    assert report.committed() == [[]]
     assert Study("iwp").published.source["authors"] == "Cheng and Xu"
