@@ -8,7 +8,6 @@ of today bytes.svg and seconds.svg with the loss.
 """
 
 import argparse
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from papers.accuracy.figures import (
     loss_by_bytes,
     loss_by_seconds,
 )
-from papers.accuracy.rows import DENSE, NEEDS, MethodRuns, load, losses, runs_of
+from papers.accuracy.rows import NEEDS, MethodRuns, by_loss, load, runs_of
 from papers.accuracy.task import Task, refuse_others
 from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, BY_FORMAT, CLASSICS, MODERN, TASKS
 from papers.accuracy.times import yardstick
@@ -56,11 +55,6 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     return [
         replace(each, about=", ".join(filter(None, (task.name, each.about)))) for task, those in found for each in those
     ]
-
-
-def committed() -> list[list[str]]:
-    """The only one."""
-    return [[]]
 
 
 def page(folder: Path) -> Page | None:
@@ -137,7 +131,7 @@ def methods_of(folder: Path) -> list[MethodRuns]:
     pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
     notes.refuse_mixed(folder, pythons)
     refuse_others(folder, runs_of(found), task, task.known(None, 0.0))
-    return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))
+    return sorted(found, key=by_loss)
 
 
 def python_of(run: NotedRun) -> str | None:

@@ -1,6 +1,6 @@
 """The FlexReduce report in words: measured, ideal and paper side by side, as one Markdown page."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from papers.estimate import Estimate
@@ -8,8 +8,11 @@ from papers.findings import Finding, claims_table
 from papers.flexreduce import measured as numbers
 from papers.flexreduce.claims import on_average, percent, whole
 from papers.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, TrainingRow
+from papers.page import Drawn
+from papers.rows import ms
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.rates import parse_rate, show_rate
+from wirebench.utils.markdown import table
 
 MISSING = "-"
 LABELS = {"ring": "ring", "native": "native", "blueconnect": "BlueConnect", "flexreduce": "FlexReduce"}
@@ -47,10 +50,8 @@ class Results(NamedTuple):
     notes: Mapping[str, Mapping[str, Any]]
 
 
-def document(
-    results: Results, found: Sequence[Finding], figures: Mapping[str, str], left_out: Mapping[str, str]
-) -> str:
-    """The page. `figures`: caption by file; `left_out`: reason by file."""
+def document(results: Results, found: Sequence[Finding], drawn: Drawn) -> str:
+    """The page."""
     items = numbers.main_items(results.rows)
     chosen = [row for row in results.rows if row.items == items]
     others = [row for row in results.rows if row.items != items]
@@ -64,14 +65,8 @@ def document(
     if others:
         parts += ["## Other sizes\n", _latency(others, results.headers, judged=False)]
     parts += ["## Reduce calls per learner\n", _calls(), "## Time per epoch\n", _training(results.runs, results.notes)]
-    parts += ["## Figures\n", _figures(figures, left_out), "## How it was measured\n", _measured(results)]
+    parts += ["## Figures\n", _figures(drawn), "## How it was measured\n", _measured(results)]
     return "\n".join(parts)
-
-
-def _lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _latency(rows: Sequence[Latencies], headers: Mapping[str, Mapping[str, Any]], judged: bool) -> str:
@@ -82,7 +77,7 @@ def _latency(rows: Sequence[Latencies], headers: Mapping[str, Mapping[str, Any]]
         "FlexReduce saves over native", "BlueConnect saves over ring", "link use ring", "link use FlexReduce",
     )  # fmt: skip
     lines = [_latency_row(row, headers[row.layout].get("link")) + [row.verdict.state] * judged for row in rows]
-    return _lines([*heads, *["verdict"] * judged], lines)
+    return "\n".join(table([*heads, *["verdict"] * judged], lines))
 
 
 def _latency_row(row: Latencies, link: str | None) -> list[str]:
@@ -94,7 +89,7 @@ def _latency_row(row: Latencies, link: str | None) -> list[str]:
         str(row.topology.size),
         f"{row.items:,}",
         MISSING if rate is None else show_rate(rate),
-        *(_milliseconds(row.seconds(name)) for name in COLLECTIVES),
+        *(ms(row.seconds(name)) for name in COLLECTIVES),
         _spread(row.saving("flexreduce", "ring")),
         percent(row.ideal),
         f"{whole(low)} - {whole(high)}",
@@ -129,7 +124,7 @@ def _calls() -> str:
     for layout in LAYOUTS:
         count = numbers.count_calls(layout)
         rows.append((layout, f"{count.mean:.2f}", most, f"{count.top:.2f}", str(count.most), str(count.bound), bounds))
-    return _lines(heads, rows)
+    return "\n".join(table(heads, rows))
 
 
 def _training(runs: Sequence[TrainingRow], notes: Mapping[str, Mapping[str, Any]]) -> str:
@@ -141,7 +136,8 @@ def _training(runs: Sequence[TrainingRow], notes: Mapping[str, Mapping[str, Any]
     )  # fmt: skip
     layouts = [layout for layout in LAYOUTS if any(run.layout == layout for run in runs)]
     text = f"ResNet-18; median step times {numbers.EPOCH_IMAGES:,} images over the batch of all learners.\n\n"
-    return text + _lines(heads, [_training_row(runs, layout, notes[layout].get("link", MISSING)) for layout in layouts])
+    rows = [_training_row(runs, layout, notes[layout].get("link", MISSING)) for layout in layouts]
+    return text + "\n".join(table(heads, rows))
 
 
 def _training_row(runs: Sequence[TrainingRow], layout: str, link: str) -> list[str]:
@@ -163,9 +159,9 @@ def _training_row(runs: Sequence[TrainingRow], layout: str, link: str) -> list[s
     ]
 
 
-def _figures(figures: Mapping[str, str], left_out: Mapping[str, str]) -> str:
-    shown = [f"![{caption}]({name})\n" for name, caption in figures.items()]
-    return "\n".join([*shown, *(f"Left out: {name}: {reason}.\n" for name, reason in left_out.items())])
+def _figures(drawn: Drawn) -> str:
+    shown = [f"![{caption}]({name})\n" for name, caption in drawn.captions.items()]
+    return "\n".join([*shown, *(f"Left out: {reason}.\n" for reason in drawn.missing.values())])
 
 
 def _measured(results: Results) -> str:
@@ -194,13 +190,9 @@ def _machine(header: Mapping[str, Any]) -> str:
     )
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return MISSING if seconds is None else f"{1e3 * seconds:.1f}"
-
-
 def _share(share: float | None) -> str:
     return MISSING if share is None else percent(share)
 
 
 def _spread(share: Estimate | None) -> str:
-    return MISSING if share is None else share.mapped(lambda each: 100 * each).words("{:.1f} %", "{:.1f}")
+    return MISSING if share is None else share.percent()

@@ -230,19 +230,15 @@ def _especially(claim: Claim, first: Sequence[Row], second: Sequence[Row]) -> It
 
 def _saved(ours: Row, rival: Row) -> Estimate | None:
     """The rival's seconds of communication over ours, turn by turn; None where no turn of both tells them."""
-    return estimate.ratio_of_turns(_by_turn(rival), _by_turn(ours))
-
-
-def _by_turn(row: Row) -> dict[str, float]:
-    """Seconds of communication, by the turn's number."""
-    known = {run.turn: communication(run) for run in row.runs}
-    return {turn: seconds for turn, seconds in known.items() if seconds}
+    return estimate.ratio_of_turns(rival.by_turn(communication), ours.by_turn(communication))
 
 
 def communication(run: NotedRun) -> float | None:
-    """Seconds of a step that exchange gradients and do not compress them; None for a run that did not tell them."""
+    """Seconds of a step that exchange gradients and do not compress them; None for a run without any, or that did not
+    tell them.
+    """
     exposed, compress = run.has("phases", "exchange_exposed"), run.has("phases", "compress")
-    return None if exposed is None or compress is None else max(exposed - compress, 0.0)
+    return exposed - compress if exposed is not None and compress is not None and exposed > compress else None
 
 
 def _bytes_of(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:

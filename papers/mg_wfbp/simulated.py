@@ -13,14 +13,14 @@ from papers.mg_wfbp.claims import claims, network_claims
 from papers.mg_wfbp.figures import SHOWN, MeasuredBars, times
 from papers.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, PaperModel, PaperStep
 from papers.page import Page
-from papers.rows import load
+from papers.rows import load, provenance_of
 from papers.runner import RESULTS
 from wirebench import collectives, schedulers
 from wirebench.costmodel.formulas import CostLine, ring
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.figures.provenance import computed, counted, provenance
+from wirebench.figures.provenance import computed, counted
 from wirebench.figures.style import Figure
 from wirebench.planner.compositions import DENSE, sizes_of
 from wirebench.simulation import trace
@@ -112,7 +112,7 @@ def _measured() -> list[MeasuredBars]:
     turns = counted((len(row.runs) for row in rows), "turn")
     note = (
         f"Points: medians over {turns} of {len(rows)} schedules, bars from the shortest to the longest; rings of the "
-        f"last step of each. {provenance(run.has('environment') or {} for run in runs)}."
+        f"last step of each. {provenance_of(runs)}."
     )
     title = f"on emulated hosts with links of {parse_rate(runs[0].note['link']) / 1e9:g} Gbit/s" if runs else ""
     return [MeasuredBars(title, note, by_nodes)] if by_nodes else []

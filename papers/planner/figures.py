@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from papers.planner.forecast import ORDER
 from papers.planner.measured import NEAR, Compared, Scored, Side
+from papers.rows import provenance_of
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.scatter import ScatterPoint, scatter
 from wirebench.figures.style import WIDTH, Figure, Panel, around, finished, grid
 from wirebench.planner.candidate import WORTHWHILE
@@ -24,10 +25,8 @@ def errors(scored: Scored) -> Figure:
     steps = counted((run.record["images_per_second"]["steps"] for run in scored.runs), "step")
     turns = f", {counted((len(line.turns) for line in scored.lines), 'turn')} of each" if scored.ranked else ""
     spread = "; thin lines: 10 % to 90 % of the measured steps" if points[0].between else ""
-    note = (
-        f"{len(points)} compositions by their schedules{turns}, {steps} of a run{spread}. "
-        f"{provenance(run.has('environment') or {} for run in scored.runs)}."
-    )
+    made = f"{len(points)} compositions by their schedules{turns}, {steps} of a run{spread}"
+    note = f"{made}. {provenance_of(scored.runs)}."
     return finished(scatter(points, series, NEAR, across, up, f"Predicted against measured: {scored.about}", note))
 
 
@@ -58,7 +57,7 @@ def break_evens(scored: Scored) -> Figure:
     note = (
         f"{first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on {first.note['hosts']} "
         f"emulated hosts. Points: {turns}, geometric means; bars: 95 % intervals; dashed: predicted by the planner "
-        f"before the runs. {provenance(run.has('environment') or {} for run in scored.runs)}."
+        f"before the runs. {provenance_of(scored.runs)}."
     )
     title = "Compressors on both sides of the rate below which they should pay"
     return grid(panels, title, note, columns=min(COLUMNS, len(panels)), broad=COLUMNS * WIDTH)
