@@ -18,14 +18,13 @@ from papers.accuracy.rows import (
     MethodRuns,
     against_dense,
     dense_of,
-    load,
     losses,
     multiplicity,
     runs_of,
     shared,
     tokens,
 )
-from papers.accuracy.task import Task, laid_over, listed, refuse_others
+from papers.accuracy.task import Task, laid_over, listed, methods_in
 from papers.page import Page
 from papers.rows import spread
 from papers.significance import Comparison
@@ -84,10 +83,9 @@ def parts_of(task: Task, config: loader.Config) -> list[Task]:
 
 def page(folder: Path, task: Task) -> Page | None:
     """The table of one number of workers; None where nothing has run. UserError for runs of other settings."""
-    methods = load(folder)
+    methods = methods_in(folder, task)
     if not methods:
         return None
-    refuse_others(folder, runs_of(methods), task, task.known(None, 0.0))
     order = list(SETTINGS)
     return Page(folder, document(task, sorted(methods, key=lambda each: order.index(each.label))))
 
@@ -106,7 +104,7 @@ def document(task: Task, methods: Sequence[MethodRuns]) -> str:
 
 def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
     usual, runs = shared(methods), runs_of(methods)
-    more = " ".join(laid_over(runs, task, task.known(None, 0.0)))
+    more = " ".join(laid_over(runs, task))
     seen = f", {told} tokens a parameter" if (told := tokens(runs)) != "-" else ""
     return (
         f"{usual.get('model')} on {usual.get('data')}, {usual.get('workers')} virtual workers of "

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from papers import estimate, trust
 from papers.accuracy.curve import pace, passes_seconds
 from papers.accuracy.modern import DENSE, OWN
-from papers.accuracy.rows import MethodRuns, dense_of, history, load, losses, runs_of, tokens
+from papers.accuracy.rows import MethodRuns, dense_of, history, losses, tokens
 from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, PER_STEP, ROUND, SIZES, at_rates, missing
-from papers.accuracy.task import Composition, Task, refuse_others
+from papers.accuracy.task import Composition, Task, methods_in
 from papers.page import Page
 from papers.rows import provenance_of, spread
 from papers.significance import tau_of
@@ -148,8 +148,7 @@ def page(folder: Path, task: Task) -> Page | None:
 
 def cells_of(folder: Path, task: Task) -> tuple[list[Cell], float | None]:
     """The cells of a link, dense training first, then by their time; and the target's loss, None without dense."""
-    methods = load(folder, own=OWN)
-    refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
+    methods = methods_in(folder, task)
     dense = losses(dense_of(methods))
     target = (1 + MARGIN) * statistics.mean(dense) if dense else None
     cells = [_cell(each, target, task) for each in methods]

@@ -102,7 +102,7 @@ def _setting(task: Task, every: Sequence[MethodRuns]) -> list[str]:
     batch = f"; {', '.join(larger)}: so many batches add up to one" if larger else ""
     usual, machines = shared(methods), dict.fromkeys(run.machine for run in runs_of(methods))
     steps = max(map(steps_of, runs_of(methods)))
-    more = laid_over(runs_of(methods), task, task.known(None, 0.0))
+    more = laid_over(runs_of(methods), task)
     told = f"All runs have {' '.join(more)}. " if more else ""
     size = ", ".join(f"{key} {usual[key]}" for key in ("depth", "width") if usual.get(key))
     return [

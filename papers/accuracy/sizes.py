@@ -23,13 +23,12 @@ from papers.accuracy.rows import (
     against_dense,
     by_loss,
     dense_of,
-    load,
     losses,
     multiplicity,
     runs_of,
     tokens,
 )
-from papers.accuracy.task import Composition, Task, listed, refuse_others
+from papers.accuracy.task import Composition, Task, listed, methods_in
 from papers.page import Page
 from papers.rows import provenance_of, spread
 from papers.runner import RESULTS
@@ -236,10 +235,9 @@ SIZED = tuple(
 
 def search_page(folder: Path, task: Task) -> Page | None:
     """The losses by rate, and the rates that were found; None where nothing has run."""
-    methods = load(folder, own=OWN)
+    methods = methods_in(folder, task)
     if not methods:
         return None
-    refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
     by_label: dict[str, dict[float, float]] = {}
     for method in methods:
         label, _, rate = method.label.rpartition(" lr=")
@@ -279,16 +277,9 @@ def search_page(folder: Path, task: Task) -> Page | None:
 # --- What the rates are for
 
 
-def methods_of(folder: Path, task: Task) -> list[MethodRuns]:
-    """All methods of a task that have runs, dense first, then by their losses; UserError for other settings."""
-    methods = load(folder, own=OWN)
-    refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
-    return sorted(methods, key=by_loss)
-
-
 def page(folder: Path, task: Task) -> Page | None:
     """The losses of a size at a number of tokens a parameter; None where nothing has run."""
-    methods = methods_of(folder, task)
+    methods = sorted(methods_in(folder, task), key=by_loss)
     if not methods:
         return None
     dense, family = dense_of(methods), against_dense(methods)
@@ -346,7 +337,7 @@ def missing(task: Task, methods: Sequence[MethodRuns]) -> list[str]:
 def summary(out: Path) -> Page | None:
     """The gaps of all sizes and numbers of tokens: a table and a figure; None where nothing has run."""
     folder = out / SERIES
-    there = [(task, {each.label: each for each in methods_of(folder / task.name, task)}) for task in SIZED]
+    there = [(task, {each.label: each for each in methods_in(folder / task.name, task)}) for task in SIZED]
     known = [(task, methods) for task, methods in there if methods]
     labels = [label for label in METHODS if any(label in methods for _, methods in known)]
     if not labels:

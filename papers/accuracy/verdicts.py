@@ -15,7 +15,7 @@ from papers.accuracy.task import Task
 from papers.accuracy.times import Yardstick, mean_pace, yardstick
 from papers.claim import Claim, Verdict
 from papers.estimate import ratio_of_means
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.significance import LEAST_RUNS
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.compressors.common.intervals import Intervals
@@ -152,6 +152,12 @@ def judge_points(claim: Claim, ours: MethodRuns, rival: MethodRuns) -> tuple[str
     here, (low, high) = f"{abs(loss.value):.2f} points {'below' if loss.value >= 0 else 'above'}", loss.ends
     interval = f" [{low:.2f} to {high:.2f}]" if seeds >= LEAST_RUNS else ""
     return f"{here}{interval} ({len(mine)} and {len(theirs)} seeds)", claim.judge_seeds(loss, seeds)
+
+
+def points_below(claim: Claim, ours: MethodRuns, rival: MethodRuns, about: str, command: str = "") -> Finding:
+    """The finding on a claim about points of accuracy."""
+    judged = judge_points(claim, ours, rival)
+    return of_rows(claim, *judged, (ours, rival), about, needs="seeds", command=command)
 
 
 def _fewer(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:

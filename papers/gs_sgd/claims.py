@@ -6,7 +6,7 @@ from typing import Any
 
 from papers import estimate
 from papers.accuracy.rows import MethodRuns, history
-from papers.accuracy.verdicts import judge_points
+from papers.accuracy.verdicts import points_below
 from papers.claim import Claim, Verdict
 from papers.estimate import Estimate
 from papers.findings import Finding, of_rows
@@ -181,8 +181,7 @@ def of_trainings(methods: Sequence[MethodRuns], task: str) -> list[Finding]:
             if rival is not None and label in known:
                 ours = known[label]
                 about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                judged = judge_points(claim, ours, rival)
-                found.append(of_rows(claim, *judged, (ours, rival), about, needs="seeds", command=TRAININGS))
+                found.append(points_below(claim, ours, rival, about, TRAININGS))
     return found
 
 
@@ -193,8 +192,7 @@ def of_sweeps(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
         for what in SWEEPS if claim.about.get("swept") else ():
             ours, rival = (known.get(swept(what, value)) for value in (SWEPT[0], SWEPT[-1]))
             if ours and rival:
-                about = f"{what} of {SWEPT[0]:,} against {SWEPT[-1]:,}, {task}"
-                yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), about, needs="seeds")
+                yield points_below(claim, ours, rival, f"{what} of {SWEPT[0]:,} against {SWEPT[-1]:,}, {task}")
 
 
 def _means(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:

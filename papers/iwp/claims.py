@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.rows import MethodRuns
-from papers.accuracy.verdicts import judge_points
+from papers.accuracy.verdicts import points_below
 from papers.claim import Claim, Verdict
 from papers.estimate import difference, mean
 from papers.findings import Finding, of_rows
@@ -111,8 +111,8 @@ def of_trainings(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
         rival = known.get(claim.about.get("points_below", ""))
         for label, ours in known.items():
             if rival is not None and kind(label) == "iwp":
-                about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), about, needs="seeds")
+                epochs = len(ours.runs[0].record["history"])
+                yield points_below(claim, ours, rival, f"{label}, {task}, {epochs} epochs")
 
 
 BASELINE = "baseline"

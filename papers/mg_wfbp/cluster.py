@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.rows import MethodRuns
-from papers.accuracy.verdicts import judge_points
+from papers.accuracy.verdicts import points_below
 from papers.claim import Claim, Verdict, together
 from papers.findings import Finding, of_rows
 from papers.mg_wfbp.figures import RING, Times
@@ -163,7 +163,7 @@ def _convergence(claim: Claim, model: PaperModel, runs: Sequence[NotedRun]) -> I
     if ours.runs and rival.runs:
         for method in (ours, rival):
             refuse_twice(method.label, method.runs)
-        yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), model.label, needs="seeds")
+        yield points_below(claim, ours, rival, model.label)
 
 
 def _is_training(run: NotedRun, model: PaperModel, schedule: str, epochs: int) -> bool:
