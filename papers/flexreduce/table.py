@@ -161,7 +161,7 @@ def _training_row(runs: Sequence[TrainingRow], layout: str, link: str) -> list[s
 
 def _figures(drawn: Drawn) -> str:
     shown = [f"![{caption}]({name})\n" for name, caption in drawn.captions.items()]
-    return "\n".join([*shown, *(f"Left out: {reason}.\n" for reason in drawn.missing.values())])
+    return "\n".join([*shown, *(f"Left out: {name}: {reason}.\n" for name, reason in drawn.missing.items())])
 
 
 def _measured(results: Results) -> str:

@@ -129,8 +129,6 @@ def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
     for each in cells:
         assert each.predicted is not None and each.error == pytest.approx(each.predicted / each.step - 1)
         assert max(each.to_target) < math.inf and each.nbytes == 1e5
-    assert grid._tau([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == pytest.approx(1 / 3)
-    assert grid._tau([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]) == pytest.approx(2 / 3)
 
 
 def test_parts_of_the_text_follow_each_other() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,27 +127,22 @@ def test_where_all_rates_diverge_a_lower_one_is_tried(results: Path) -> None:
 
 def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A method whose loss falls with the rate up to 0.03."""
-    made: list[str] = []
 
-    def launch(command: list[str]) -> int:
-        told = dict(word.split("=", 1) for word in command if "=" in word)
-        folder, rate = Path(told["output.dir"]), float(told["optimizer.lr"])
-        folder.mkdir(parents=True, exist_ok=True)
-        made.append(folder.name)
+    def made(told: Mapping[str, str]) -> dict[str, Any]:
+        rate = float(told["optimizer.lr"])
         content = record(2.0 + abs(math.log(rate / 0.03)), 10.0, optimizer={"lr": rate})
         content["config"]["train"] |= {"seed": int(told["train.seed"])}
         content["config"]["optimizer"] |= {"weight_decay": float(told["optimizer.weight_decay"])}
-        content["seconds_total"] = 60.0 + len(made)
-        (folder / "record.json").write_text(json.dumps(content))
-        return 0
+        return content | {"seconds_total": 60.0 + len(launch.started)}
 
+    launch = verb.Trains(made)
     words = ["--methods", DENSE, "--out", str(results), "--task"]
     assert run([*words, "gpt_0.1m_20"], verb.nothing) == 2
     assert "--task: gpt_0.1m_20: no method has a rate; --task also names its search" in capsys.readouterr().err
     assert run([*words, SEARCH, "gpt_0.1m_20"], launch) == 0
     rates = ["0.001", "0.002", "0.004", "0.008", "0.016", "0.032", "0.064"]
-    assert made[:7] == [f".dense-lr={rate}-0.part" for rate in rates]
-    assert made[7:] == [f".dense-{seed}.part" for seed in range(3)]
+    assert launch.started[:7] == [f"{SEARCH}/dense-lr={rate}-0" for rate in rates]
+    assert launch.started[7:] == [f"gpt_0.1m_20/dense-{seed}" for seed in range(3)]
     assert f"{SEARCH}: 0 of 5 cells are there; no cell tells" in (said := capsys.readouterr().err)
     assert "gpt_0.1m_20: 0 of 3 cells are there; 1 min each (by gpt_0.1m_search), 3 min left; no rate yet: muon" in said
     assert run([*words, SEARCH, "gpt_0.1m_20", "gpt_0.1m_10mbit", "--dry-run"], verb.nothing) == 0
