@@ -46,14 +46,14 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
     if not arguments or arguments[0] in HELP:
         print(usage())
         return 0
-    if arguments[0] == CHECK:
-        return run_tool("wirebench study check", check_all, arguments[1:])
-    if arguments[0] == REPORT:
-        return run_tool("wirebench study report", report_all, arguments[1:])
-    if arguments[0] == PUBLISH:
-        return run_tool("wirebench study publish", publish, arguments[1:])
-    if arguments[0] == RUN:
-        return run_tool("wirebench study run", lambda rest: make_all(rest, launch), arguments[1:])
+    of_all: dict[str, Callable[[Sequence[str]], int]] = {
+        CHECK: check_all,
+        REPORT: report_all,
+        PUBLISH: publish,
+        RUN: lambda rest: make_all(rest, launch),
+    }
+    if arguments[0] in of_all:
+        return run_tool(f"wirebench study {arguments[0]}", of_all[arguments[0]], arguments[1:])
     _check_name(arguments[0])
     study, words = Study(arguments[0]), list(arguments[1:])
     if not words or words[0] in HELP:

@@ -17,10 +17,9 @@ from papers.accuracy.tasks import TASKS
 from papers.rows import flat
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
-from wirebench import data, models
+from wirebench import models
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
-from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
 
 report, run = verb.report("accuracy"), verb.run("accuracy")
@@ -173,29 +172,3 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     assert "| method | 0.1m, 20.0 | 0.3m, 19.9 |" in table and "+5.00 % [" in table and "density=0.1" not in table
     assert "Without a run: 1m, 20; 0.1m, 2; 0.3m, 2; 1m, 2; 0.1m, 60; 0.3m, 60; 1m, 60 tokens a parameter." in table
     assert (results / "sizes/gaps.svg").exists()
-
-
-def test_validation_text_is_in_no_other_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every file of a small standard library and of its packages says its own name."""
-    for number in range(200):
-        folder = tmp_path / "lib" / ("site-packages/pack" if number % 2 else "own")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"m{number}.py").write_text(f"[{number:03d}]" * 100)
-    paths = {"stdlib": str(tmp_path / "lib"), "purelib": str(tmp_path / "lib/site-packages")}
-    monkeypatch.setattr("sysconfig.get_paths", lambda: paths)
-
-    def names(train: bool, **options: Any) -> set[bytes]:
-        sources = data.build("python_sources", length=5, **options)
-        assert isinstance(sources, ByteSequences)
-        return set(bytes(sources._texts[train].tolist()).split(b"]")) - {b""}
-
-    splits = [names(True, packages=True), names(False, packages=True), names(False, packages=True, tested="validation")]
-    assert all(splits) and len(set.union(*splits)) == sum(map(len, splits)) == 200
-    assert len(names(True) | names(False)) == 100, "without packages: the standard library alone"
-    assert names(False) <= splits[1], "its test files stay test files"
-    with pytest.raises(UserError, match=r"data.tested: 'validation' needs data.packages=true"):
-        data.build("python_sources", tested="validation")
-    with pytest.raises(UserError, match=r"data.tested: is one of test, validation, got 'x'"):
-        data.build("python_sources", tested="x")
-    with pytest.raises(UserError, match=r"data.test_bytes: the test split has \d+, got 1000000"):
-        data.build("python_sources", length=5, test_bytes=10**6)
