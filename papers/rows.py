@@ -169,9 +169,9 @@ def times_faster(row: Row, rival: Row) -> Estimate | None:
     return estimate.ratio_of_turns(rival.turns, row.turns)
 
 
-def settings(run: NotedRun) -> dict[str, object]:
+def settings(run: NotedRun, but: tuple[str, ...] = MAY_DIFFER) -> dict[str, object]:
     """What all runs of a table share: the cluster, and the config but for what is a method's own."""
-    shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
+    shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(but)}
     # The engine that ran; older configs only have what was asked for.
     ran = {"engine.name": run.record["engine"]}
     return {**shared, **ran, "hosts": run.note.get("hosts"), "link": run.note.get("link")}
@@ -307,9 +307,8 @@ def refuse_twice(label: str, runs: Sequence[NotedRun]) -> None:
 
 
 def _setting(run: NotedRun, worlds: bool) -> Setting:
-    config = {key: value for key, value in flat(run.record["config"]) if not key.startswith(OF_NO_MATTER)}
     world = {} if worlds else {"workers": run.record["world_size"], "machines": machines(run)}
-    return {**config, **world, "engine": run.record["engine"], "link": run.note.get("link")}
+    return {**settings(run, OF_NO_MATTER), **world}
 
 
 def _difference(most: Setting, other: Setting) -> str:

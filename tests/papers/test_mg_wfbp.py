@@ -97,7 +97,8 @@ def test_figures_name_the_commit_that_first_gave_their_numbers(tmp_path, monkeyp
 
     def known(predicted):
         stars = {"GoogLeNet": {2: 0.5}}
-        made = report.known_since(tmp_path, 0.0015, {"GoogLeNet": predicted}, stars, {"GoogLeNet": nodewise})
+        found = report.SimulatedResults(0.0015, {"GoogLeNet": predicted}, stars, {"GoogLeNet": nodewise})
+        made = report.known_since(tmp_path, found)
         (tmp_path / report.FILE).write_text(made.text)
         return made.git
 
