@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from papers.estimate import Ends, Estimate, exact, surely
-from papers.significance import LEVEL
+from papers.significance import LEAST_RUNS, LEVEL
 
 State = Literal[
     "reproduced", "direction reproduced", "not decidable", "not reproduced", "contradicted", "other setting",
@@ -90,6 +90,12 @@ class Claim:
         figures = self.number if expected is None else (expected,)
         state, why = self._state(estimate.value, estimate.between(level), figures)
         return Verdict(state, estimate.value, why)
+
+    def judge_seeds(self, measured: Estimate, seeds: int) -> "Verdict":
+        """The verdict on a measurement over seeds, of which fewer than LEAST_RUNS decide nothing."""
+        if seeds < LEAST_RUNS:
+            return Verdict("not decidable", measured.value, "too few seeds")
+        return self.judge(measured)
 
     def judge_each(
         self, measured: Mapping[str, Estimate | float], expected: Mapping[str, float] | None = None

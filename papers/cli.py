@@ -46,14 +46,14 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
     if not arguments or arguments[0] in HELP:
         print(usage())
         return 0
-    if arguments[0] == CHECK:
-        return run_tool("wirebench study check", check_all, arguments[1:])
-    if arguments[0] == REPORT:
-        return run_tool("wirebench study report", report_all, arguments[1:])
-    if arguments[0] == PUBLISH:
-        return run_tool("wirebench study publish", publish, arguments[1:])
-    if arguments[0] == RUN:
-        return run_tool("wirebench study run", lambda rest: make_all(rest, launch), arguments[1:])
+    of_all: dict[str, Callable[[Sequence[str]], int]] = {
+        CHECK: check_all,
+        REPORT: report_all,
+        PUBLISH: publish,
+        RUN: lambda rest: make_all(rest, launch),
+    }
+    if arguments[0] in of_all:
+        return run_tool(f"wirebench study {arguments[0]}", of_all[arguments[0]], arguments[1:])
     _check_name(arguments[0])
     study, words = Study(arguments[0]), list(arguments[1:])
     if not words or words[0] in HELP:
@@ -235,7 +235,7 @@ def _make(names: Sequence[str], options: argparse.Namespace, launch: Launch) -> 
 def report_all(arguments: Sequence[str]) -> int:
     """Write every study's tables and figures, and the figure of all verdicts."""
     from papers import index
-    from papers.site import content, overview, readme, reproduce  # what only these need takes a second
+    from papers.site import content, readme, reproduce  # what only these need takes a second
     from wirebench.figures.files import save
 
     parser = _parser("report", report_all.__doc__)
@@ -250,7 +250,7 @@ def report_all(arguments: Sequence[str]) -> int:
             print(page.path)
         if section.missing:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
-    print(save(overview.verdicts(sections), RESULTS / readme.FIGURE))
+    print(save(readme.verdicts(sections), RESULTS / readme.FIGURE))
     write_atomically(index.FILE, index.text())
     print(index.FILE)
     if options.docs:

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from papers.launched import Trained, refuse_set, rows_keys
-from papers.runner import RESULTS, Launch, Part, measure
+from papers.launched import Trained, refuse_rows, refuse_set, rows_keys
+from papers.runner import RESULTS, Launch, Part, measure, refuse_not_positive
 from papers.trainings import Training
 from wirebench.errors import UserError
 from wirebench.record.rules import TURNS
-from wirebench.utils.names import suggest
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,9 @@ class Turns:
 
     def run(self, options: argparse.Namespace, launch: Launch) -> list[str]:
         """Make the runs that are not there yet, part by part."""
-        if options.turns is not None and options.turns < 1:
-            raise UserError(f"--turns: must be positive, got {options.turns}")
+        refuse_not_positive(options, "turns")
         chosen = [self.parts[name] for name in options.parts]
-        labels = list(dict.fromkeys(label for part in chosen for label in part.rows))
-        for label in options.rows or ():
-            if label not in labels:
-                raise UserError(f"--rows: no {label!r}; {suggest(label, labels)}")
+        refuse_rows(options.rows, chosen)
         refuse_set(options.set, {"output.dir", *rows_keys(chosen, options.rows)}, ", ".join(options.parts))
         runs: dict[Path, list[Training]] = {}
         for part in chosen:

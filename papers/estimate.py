@@ -48,6 +48,10 @@ class Estimate(NamedTuple):
             return f"{told} [too few repeats]"
         return f"{told} [{bracket.format(low)} to {bracket.format(high)}]"
 
+    def percent(self, digits: int = 1) -> str:
+        """A share in percent, and in brackets the ends of its interval."""
+        return self.mapped(lambda share: 100 * share).words(f"{{:.{digits}f}} %", f"{{:.{digits}f}}")
+
 
 def exact(value: float) -> Estimate:
     """Return an estimate without an interval, for a counted or computed value."""

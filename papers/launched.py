@@ -18,26 +18,28 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
+from papers.rows import alike, grouped, refuse_twice
+from papers.runner import RESULTS, ROOT, Launch, measure, refuse_not_positive, shown, within
 from papers.timings import Timing
-from papers.trainings import RESUMING, TRAIN, Composition, OwnCluster, Training, TrainingPlace, part_of
+from papers.trainings import RESUMING, TRAIN, Composition, Launched, OwnCluster, Training, TrainingPlace, part_of
 from wirebench.comm.host_list import parse_words, written
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 from wirebench.record.rules import TURNS
-from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.names import suggest
 
+CIFAR10 = "cifar-10-batches-bin"
 FILLED = ("{ranks}", "{hosts}", "{nodes}")
-INPUTS = {"data": "folder that has cifar-10-batches-bin", "images": "folder that has train/CLASS and val/CLASS"}
+INPUTS = {"data": f"folder that has {CIFAR10}", "images": "folder that has train/CLASS and val/CLASS"}
 RESERVED = (
     "train.seed", "data.root", "output.dir", "model.name", "compressor.name", "scheduler.name", "collective.name",
     *(word.partition("=")[0] for word in RESUMING),
@@ -120,38 +122,6 @@ Parts = Mapping[str, Trained | Timed]
 """A study's ON_CLUSTER, in its run.py: what a cluster runs, by name."""
 
 
-class Launched(NamedTuple):
-    """Ranks that a launcher of the user's starts: its words, the layout that they give, the links' rate if known."""
-
-    words: tuple[str, ...]
-    layout: str = ""
-    link: str = ""
-
-    @property
-    def note(self) -> dict[str, Any]:
-        """See Place."""
-        return {key: value for key, value in (("layout", self.layout), ("link", self.link)) if value}
-
-    def check(self) -> None:
-        """See Place."""
-        if self.link:
-            parse_rate(self.link)
-        if self.layout:
-            Topology.parse(self.layout)
-
-    def otherwise(self, record: Mapping[str, Any]) -> str:
-        """See Place: where the ranks were on other machines than the layout says."""
-        hosts = record["environment"].get("hosts") or []
-        there = "+".join(str(len(host["ranks"])) for host in hosts)
-        return f"ran on {there or 'unknown machines'}, not on {self.layout}" if self.layout not in ("", there) else ""
-
-    def on(self, tool: Sequence[str]) -> Command:
-        """See Place. torchrun starts Python itself; others start this one, at the same path everywhere."""
-        by_itself = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in self.words)
-        begin = [] if by_itself else [sys.executable]
-        return [*self.words, *begin, *(tool if tool[0] == TRAIN else ["-m", "wirebench", *tool[1:]])]
-
-
 def flags(parser: argparse.ArgumentParser, parts: Parts) -> None:
     """Where and what is run."""
     add = parser.add_argument
@@ -183,12 +153,7 @@ def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
     options.machines = _machines(options.machines)
     if out.is_relative_to(RESULTS):
         raise UserError(f"--out: {out} lies in the study's own results; name another folder")
-    labels = list(dict.fromkeys(row for part in chosen.values() if isinstance(part, Trained) for row in part.rows))
-    for label in options.rows or ():
-        if label not in labels:
-            raise UserError(
-                f"--rows: no {label!r}; {suggest(label, labels) if labels else 'these parts train nothing'}"
-            )
+    refuse_rows(options.rows, chosen.values())
     runs = [each for name, part in chosen.items() for each in planned(name, part, options)]
     if options.again and not options.dry_run:
         for each in runs:
@@ -266,10 +231,7 @@ def words_of(launch: str) -> tuple[str, ...]:
 
 def _refuse_unusable(parts: Parts, options: argparse.Namespace) -> None:
     """UserError for what nothing would read, and for settings that the rows themselves have."""
-    if options.repeats is not None and options.repeats < 1:
-        raise UserError(f"--repeats: must be positive, got {options.repeats}")
-    if options.seconds is not None and options.seconds <= 0:
-        raise UserError(f"--seconds: must be positive, got {options.seconds:g}")
+    refuse_not_positive(options, "repeats", "seconds")
     timed = [part for part in parts.values() if isinstance(part, Timed)]
     for name in ("sizes", "seconds", "device"):
         if not timed and getattr(options, name) not in (None, "cpu"):
@@ -288,6 +250,16 @@ def _machines(words: Sequence[str]) -> list[str]:
     return [host.name for host in hosts]
 
 
+def refuse_rows(asked: Sequence[str] | None, parts: Iterable[Trained | Timed]) -> None:
+    """UserError for a label of --rows that no part has."""
+    labels = list(dict.fromkeys(row for part in parts if isinstance(part, Trained) for row in part.rows))
+    for label in asked or ():
+        if label not in labels:
+            raise UserError(
+                f"--rows: no {label!r}; {suggest(label, labels) if labels else 'these parts train nothing'}"
+            )
+
+
 def refuse_set(words: Sequence[str], own: Collection[str], names: str) -> None:
     """UserError where --set gives a key twice, or one of `own`, which the runs of `names` set themselves."""
     given = [word.partition("=")[0] for word in words]
@@ -298,11 +270,51 @@ def refuse_set(words: Sequence[str], own: Collection[str], names: str) -> None:
             raise UserError(f"--set: {key}: is what the runs of {names} differ in, or where they lie")
 
 
+def refuse_no_cifar10(folder: Path | None) -> None:
+    """UserError for a --data without CIFAR-10."""
+    if folder is not None and not (folder / CIFAR10).is_dir():
+        raise UserError(f"--data: {folder}: has no {CIFAR10}")
+
+
 def rows_keys(parts: Iterable[Trained | Timed], labels: Collection[str] | None = None) -> set[str]:
     """Keys that a row has of its own; labels: of these rows alone."""
     trained = [part for part in parts if isinstance(part, Trained)]
     rows = [row for part in trained for label, row in part.rows.items() if labels is None or label in labels]
     return {word.partition("=")[0] for _, words in rows for word in words}
+
+
+ByModel = dict[str, dict[str, tuple[NotedRun, ...]]]
+"""Runs by their model and by their label."""
+
+
+class ClusterRuns(NamedTuple):
+    """What --cluster of a report names: runs whose steps were timed, and whole trainings."""
+
+    timed: ByModel
+    trained: ByModel
+
+
+def on_cluster(
+    folder: Path | None, model_of: Callable[[NotedRun], str | None], label_of: Callable[[NotedRun], str], what: str
+) -> ClusterRuns:
+    """The finished runs below `folder`, none for None; of a model those of the most common setting.
+
+    model_of  None for a run that the paper says nothing of
+    what      is missing, in the UserError for a folder without such a run
+    """
+    finished = recorded.finished(folder) if folder is not None else []
+    known = [(model, run) for run in finished if (model := model_of(run)) is not None]
+    if folder is not None and not known:
+        raise UserError(f"--cluster: {folder}: has no finished run of {what}")
+    sides: list[ByModel] = []
+    for whole in (False, True):
+        sides.append({})
+        for model in dict.fromkeys(model for model, run in known if run.is_whole is whole):
+            runs = [run for each, run in known if each == model and run.is_whole is whole]
+            sides[-1][model] = grouped(alike(runs), label_of)
+            for label, those in sides[-1][model].items():
+                refuse_twice(f"{model}, {label}", those)
+    return ClusterRuns(*sides)
 
 
 def matches(run: NotedRun, composition: Composition) -> bool:

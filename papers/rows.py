@@ -3,15 +3,15 @@
 import math
 import statistics
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from papers import estimate
 from papers.estimate import Estimate
 from wirebench.errors import UserError
+from wirebench.figures.provenance import provenance
 from wirebench.record import notes, recorded
 from wirebench.record.gpu_use import gpu_use
 from wirebench.record.notes import NotedRun
@@ -75,11 +75,32 @@ class Row:
         parts = [self.median("phases", name) for name in COMPUTING]
         return None if None in parts else sum(part or 0.0 for part in parts)
 
+    def by_turn(self, of: Callable[[NotedRun], float | None]) -> dict[str, float]:
+        """A number of each turn that has it, by the turn's number."""
+        told = {run.turn: of(run) for run in self.runs}
+        return {turn: value for turn, value in told.items() if value is not None}
+
     @property
     def turns(self) -> dict[str, float]:
         """The median step of each turn that has one, by the turn's number."""
-        medians = {run.turn: run.has("step_seconds", "median") for run in self.runs}
-        return {turn: seconds for turn, seconds in medians.items() if seconds is not None}
+        return self.by_turn(lambda run: run.has("step_seconds", "median"))
+
+    @property
+    def mean_steps(self) -> dict[str, float]:
+        """The mean of each turn's counted steps: of local steps a median would be of a step without an exchange."""
+        return self.by_turn(mean_step)
+
+    @property
+    def mean_step(self) -> float | None:
+        """Seconds of a counted step, mean over turns; None without one."""
+        steps = self.mean_steps
+        return statistics.fmean(steps.values()) if steps else None
+
+
+def mean_step(run: NotedRun) -> float | None:
+    """Seconds of a run's mean counted step; None without one."""
+    rate, batch = run.has("images_per_second", "mean"), run.has("config", "data", "batch_size")
+    return run.record["world_size"] * batch / rate if rate else None
 
 
 def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
@@ -91,8 +112,19 @@ def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
     if not measured:
         raise UserError(f"{folder}: has no runs METHOD-TURN; measure first")
     notes.refuse_mixed(folder, {run.folder.name: settings(run) for run in measured})
-    rows = [Row(label, turns) for label, turns in by_label(measured).items()]
-    return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
+    return sorted(by_label(measured), key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
+
+
+def load_alike(
+    folder: Path, setting: Callable[[NotedRun], Mapping[str, object]], needs: Mapping[str, Any] = NEEDS
+) -> dict[str, Row]:
+    """The rows of the runs in `folder` by label, empty where there is no run; UserError for runs of several settings.
+
+    setting  what all runs have to share
+    """
+    runs = recorded.noted(folder, needs)
+    notes.refuse_mixed(folder, {run.folder.name: setting(run) for run in runs})
+    return {row.label: row for row in by_label(runs)}
 
 
 def cluster(rows: Sequence[Row]) -> str:
@@ -105,12 +137,25 @@ def cluster(rows: Sequence[Row]) -> str:
     return f"{model.get('trace', model.get('name', '?'))} on {run.note['hosts']} hosts, links of {link}{slowed}"
 
 
-def by_label(measured: Sequence[NotedRun]) -> dict[str, tuple[NotedRun, ...]]:
-    """The runs of each composition, by the label in their notes."""
-    runs: dict[str, list[NotedRun]] = {}
-    for run in measured:
-        runs.setdefault(run.note["label"], []).append(run)
-    return {label: tuple(those) for label, those in runs.items()}
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(runs: Iterable[NotedRun], key: Callable[[NotedRun], Key]) -> dict[Key, tuple[NotedRun, ...]]:
+    """The runs by what `key` says of each, in the order in which they come."""
+    found: dict[Key, list[NotedRun]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return {each: tuple(those) for each, those in found.items()}
+
+
+def by_label(measured: Iterable[NotedRun]) -> list[Row]:
+    """A row for each composition, by the label in its runs' notes."""
+    return [Row(label, those) for label, those in grouped(measured, lambda run: run.note["label"]).items()]
+
+
+def provenance_of(runs: Iterable[NotedRun]) -> str:
+    """The machines and commits of runs, for a figure's note."""
+    return provenance(run.has("environment") or {} for run in runs)
 
 
 def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
@@ -124,9 +169,9 @@ def times_faster(row: Row, rival: Row) -> Estimate | None:
     return estimate.ratio_of_turns(rival.turns, row.turns)
 
 
-def settings(run: NotedRun) -> dict[str, object]:
+def settings(run: NotedRun, but: tuple[str, ...] = MAY_DIFFER) -> dict[str, object]:
     """What all runs of a table share: the cluster, and the config but for what is a method's own."""
-    shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
+    shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(but)}
     # The engine that ran; older configs only have what was asked for.
     ran = {"engine.name": run.record["engine"]}
     return {**shared, **ran, "hosts": run.note.get("hosts"), "link": run.note.get("link")}
@@ -139,6 +184,37 @@ def flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]
             yield from flat(value, f"{within}{key}.")
         else:
             yield within + key, value
+
+
+def made_by(study: str, runs: Iterable[NotedRun]) -> str:
+    """Which commits made the runs of a table, by which command, and what that ran for the first of them."""
+    runs = list(runs)
+    commits = ", ".join(sorted({run.commit for run in runs}))
+    launch = runs[0].note["launch"]
+    return f"Commits: {commits}. Made by `wirebench study {study} run`, which runs `{launch}` and the like."
+
+
+def emulated_setting(run: NotedRun) -> dict[str, object]:
+    """What runs on emulated hosts have to share to be compared, if they are not of one config."""
+    config = run.record["config"]
+    return {
+        "machine": run.machine, "hosts": run.note["hosts"], "link": run.note["link"],
+        "trace": config["model"].get("trace"), "batch size": config["data"].get("batch_size"),
+        "dilation": run.has("config", "network", "dilation"),
+    }  # fmt: skip
+
+
+def ms(seconds: float | None, digits: int = 1) -> str:
+    """Milliseconds in a cell; a dash for what a record does not have."""
+    return "-" if seconds is None else f"{1e3 * seconds:.{digits}f}"
+
+
+def spread(values: Sequence[float], digits: int = 4) -> str:
+    """A mean over seeds, and the standard deviation where there are several; a dash without any."""
+    if not values:
+        return "-"
+    deviation = f" +- {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def size(count: float | None) -> str:
@@ -194,9 +270,7 @@ def alike(runs: Sequence[NotedRun], worlds: bool = False) -> list[NotedRun]:
 
     worlds  whether they may differ in their numbers of workers and machines
     """
-    groups: defaultdict[str, list[NotedRun]] = defaultdict(list)
-    for run in runs:
-        groups[repr(sorted(_setting(run, worlds).items()))].append(run)
+    groups = grouped(runs, lambda run: repr(sorted(_setting(run, worlds).items())))
     if not groups:
         return []
     most = max(groups.values(), key=len)
@@ -206,7 +280,7 @@ def alike(runs: Sequence[NotedRun], worlds: bool = False) -> list[NotedRun]:
             print(
                 f"left out, of another setting: {len(group)} runs such as {group[0].folder}: {differs}", file=sys.stderr
             )
-    return most
+    return list(most)
 
 
 def machines(run: NotedRun) -> int:
@@ -233,9 +307,8 @@ def refuse_twice(label: str, runs: Sequence[NotedRun]) -> None:
 
 
 def _setting(run: NotedRun, worlds: bool) -> Setting:
-    config = {key: value for key, value in flat(run.record["config"]) if not key.startswith(OF_NO_MATTER)}
     world = {} if worlds else {"workers": run.record["world_size"], "machines": machines(run)}
-    return {**config, **world, "engine": run.record["engine"], "link": run.note.get("link")}
+    return {**settings(run, OF_NO_MATTER), **world}
 
 
 def _difference(most: Setting, other: Setting) -> str:

@@ -1,5 +1,6 @@
 """Runs that a study starts one after the other: shown, ended with their starter, judged, and thinned out."""
 
+import argparse
 import os
 import shlex
 import shutil
@@ -124,6 +125,14 @@ def measure(
             after(out)
             shown[out] = time.monotonic()
     return list(dict.fromkeys(failed))
+
+
+def refuse_not_positive(options: argparse.Namespace, *names: str) -> None:
+    """UserError for an option among these that was given and is not positive."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise UserError(f"--{name}: must be positive, got {value:g}")
 
 
 def _left(took: Mapping[Path, Sequence[float]], missing: Sequence[Path]) -> str:

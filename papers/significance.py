@@ -91,6 +91,15 @@ def holm(values: Sequence[float]) -> list[float]:
     return found
 
 
+def tau_of(order: Sequence[float], other: Sequence[float]) -> float:
+    """Kendall's tau of two orders of the same; NaN where one is none."""
+    if min(len(set(order)), len(set(other))) <= 1:
+        return math.nan
+    from scipy import stats  # imported where it is needed, as in estimate.py
+
+    return float(stats.kendalltau(order, other).statistic)
+
+
 def larger(ours: Sequence[float], others: Sequence[float]) -> float:
     """How probable such runs are, were the mean of `ours` not larger: Welch's one-sided p.
 

@@ -3,9 +3,9 @@
 published.toml  what is claimed, where, in which setting (published.py)
 run.py          flags(parser), run(options, launch) -> labels of the runs that failed, and series(quick) -> the flags of
                 the runs that its reports show, or of a short version of them
-report.py       flags(parser), findings(options) -> what was measured of the claims, pages(options) -> the tables and
-                figures, and committed() -> the flags of the reports that are under version control, which `check`
-                holds against their records
+report.py       flags(parser), findings(options) -> what was measured of the claims, and pages(options) -> the tables
+                and figures. It may have committed() -> the flags of each report that is under version control, which
+                `check` holds against their records; without it there is one, without flags
 """
 
 import argparse
@@ -54,9 +54,6 @@ class Report(Protocol):
 
     def findings(self, options: argparse.Namespace) -> Sequence[Finding]:
         """Its claims beside what was measured; a claim without one counts as not run."""
-
-    def committed(self) -> Sequence[Sequence[str]]:
-        """The command line of each report that is under version control."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,8 @@ class Study:
         """The options of each report that is under version control."""
         parser = argparse.ArgumentParser()
         self.report.flags(parser)
-        return [parser.parse_args(each) for each in self.report.committed()]
+        lines: Sequence[Sequence[str]] = getattr(self.report, "committed", lambda: [[]])()
+        return [parser.parse_args(each) for each in lines]
 
     def _module(self, part: str) -> object:
         file = self.folder / f"{part}.py"

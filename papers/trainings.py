@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -19,6 +19,8 @@ from wirebench.config.plugins import current
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded, schema
 from wirebench.record.folder_lock import FolderLock
+from wirebench.topology.rates import parse_rate
+from wirebench.topology.tree import Topology
 from wirebench.utils.files import write_atomically
 
 Composition = tuple[str, Sequence[str]]
@@ -27,31 +29,6 @@ TRAIN = "train.py"
 TOOLS = (TRAIN, "bench pods")
 """What trains: each takes a config, and words laid over it."""
 RESUMING = ("train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1")
-
-
-class TrainingPlace(Protocol):
-    """Where a command's ranks run."""
-
-    @property
-    def link(self) -> str:
-        """Rate of every host's link; "" where it is not known."""
-
-    @property
-    def layout(self) -> str:
-        """Ranks on each machine; "" where it is not known."""
-
-    @property
-    def note(self) -> Mapping[str, Any]:
-        """What the notes of its runs say of it."""
-
-    def check(self) -> None:
-        """UserError for one that cannot be."""
-
-    def on(self, tool: Sequence[str]) -> Command:
-        """What runs `train.py ...` or `wirebench ...` there."""
-
-    def otherwise(self, record: Mapping[str, Any]) -> str:
-        """Why a run's record is of another place; "" where it is not."""
 
 
 class OwnCluster(NamedTuple):
@@ -73,11 +50,11 @@ class OwnCluster(NamedTuple):
         return {**({"layout": self.layout} if self.layout else {"hosts": self.hosts}), "link": self.link}
 
     def on(self, tool: Sequence[str]) -> Command:
-        """See Place."""
+        """What runs `train.py ...` or `wirebench ...` there."""
         return [*self.words, *(["python"] if tool[0] == TRAIN else []), *tool]
 
     def otherwise(self, record: Mapping[str, Any]) -> str:
-        """See Place. An emulated cluster always has the requested shape."""
+        """Why a run's record is of another place: it never is, since the cluster always has the requested shape."""
         return ""
 
     def check(self) -> None:
@@ -85,6 +62,45 @@ class OwnCluster(NamedTuple):
         if self.hosts < 1:
             raise UserError(f"--hosts: must be positive, got {self.hosts}")
         make_plan(self.layout or "+".join(["1"] * self.hosts), self.link)
+
+
+class Launched(NamedTuple):
+    """Ranks that a launcher of the user's starts: its words, the layout that they give, the links' rate if known."""
+
+    words: tuple[str, ...]
+    layout: str = ""
+    link: str = ""
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the notes of its runs have of the launcher's machines."""
+        return {key: value for key, value in (("layout", self.layout), ("link", self.link)) if value}
+
+    def on(self, tool: Sequence[str]) -> Command:
+        """What runs `train.py ...` or `wirebench ...` there.
+
+        torchrun starts Python itself; others start this one, at the same path everywhere.
+        """
+        by_itself = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in self.words)
+        begin = [] if by_itself else [sys.executable]
+        return [*self.words, *begin, *(tool if tool[0] == TRAIN else ["-m", "wirebench", *tool[1:]])]
+
+    def otherwise(self, record: Mapping[str, Any]) -> str:
+        """Why a run's record is of another place: its ranks were on other machines than the layout says; or ""."""
+        hosts = record["environment"].get("hosts") or []
+        there = "+".join(str(len(host["ranks"])) for host in hosts)
+        return f"ran on {there or 'unknown machines'}, not on {self.layout}" if self.layout not in ("", there) else ""
+
+    def check(self) -> None:
+        """UserError for one that cannot be."""
+        if self.link:
+            parse_rate(self.link)
+        if self.layout:
+            Topology.parse(self.layout)
+
+
+TrainingPlace = OwnCluster | Launched
+"""Where a command's ranks run."""
 
 
 @dataclass(frozen=True)

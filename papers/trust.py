@@ -19,6 +19,11 @@ def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
     return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
 
 
+def is_quiet(run: NotedRun) -> bool:
+    """Whether the run keeps the rule of load: its machine did nothing else."""
+    return not any(rule.startswith("load") for rule in rules([run], ""))
+
+
 def rules_of(rows: Iterable[Sequence[NotedRun]], repeats: str) -> tuple[str, ...]:
     """The rules that any of these compositions breaks."""
     return tuple(dict.fromkeys(rule for runs in rows for rule in rules(runs, repeats)))

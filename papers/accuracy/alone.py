@@ -51,7 +51,7 @@ def timed(folder: Path, methods: Sequence[MethodRuns]) -> dict[str, NotedRun]:
     UserError for one of other settings than the method's whole runs, or of another machine.
     """
     beside = folder.with_name(f"{folder.name}{SUFFIX}")
-    found = {run.note["label"]: run for run in read(beside) if _is_quiet(run)}
+    found = {run.note["label"]: run for run in read(beside) if trust.is_quiet(run)}
     for method in methods:
         if method.label in found:
             for run in method.runs:
@@ -93,10 +93,6 @@ def document(task: str, runs: Sequence[NotedRun]) -> str:
 
 def _others(run: NotedRun) -> str:
     return ", ".join(f"{each['others_cores']:.2f} of {each['cores']}" for each in run.has("load") or ()) or "-"
-
-
-def _is_quiet(run: NotedRun) -> bool:
-    return not any(rule.startswith("load") for rule in trust.rules([run], ""))
 
 
 def _refuse_another(folder: Path, mine: NotedRun, run: NotedRun) -> None:

@@ -13,9 +13,10 @@ from papers.accuracy.curve import WINDOW
 from papers.accuracy.modern import OTHER_DENSE
 from papers.accuracy.rows import DENSE, MethodRuns, history, runs_of, shared, wire_bytes
 from papers.accuracy.times import Yardstick
+from papers.rows import provenance_of
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import Axis, Figure, Panel, around, grid
 from wirebench.record.notes import NotedRun
 
@@ -146,7 +147,7 @@ def setting(methods: Sequence[MethodRuns]) -> str:
 
 def _means(methods: Sequence[MethodRuns]) -> str:
     seeds = counted((len(method.runs) for method in methods), "seed")
-    where = provenance(run.has("environment") or {} for run in runs_of(methods))
+    where = provenance_of(runs_of(methods))
     return f"means over {seeds}, bands from the least to the largest. {where}."
 
 

@@ -11,12 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from papers import lossless, trust
+from papers.accuracy import cells
 from papers.accuracy.curve import steps_of
 from papers.accuracy.modern import DENSE
-from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, shared, tokens
-from papers.accuracy.task import Task, laid_over, listed, refuse_others
+from papers.accuracy.rows import (
+    MethodRuns,
+    against_dense,
+    dense_of,
+    losses,
+    multiplicity,
+    runs_of,
+    shared,
+    tokens,
+)
+from papers.accuracy.task import Task, laid_over, listed, methods_in
 from papers.page import Page
-from papers.significance import Comparison, corrected
+from papers.rows import spread
+from papers.significance import Comparison
 from wirebench.config import loader
 from wirebench.utils.markdown import table
 
@@ -72,23 +83,20 @@ def parts_of(task: Task, config: loader.Config) -> list[Task]:
 
 def page(folder: Path, task: Task) -> Page | None:
     """The table of one number of workers; None where nothing has run. UserError for runs of other settings."""
-    methods = load(folder)
+    methods = methods_in(folder, task)
     if not methods:
         return None
-    refuse_others(folder, runs_of(methods), task, task.known(None, 0.0))
     order = list(SETTINGS)
     return Page(folder, document(task, sorted(methods, key=lambda each: order.index(each.label))))
 
 
 def document(task: Task, methods: Sequence[MethodRuns]) -> str:
     """The whole file."""
-    dense = next((method for method in methods if method.label == DENSE), None)
-    theirs = losses(dense) if dense else []
-    family = corrected([against(losses(each), theirs, MARGIN) if each is not dense else None for each in methods])
-    cells = [_cells(method, dense, compared) for method, compared in zip(methods, family, strict=True)]
+    dense, family = dense_of(methods), against_dense(methods, MARGIN)
+    rows = [_cells(method, dense, compared) for method, compared in zip(methods, family, strict=True)]
     unit = lossless.unit_of(run for method in methods for run in method.runs)
-    cells.append(lossless.row(HEAD, "fewer bytes", unit))
-    lines = [f"# Losses by wire format: {task.name}", "", _setting(task, methods), "", *table(HEAD, cells)]
+    rows.append(lossless.row(HEAD, "fewer bytes", unit))
+    lines = [f"# Losses by wire format: {task.name}", "", _setting(task, methods), "", *table(HEAD, rows)]
     lines += lossless.note(unit)
     lines += [multiplicity(family), "", *trust.note({each.label: each.runs for each in methods}, "seeds")]
     return "\n".join(lines)
@@ -96,7 +104,7 @@ def document(task: Task, methods: Sequence[MethodRuns]) -> str:
 
 def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
     usual, runs = shared(methods), runs_of(methods)
-    more = " ".join(laid_over(runs, task, task.known(None, 0.0)))
+    more = " ".join(laid_over(runs, task))
     seen = f", {told} tokens a parameter" if (told := tokens(runs)) != "-" else ""
     return (
         f"{usual.get('model')} on {usual.get('data')}, {usual.get('workers')} virtual workers of "
@@ -109,16 +117,13 @@ def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
 
 
 def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | None) -> list[str]:
-    mine, sent = losses(method), bytes_of(method)
-    theirs, base = (losses(dense), bytes_of(dense)) if dense else ([], None)
-    spread = f" +- {statistics.stdev(mine):.4f}" if len(mine) > 1 else ""
     return [
         method.title,
         str(len(method.runs)),
-        f"{statistics.mean(mine):.4f}{spread}" if mine else "-",
-        f"{statistics.mean(mine) / statistics.mean(theirs):.4f}x" if mine and theirs else "-",
+        spread(losses(method)),
+        cells.over(method, dense, 4),
         compared.words if compared else "-",
         f"{100 * statistics.mean(method.top1):.1f} % top-1" if method.top1 else "-",
-        f"{sent / 1e6:.4g} MB" if sent else "-",
-        f"{base / sent:.3g}x" if sent and base else "-",
+        cells.sent(method),
+        cells.fewer(method, dense),
     ]

@@ -17,25 +17,15 @@ from typing import NamedTuple
 from papers import estimate, trust
 from papers.accuracy.curve import pace, passes_seconds
 from papers.accuracy.modern import DENSE, OWN
-from papers.accuracy.rows import MethodRuns, history, load, losses, runs_of, tokens
-from papers.accuracy.sizes import (
-    CONFIG,
-    LENGTH,
-    LOCAL,
-    METHODS,
-    PER_STEP,
-    ROUND,
-    SIZES,
-    at_rates,
-    missing,
-    spread,
-)
-from papers.accuracy.task import Composition, Task, refuse_others
+from papers.accuracy.rows import MethodRuns, dense_of, history, losses, tokens
+from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, PER_STEP, ROUND, SIZES, at_rates, missing
+from papers.accuracy.task import Composition, Task, methods_in
 from papers.page import Page
+from papers.rows import provenance_of, spread
+from papers.significance import tau_of
 from papers.trainings import OwnCluster
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
@@ -124,7 +114,7 @@ def page(folder: Path, task: Task) -> Page | None:
     cells, target = cells_of(folder, task)
     if not cells:
         return None
-    dense = next((each for each in cells if each.method.label == DENSE), None)
+    dense = _dense(cells)
     run = cells[0].method.runs[0]
     link = _link(task)
     rows = [_row(each, dense) for each in cells]
@@ -158,13 +148,16 @@ def page(folder: Path, task: Task) -> Page | None:
 
 def cells_of(folder: Path, task: Task) -> tuple[list[Cell], float | None]:
     """The cells of a link, dense training first, then by their time; and the target's loss, None without dense."""
-    methods = load(folder, own=OWN)
-    refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
-    dense = next((losses(each) for each in methods if each.label == DENSE), [])
+    methods = methods_in(folder, task)
+    dense = losses(dense_of(methods))
     target = (1 + MARGIN) * statistics.mean(dense) if dense else None
     cells = [_cell(each, target, task) for each in methods]
     order = [(each.method.label != DENSE, statistics.mean(each.to_target), each.step) for each in cells]
     return [cell for _, cell in sorted(zip(order, cells, strict=True), key=lambda each: each[0])], target
+
+
+def _dense(cells: Sequence[Cell]) -> Cell | None:
+    return next((each for each in cells if each.method.label == DENSE), None)
 
 
 def _cell(method: MethodRuns, target: float | None, task: Task) -> Cell:
@@ -243,20 +236,14 @@ def _errors(cells: Sequence[Cell]) -> list[str]:
     errors = [abs(error) for _, _, error in known if error is not None]
     if len(errors) < 2:
         return []
-    tau = _tau([step for step, _, _ in known], [predicted or 0.0 for _, predicted, _ in known])
+    tau = tau_of([step for step, _, _ in known], [predicted or 0.0 for _, predicted, _ in known])
     mean, worst = 100 * statistics.mean(errors), 100 * max(errors)
     return [f"Predicted steps: mean error {mean:.1f} %, worst {worst:.0f} %; Kendall's tau of the order {tau:.2f}.", ""]
 
 
-def _tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Kendall's tau a: a pair that is equal in one of both counts as 0."""
-    products = [(first[a] - first[b]) * (second[a] - second[b]) for a in range(len(first)) for b in range(a)]
-    return sum((each > 0) - (each < 0) for each in products) / len(products)
-
-
 def _same_ratio(cells: Sequence[Cell], link: str) -> str:
     """At which link a named job has the same ratio of dense exchange to computing; "" without a dense cell."""
-    dense = next((each for each in cells if each.method.label == DENSE), None)
+    dense = _dense(cells)
     if dense is None:
         return ""
     computing = statistics.mean(passes_seconds(run) for run in dense.method.runs)
@@ -283,7 +270,7 @@ def summary(out: Path) -> Page | None:
         for of in (_gain, _simulated)
     )
     runs = [run for _, cells in known for each in cells for run in each.method.runs]
-    figure = _figure(by_link, labels, provenance(run.has("environment") or {} for run in runs))
+    figure = _figure(by_link, labels, provenance_of(runs))
     heads = [_link(task) for task, _ in by_link]
     without = [_link(task) for task, cells in there if not cells]
     text = [

@@ -4,18 +4,28 @@ import statistics
 from collections.abc import Sequence
 
 from papers import lossless, trust
+from papers.accuracy import cells
 from papers.accuracy.curve import WINDOW, steps_of
 from papers.accuracy.grid import NAMED_FLOPS
-from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, SHORTER
-from papers.accuracy.rows import MethodRuns, against, bytes_of, losses, multiplicity, runs_of, shared, tokens
+from papers.accuracy.modern import LARGER, OTHER_DENSE, SHORTER
+from papers.accuracy.rows import (
+    MethodRuns,
+    against_dense,
+    dense_of,
+    losses,
+    multiplicity,
+    runs_of,
+    shared,
+    tokens,
+)
 from papers.accuracy.sizes import AT
 from papers.accuracy.task import Task, laid_over
 from papers.accuracy.times import Yardstick, equal_time, fronts, steps_table
 from papers.claim import Claim
 from papers.findings import Finding, claims_table
-from papers.rows import with_energy
+from papers.rows import spread, with_energy
 from papers.runner import in_words
-from papers.significance import LEVEL, Comparison, corrected
+from papers.significance import LEVEL, Comparison
 from wirebench.utils.markdown import table
 
 INTERVALS = f"A ratio of losses has its {100 * (1 - LEVEL):.0f} % interval in brackets, by Fieller's theorem."
@@ -38,16 +48,15 @@ def document(
     doubts   lines on rows that another learning rate would make better
     """
     whole = [method for method in methods if method.label not in SHORTER]
-    dense = next((method for method in whole if method.label == DENSE), None)
-    family = corrected([_compared(method, dense) for method in whole])
-    compared = {method.label: each for method, each in zip(whole, family, strict=True)}
+    dense = dense_of(whole)
+    compared = {method.label: each for method, each in zip(whole, against_dense(whole), strict=True)}
     lines = [f"# The methods of today: {task.name}", "", *_setting(task, methods)]
     rows: list[Sequence[str]] = [HEAD, *(_cells(method, dense, compared.get(method.label)) for method in methods)]
     if all(row[TOKENS] == "-" for row in rows[1:]):  # images have none
         rows = [[*row[:TOKENS], *row[TOKENS + 1 :]] for row in rows]
-    head, cells = with_energy(rows[0], rows[1:], methods)
+    head, lines_of = with_energy(rows[0], rows[1:], methods)
     unit = lossless.unit_of(run for method in methods for run in method.runs)
-    lines += [*table(head, [*cells, lossless.row(head, "fewer bytes", unit)]), *lossless.note(unit)]
+    lines += [*table(head, [*lines_of, lossless.row(head, "fewer bytes", unit)]), *lossless.note(unit)]
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []
@@ -93,7 +102,7 @@ def _setting(task: Task, every: Sequence[MethodRuns]) -> list[str]:
     batch = f"; {', '.join(larger)}: so many batches add up to one" if larger else ""
     usual, machines = shared(methods), dict.fromkeys(run.machine for run in runs_of(methods))
     steps = max(map(steps_of, runs_of(methods)))
-    more = laid_over(runs_of(methods), task, task.known(None, 0.0))
+    more = laid_over(runs_of(methods), task)
     told = f"All runs have {' '.join(more)}. " if more else ""
     size = ", ".join(f"{key} {usual[key]}" for key in ("depth", "width") if usual.get(key))
     return [
@@ -109,29 +118,19 @@ def _setting(task: Task, every: Sequence[MethodRuns]) -> list[str]:
     ]
 
 
-def _compared(method: MethodRuns, dense: MethodRuns | None) -> Comparison | None:
-    return against(losses(method), losses(dense)) if dense is not None and method is not dense else None
-
-
 def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | None) -> list[str]:
-    mine, sent, rates = losses(method), bytes_of(method), method.each(lambda run: run.has("config", "optimizer", "lr"))
-    theirs, base = (losses(dense), bytes_of(dense)) if dense else ([], None)
     return [
         method.title,
         str(len(method.runs)),
         tokens(method.runs),
-        _spread(mine),
-        "-" if not (mine and theirs) else f"{statistics.mean(mine) / statistics.mean(theirs):.3f}x",
+        spread(losses(method)),
+        cells.over(method, dense, 3),
         "-" if compared is None else compared.words,
         _metric(method),
-        "-" if sent is None else f"{sent / 1e6:.4g} MB",
-        "-" if not (sent and base) else _times(base / sent),
-        " or ".join(f"{rate:g}" for rate in dict.fromkeys(rates)) or "-",
+        cells.sent(method),
+        cells.fewer(method, dense),
+        cells.rates(method),
     ]
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
 
 
 def _metric(method: MethodRuns) -> str:
@@ -139,10 +138,3 @@ def _metric(method: MethodRuns) -> str:
     if bits:
         return f"{statistics.mean(bits):.3f} bits per byte"
     return f"{100 * statistics.mean(method.top1):.1f} % top-1" if method.top1 else "-"
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    mean = f"{statistics.mean(values):.4f}"
-    return mean if len(values) < 2 else f"{mean} +- {statistics.stdev(values):.4f}"

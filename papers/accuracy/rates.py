@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.modern import DENSE, FORM, OTHER_DENSE, OTHERS_OF_DION, OWN, SHORTER
-from papers.accuracy.rows import MARGIN, MethodRuns, load, read, settings, tokens
-from papers.accuracy.task import Composition, Task, listed, refuse_others
+from papers.accuracy.rows import MARGIN, MethodRuns, load, settings, tokens
+from papers.accuracy.task import Composition, Task, listed, methods_in
 from papers.page import Page
 from wirebench.errors import UserError
 from wirebench.record import notes
@@ -124,11 +124,7 @@ def doubts(methods: Sequence[MethodRuns], others: Sequence[MethodRuns]) -> list[
 
 def tried(folder: Path, part: Task) -> list[MethodRuns]:
     """The runs at other rates in the folder of this part; none where nothing has run. UserError for other ones."""
-    runs = read(folder)
-    if not runs:
-        return []
-    refuse_others(folder, runs, part, at_other_rates(part, None))
-    found = load(folder, own=OWN)
+    found = methods_in(folder, part)
     refuse_mixed(folder, found)
     return found
 

@@ -8,7 +8,6 @@ of today bytes.svg and seconds.svg with the loss.
 """
 
 import argparse
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +20,8 @@ from papers.accuracy.figures import (
     loss_by_bytes,
     loss_by_seconds,
 )
-from papers.accuracy.rows import DENSE, NEEDS, MethodRuns, load, losses, runs_of
-from papers.accuracy.task import Task, refuse_others
+from papers.accuracy.rows import NEEDS, MethodRuns, by_loss, load
+from papers.accuracy.task import Task, methods_in
 from papers.accuracy.tasks import ALONE, AT_OTHER_RATES, BY_FORMAT, CLASSICS, MODERN, TASKS
 from papers.accuracy.times import yardstick
 from papers.findings import Finding, with_unrun
@@ -56,11 +55,6 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     return [
         replace(each, about=", ".join(filter(None, (task.name, each.about)))) for task, those in found for each in those
     ]
-
-
-def committed() -> list[list[str]]:
-    """The only one."""
-    return [[]]
 
 
 def page(folder: Path) -> Page | None:
@@ -131,13 +125,12 @@ def methods_of(folder: Path) -> list[MethodRuns]:
     """
     task = TASKS[folder.name]
     recorded.noted(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
-    found = load(folder, own=task.own)
+    found = methods_in(folder, task)
     rates.refuse_mixed(folder, found)
     # The text is the standard library's own: another Python's is another text.
     pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
     notes.refuse_mixed(folder, pythons)
-    refuse_others(folder, runs_of(found), task, task.known(None, 0.0))
-    return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))
+    return sorted(found, key=by_loss)
 
 
 def python_of(run: NotedRun) -> str | None:

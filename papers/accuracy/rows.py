@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.rows import Row, by_label, refuse_twice
-from papers.significance import LEVEL, Comparison, compare
+from papers.significance import LEVEL, Comparison, compare, corrected
 from wirebench.inspect.reference import options_of, settings_of
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
@@ -91,7 +91,7 @@ def load(folder: Path, own: Collection[str] = ()) -> list[MethodRuns]:
     notes.refuse_mixed(
         folder, {name: {key: v for key, v in each.items() if key not in own} for name, each in shared_by_all}
     )
-    methods = [MethodRuns(label, seeds) for label, seeds in by_label(runs).items()]
+    methods = [MethodRuns(row.label, row.runs) for row in by_label(runs)]
     for method in methods:
         notes.refuse_mixed(folder, {run.folder.name: options_of(run.record["config"]) for run in method.runs})
         refuse_twice(f"{folder}: {method.label}", method.runs)
@@ -129,8 +129,8 @@ def wire_bytes(entry: Mapping[str, Any]) -> float | None:
 
 def target(methods: Sequence[MethodRuns]) -> float | None:
     """Where times and bytes are read: 95 % of the dense runs' mean accuracy, in whole percent; None without them."""
-    dense = next((method.top1 for method in methods if method.label == DENSE), [])
-    return math.floor(95 * statistics.mean(dense)) / 100 if dense else None
+    dense = dense_of(methods)
+    return math.floor(95 * statistics.mean(dense.top1)) / 100 if dense and dense.top1 else None
 
 
 def first_reaching(run: NotedRun, accuracy: float | None) -> dict[str, Any] | None:
@@ -157,14 +157,24 @@ def tokens(runs: Iterable[NotedRun]) -> str:
     return " to ".join(shown) or "-"
 
 
-def losses(method: MethodRuns) -> list[float]:
-    """Final test losses; none where a seed diverged."""
-    return [] if method.ends else method.each(lambda run: run.has("final", "loss"))
+def losses(method: MethodRuns | None) -> list[float]:
+    """Final test losses; none where a seed diverged, or without the method."""
+    return [] if method is None or method.ends else method.each(lambda run: run.has("final", "loss"))
 
 
-def bytes_of(method: MethodRuns) -> float | None:
-    """Bytes that a worker sends in a run, mean over seeds."""
-    return statistics.mean(method.wire_bytes) if method.wire_bytes else None
+def by_loss(method: MethodRuns) -> tuple[bool, float]:
+    """Order of a table of losses: dense training first, then by the mean loss; what diverged stands last."""
+    return method.label != DENSE, statistics.mean(losses(method) or [math.inf])
+
+
+def dense_of(methods: Iterable[MethodRuns]) -> MethodRuns | None:
+    """Dense training, with which the others are compared; None without it."""
+    return next((method for method in methods if method.label == DENSE), None)
+
+
+def bytes_of(method: MethodRuns | None) -> float | None:
+    """Bytes that a worker sends in a run, mean over seeds; None without the method."""
+    return statistics.mean(method.wire_bytes) if method is not None and method.wire_bytes else None
 
 
 def runs_of(methods: Iterable[MethodRuns]) -> list[NotedRun]:
@@ -177,6 +187,13 @@ def against(mine: Sequence[float], theirs: Sequence[float], margin: float = MARG
     if not mine or not theirs:
         return None
     return compare([-loss for loss in mine], [-loss for loss in theirs], margin * statistics.mean(theirs))
+
+
+def against_dense(methods: Sequence[MethodRuns], margin: float = MARGIN) -> list[Comparison | None]:
+    """Every method's losses against dense training's, corrected as one family; None where one side has none."""
+    dense = dense_of(methods)
+    theirs = losses(dense)
+    return corrected([None if each is dense else against(losses(each), theirs, margin) for each in methods])
 
 
 def multiplicity(comparisons: Iterable[Comparison | None]) -> str:

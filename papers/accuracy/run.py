@@ -31,15 +31,13 @@ from papers.accuracy import classics, formats, modern, plan, report, rows, sizes
 from papers.accuracy.curve import curve_of
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import AT_SEARCHED_RATES, CURVES, GPT, TASKS, USUAL
-from papers.launched import refuse_set
+from papers.launched import CIFAR10, refuse_no_cifar10, refuse_set
 from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
 from papers.trainings import Training
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record import schema
 from wirebench.record.notes import refuse_mixed
-
-CIFAR10 = "cifar-10-batches-bin"
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -118,8 +116,7 @@ def chosen(options: argparse.Namespace) -> list[Task]:
 
     UserError where none has, and for a method that no task has.
     """
-    if options.data is not None and not (options.data / CIFAR10).is_dir():
-        raise UserError(f"--data: {options.data}: has no {CIFAR10}")
+    refuse_no_cifar10(options.data)
     given = _given(options)
     left_out = ", ".join(name for name in options.task if TASKS[name] not in given)
     if not given:

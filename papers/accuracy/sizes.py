@@ -16,16 +16,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from papers import estimate, lossless, trust
+from papers.accuracy import cells
 from papers.accuracy.modern import DENSE, OWN, SETTINGS, adams
-from papers.accuracy.rows import MethodRuns, against, bytes_of, load, losses, multiplicity, runs_of, tokens
-from papers.accuracy.task import Composition, Task, listed, refuse_others
+from papers.accuracy.rows import (
+    MethodRuns,
+    against_dense,
+    by_loss,
+    dense_of,
+    losses,
+    multiplicity,
+    runs_of,
+    tokens,
+)
+from papers.accuracy.task import Composition, Task, listed, methods_in
 from papers.page import Page
+from papers.rows import provenance_of, spread
 from papers.runner import RESULTS
-from papers.significance import corrected
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import provenance
 from wirebench.figures.style import Axis, Figure, around, grid
 from wirebench.utils.markdown import table
 
@@ -226,10 +235,9 @@ SIZED = tuple(
 
 def search_page(folder: Path, task: Task) -> Page | None:
     """The losses by rate, and the rates that were found; None where nothing has run."""
-    methods = load(folder, own=OWN)
+    methods = methods_in(folder, task)
     if not methods:
         return None
-    refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
     by_label: dict[str, dict[float, float]] = {}
     for method in methods:
         label, _, rate = method.label.rpartition(" lr=")
@@ -269,25 +277,16 @@ def search_page(folder: Path, task: Task) -> Page | None:
 # --- What the rates are for
 
 
-def methods_of(folder: Path, task: Task) -> list[MethodRuns]:
-    """All methods of a task that have runs, dense first, then by their losses; UserError for other settings."""
-    methods = load(folder, own=OWN)
-    refuse_others(folder, runs_of(methods), task, task.methods(task, None, 0.0))
-    return sorted(methods, key=lambda each: (each.label != DENSE, statistics.mean(losses(each) or [math.inf])))
-
-
 def page(folder: Path, task: Task) -> Page | None:
     """The losses of a size at a number of tokens a parameter; None where nothing has run."""
-    methods = methods_of(folder, task)
+    methods = sorted(methods_in(folder, task), key=by_loss)
     if not methods:
         return None
-    dense = next((method for method in methods if method.label == DENSE), None)
-    family = corrected([_compared(method, dense) for method in methods])
+    dense, family = dense_of(methods), against_dense(methods)
     rows = [
         [
             method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
-            "-" if compared is None else compared.words, _fewer(method, dense),
-            " or ".join(f"{rate:g}" for rate in dict.fromkeys(method.each(_rate))),
+            "-" if compared is None else compared.words, cells.fewer(method, dense), cells.rates(method),
         ]
         for method, compared in zip(methods, family, strict=True)
     ]  # fmt: skip
@@ -338,7 +337,7 @@ def missing(task: Task, methods: Sequence[MethodRuns]) -> list[str]:
 def summary(out: Path) -> Page | None:
     """The gaps of all sizes and numbers of tokens: a table and a figure; None where nothing has run."""
     folder = out / SERIES
-    there = [(task, {each.label: each for each in methods_of(folder / task.name, task)}) for task in SIZED]
+    there = [(task, {each.label: each for each in methods_in(folder / task.name, task)}) for task in SIZED]
     known = [(task, methods) for task, methods in there if methods]
     labels = [label for label in METHODS if any(label in methods for _, methods in known)]
     if not labels:
@@ -351,7 +350,7 @@ def summary(out: Path) -> Page | None:
     heads = [f"{_parameters(task)}, {tokens(runs_of(methods.values()))}" for task, methods in known]
     without = [f"{_parameters(task)}, {task.name.rpartition('_')[2]}" for task, methods in there if not methods]
     runs = [run for _, methods in known for run in runs_of(methods.values())]
-    figure = _figure(known, labels, provenance(run.has("environment") or {} for run in runs))
+    figure = _figure(known, labels, provenance_of(runs))
     text = [
         "# What a method loses, by size and by tokens a parameter",
         "",
@@ -411,30 +410,8 @@ def _parameters(task: Task) -> str:
     return next(name for name, size in SIZES.items() if size.parameters == task.parameters)
 
 
-def _compared(method: MethodRuns, dense: MethodRuns | None) -> Any:
-    return against(losses(method), losses(dense)) if dense is not None and method is not dense else None
-
-
 def _gap(method: MethodRuns, dense: MethodRuns | None) -> str:
     if dense is None or method is dense or not losses(method) or not losses(dense):
         return "-" if not method.ends else ", ".join(dict.fromkeys(method.ends))
     ratio = estimate.ratio_of_means(losses(method), losses(dense)).mapped(lambda value: 100 * (value - 1))
     return ratio.words("{:+.2f} %", "{:+.2f}")
-
-
-def _fewer(method: MethodRuns, dense: MethodRuns | None) -> str:
-    mine, base = bytes_of(method), bytes_of(dense) if dense else None
-    return f"{base / mine:.3g}x" if mine and base else "-"
-
-
-def _rate(run: Any) -> float | None:
-    rate: float | None = run.has("config", "optimizer", "lr")
-    return rate
-
-
-def spread(values: Sequence[float]) -> str:
-    """A mean of losses, and their standard deviation where there are several."""
-    if not values:
-        return "-"
-    mean = f"{statistics.mean(values):.4f}"
-    return mean if len(values) < 2 else f"{mean} +- {statistics.stdev(values):.4f}"

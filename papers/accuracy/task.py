@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from papers.accuracy.rows import MethodRuns, load, runs_of
 from papers.runner import ROOT
 from papers.trainings import OwnCluster, settings
 from wirebench.config import loader
@@ -92,12 +93,13 @@ def listed(task: Task, names: Sequence[str] | None, density: float = 0.0) -> lis
     return [Composition(name, task.settings[name]) for name in dict.fromkeys(names or task.settings)]
 
 
-def refuse_others(folder: Path, runs: Sequence[NotedRun], task: Task, known: Sequence[Composition]) -> None:
-    """UserError for a run of a method that is not `known`, or of other settings than the method's.
+def methods_in(folder: Path, task: Task) -> list[MethodRuns]:
+    """The methods of a task by the runs in a folder; UserError for a run of another method, or of other settings.
 
     Those that --set and --steps lay over a method all runs have, or none.
     """
-    words = {each.label: task.words(each) for each in known}
+    methods = load(folder, own=task.own)
+    words, runs = _words(task) if methods else {}, runs_of(methods)
     for run in runs:
         told, label = words_of(run), run.note["label"]
         if label not in words:
@@ -110,12 +112,18 @@ def refuse_others(folder: Path, runs: Sequence[NotedRun], task: Task, known: Seq
             )
     more = {run.folder.name: {"settings": _more(run, words)} for run in runs if words_of(run)}
     notes.refuse_mixed(folder, more)
+    return methods
 
 
-def laid_over(runs: Sequence[NotedRun], task: Task, known: Sequence[Composition]) -> list[str]:
-    """What --set and --steps laid over all methods of a folder that `refuse_others` lets pass."""
+def laid_over(runs: Sequence[NotedRun], task: Task) -> list[str]:
+    """What --set and --steps laid over all methods of a folder that `methods_in` lets pass."""
     telling = [run for run in runs if words_of(run)]
-    return _more(telling[0], {each.label: task.words(each) for each in known}) if telling else []
+    return _more(telling[0], _words(task)) if telling else []
+
+
+def _words(task: Task) -> dict[str, tuple[str, ...]]:
+    """By label what is laid over the config of each method."""
+    return {each.label: task.words(each) for each in task.known(None, 0.0)}
 
 
 def words_of(run: NotedRun) -> list[str]:

@@ -52,7 +52,7 @@ class Yardstick(NamedTuple):
 
 def yardstick(methods: Sequence[MethodRuns], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
     """Yardstick from the runs of a task, and from the runs that were alone."""
-    quiet = [run for run in runs_of(methods) if not any(rule.startswith("load") for rule in trust.rules([run], ""))]
+    quiet = [run for run in runs_of(methods) if trust.is_quiet(run)]
     alone = {run.folder: run for run in timed.values()}
     runs = [run for run in alone.values() or quiet if passes_seconds(run)]
     passes = statistics.median(map(passes_seconds, runs)) if runs else 0.0

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from scipy import stats
 
 from papers import lossless, trust
+from papers.accuracy import cells
 from papers.accuracy.curve import RATES, quietest, seconds_to
-from papers.accuracy.rows import DENSE, MethodRuns, first_reaching, shared, target, wire_bytes
+from papers.accuracy.rows import MethodRuns, dense_of, first_reaching, shared, target, wire_bytes
 from papers.findings import Finding, claims_table
-from papers.rows import with_energy
+from papers.rows import spread, with_energy
 from papers.significance import LEAST_RUNS, LEVEL, Comparison, compare, corrected
 from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
@@ -27,7 +28,7 @@ def document(
     task: str, methods: Sequence[MethodRuns], found: Sequence[Finding], others: Mapping[str, Sequence[MethodRuns]]
 ) -> str:
     """The whole file."""
-    dense = next((method for method in methods if method.label == DENSE), None)
+    dense = dense_of(methods)
     goal = target(methods)
     aim = "the goal" if goal is None else f"{100 * goal:.0f} %"
     lines = [f"# What every method does to the accuracy: {task}", "", *_setting(methods)]
@@ -84,24 +85,21 @@ def _machines(methods: Sequence[MethodRuns]) -> str:
 
 
 def _cells(method: MethodRuns, dense: MethodRuns | None, goal: float | None, against: Comparison | None) -> list[str]:
-    runs, sent = method.runs, method.wire_bytes
+    runs = method.runs
     percent = [100 * value for value in method.top1]
     reached = [entry for entry in (first_reaching(run, goal) for run in runs) if entry is not None]
     arrived = [count / 1e6 for count in map(wire_bytes, reached) if count is not None]
-    saved = (
-        statistics.mean(dense.wire_bytes) / statistics.mean(sent) if dense and dense.wire_bytes and any(sent) else None
-    )
     return [
         method.title,
         str(len(runs)),
-        _spread(percent),
+        spread(percent, 2),
         "-" if against is None else f"{against.difference:+.1f}",
         "-" if against is None else against.words,
         f"{100 * max(method.best):.1f}" if method.best else "-",
         _mean([entry["epoch"] + 1 for entry in reached], len(runs), "{:.1f}"),
         "-" if reached and not arrived else _mean(arrived, len(runs), "{:.4g} MB"),
-        f"{statistics.mean(sent) / 1e6:.4g} MB" if sent else "-",
-        "-" if saved is None else f"{saved:.3g}x",
+        cells.sent(method),
+        cells.fewer(method, dense),
         _average(method, "health/compression_error") + (f" {OWN_MOMENTUM}" if method.owns_momentum else ""),
         _average(method, "health/topk_overlap"),
         str(sum(len(run.record.get("warnings", [])) for run in runs) or "-"),
@@ -164,7 +162,7 @@ def _networks(methods: Sequence[MethodRuns], goal: float | None, aim: str) -> li
 
 def _busy(runs: Sequence[NotedRun]) -> str:
     """A sentence: how many of the runs were made on a machine that did other work, too; "" for none."""
-    busy = sum(any(rule.startswith("load") for rule in trust.rules([run], "")) for run in runs)
+    busy = sum(not trust.is_quiet(run) for run in runs)
     if not busy:
         return ""
     return (
@@ -211,13 +209,6 @@ def _sketched(method: MethodRuns, name: str, form: str) -> str:
 def _average(method: MethodRuns, name: str, form: str = "{:.2f}") -> str:
     readings = method.health(name)
     return form.format(statistics.mean(readings)) if readings else "-"
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) < 2 else f"{mean} +- {statistics.stdev(values):.2f}"
 
 
 def _mean(values: Sequence[float], runs: int, form: str) -> str:

@@ -15,7 +15,7 @@ from papers.accuracy.task import Task
 from papers.accuracy.times import Yardstick, mean_pace, yardstick
 from papers.claim import Claim, Verdict
 from papers.estimate import ratio_of_means
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.significance import LEAST_RUNS
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.compressors.common.intervals import Intervals
@@ -121,7 +121,7 @@ def _judging(measure: str, those: Sequence[MethodRuns], by: Yardstick) -> list[S
 
 def _loss(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The ratio of mean final losses, with Fieller's interval."""
-    mine, theirs = losses(ours), losses(rival) if rival else []
+    mine, theirs = losses(ours), losses(rival)
     if rival is None or not mine or not theirs:
         return _without(claim, ours, rival)
     judged = _judged(claim, mine, theirs)
@@ -132,10 +132,9 @@ def _loss(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstic
 
 def _judged(claim: Claim, mine: Sequence[float], theirs: Sequence[float]) -> Judged:
     """Judge the ratio of losses with its interval, which takes three seeds of both."""
-    ratio = ratio_of_means(mine, theirs)
-    if min(len(mine), len(theirs)) < LEAST_RUNS:
-        return Judged(f"{ratio.value:.3f}x", Verdict("not decidable", ratio.value, "too few seeds"))
-    return Judged(ratio.words("{:.3f}x", "{:.3f}"), claim.judge(ratio))
+    ratio, seeds = ratio_of_means(mine, theirs), min(len(mine), len(theirs))
+    here = ratio.words("{:.3f}x", "{:.3f}") if seeds >= LEAST_RUNS else f"{ratio.value:.3f}x"
+    return Judged(here, claim.judge_seeds(ratio, seeds))
 
 
 def _points(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
@@ -149,20 +148,21 @@ def judge_points(claim: Claim, ours: MethodRuns, rival: MethodRuns) -> tuple[str
     if not mine or not theirs:
         diverged = [method.title for method in (ours, rival) if method.ends]
         return "-", Verdict("not decidable", why=", ".join(diverged)) if diverged else claim.judge(None)
-    loss, seeds = estimate.difference(theirs, mine), f"{len(mine)} and {len(theirs)} seeds"
-    if min(len(mine), len(theirs)) < LEAST_RUNS:
-        return f"{_points_below(loss.value)} ({seeds})", Verdict("not decidable", loss.value, "too few seeds")
-    low, high = loss.ends
-    return f"{_points_below(loss.value)} [{low:.2f} to {high:.2f}] ({seeds})", claim.judge(loss)
+    loss, seeds = estimate.difference(theirs, mine), min(len(mine), len(theirs))
+    here, (low, high) = f"{abs(loss.value):.2f} points {'below' if loss.value >= 0 else 'above'}", loss.ends
+    interval = f" [{low:.2f} to {high:.2f}]" if seeds >= LEAST_RUNS else ""
+    return f"{here}{interval} ({len(mine)} and {len(theirs)} seeds)", claim.judge_seeds(loss, seeds)
 
 
-def _points_below(loss: float) -> str:
-    return f"{abs(loss):.2f} points {'below' if loss >= 0 else 'above'}"
+def points_below(claim: Claim, ours: MethodRuns, rival: MethodRuns, about: str, command: str = "") -> Finding:
+    """The finding on a claim about points of accuracy."""
+    judged = judge_points(claim, ours, rival)
+    return of_rows(claim, *judged, (ours, rival), about, needs="seeds", command=command)
 
 
 def _fewer(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """How many times fewer bytes in a whole run; a count, which needs no test."""
-    mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
+    mine, theirs = bytes_of(ours), bytes_of(rival)
     if not mine or not theirs:
         return _without(claim, ours, rival)
     return Judged(f"{theirs / mine:.2f}x", claim.judge(theirs / mine))
@@ -171,14 +171,14 @@ def _fewer(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardsti
 def _bytes(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """Judge the bytes as `_fewer` does, and name the ratio of the losses."""
     judged = _fewer(claim, ours, rival, by)
-    both = losses(ours), losses(rival) if rival else []
+    both = losses(ours), losses(rival)
     at = f" at {statistics.mean(both[0]) / statistics.mean(both[1]):.3f}x the loss" if all(both) else ""
     return judged._replace(here=f"{judged.here}{at}") if judged.verdict.measured else judged
 
 
 def _zero_one_bytes(claim: Claim, ours: MethodRuns, rival: MethodRuns | None, by: Yardstick) -> Judged:
     """The bytes of both runs, beside what their constants and the authors' give."""
-    mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
+    mine, theirs = bytes_of(ours), bytes_of(rival)
     expected = expected_bytes(ours, rival) if rival else None
     if not mine or not theirs or not expected:
         return _without(claim, ours, rival)

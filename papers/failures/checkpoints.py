@@ -34,8 +34,7 @@ class Cost(NamedTuple):
         """The stall over the steps between two checkpoints, with its interval."""
         stalls, about = self.result["stalls"], f"compressor {self.result['compressor']}"
         share = mean(stalls).mapped(lambda seconds: seconds * self.result["stall_share"] / statistics.fmean(stalls))
-        here = share.mapped(lambda each: 100 * each).words("{:.2f} %", "{:.2f}")
-        return Finding(claim, here, claim.judge(share), about, records=(self.path,), rules=self.rules)
+        return Finding(claim, share.percent(2), claim.judge(share), about, records=(self.path,), rules=self.rules)
 
     def cells(self) -> list[str]:
         """Return the cells of its row in the table."""

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -41,54 +40,11 @@ LEAST_STEPS, AGAIN_STEPS = 1000, 1000
 LIMIT_SECONDS = 3600.0
 
 
-class Hosts(Protocol):
-    """A job of four hosts that has begun.
+class OnTorch:
+    """A job of four hosts of an emulated cluster, of which one is lost and comes back.
 
     first, lost, new  a host that stays, the one that is lost, and the one that comes after it
     """
-
-    first: str
-    lost: str
-    new: str
-
-    def lose(self) -> None:
-        """The host `lost` is gone, at once."""
-        ...
-
-    def gain(self) -> None:
-        """The host `new` joins the job."""
-        ...
-
-    def commits(self, host: str, size: int) -> list[int]:
-        """After how many steps a host's commits were made of a world of `size` ranks."""
-        ...
-
-    def until(self, condition: Callable[[], bool], limit_seconds: float) -> None:
-        """Wait until `condition` holds; AssertionError, with what was said, where that takes too long."""
-        ...
-
-    def finish(self, limit_seconds: float) -> None:
-        """Wait for the job's end; AssertionError where that is none as it should be."""
-        ...
-
-
-def lose_and_gain(hosts: Hosts, least: int, again: int, limit_seconds: float) -> None:
-    """Lose a host after `least` steps, and gain one `again` steps of the rest later.
-
-    Each waits for what was to come before, however long that takes: nothing here is a matter of time.
-    """
-    first = hosts.first
-    hosts.until(lambda: max(hosts.commits(first, 4), default=0) >= least, limit_seconds)
-    hosts.lose()
-    hosts.until(lambda: bool(hosts.commits(first, 3)), limit_seconds)
-    began = max(hosts.commits(first, 3))
-    hosts.until(lambda: max(hosts.commits(first, 3), default=0) >= began + again, limit_seconds)
-    hosts.gain()
-    hosts.until(lambda: bool(hosts.commits(hosts.new, 4)), limit_seconds)
-
-
-class OnTorch:
-    """Hosts of an emulated cluster, of which one is lost and comes back."""
 
     first, lost, new = "h0", "h3", "h3"
 
@@ -96,19 +52,19 @@ class OnTorch:
         self.job, self.commits = job, job.commits
 
     def lose(self) -> None:
-        """As Hosts.lose."""
+        """The host `lost` is gone, at once."""
         self.until(lambda: self.job.lose(self.lost), LIMIT_SECONDS)
 
     def gain(self) -> None:
-        """As Hosts.gain."""
+        """The host `new` joins the job."""
         self.job.gain(self.new)
 
     def until(self, condition: Callable[[], bool], limit_seconds: float) -> None:
-        """As Hosts.until."""
+        """Wait until `condition` holds; AssertionError, with what was said, where that takes too long."""
         assert trial.until(self.job, condition, limit_seconds), "\n".join(line.text for line in self.job.lines)
 
     def finish(self, limit_seconds: float) -> None:
-        """As Hosts.finish."""
+        """Wait for the job's end; AssertionError where that is none as it should be."""
         self.until(lambda: self.job.is_done, limit_seconds)
 
 
@@ -120,7 +76,10 @@ def on_torch(folder: Path, words: Sequence[str]) -> Iterator[OnTorch]:
 
 
 class OnHorovod:
-    """Hosts of which a script tells horovodrun, whose process this is; `folder` has the script and what was said."""
+    """A job of four hosts, of which a script tells horovodrun, whose process this is, with OnTorch's attributes.
+
+    folder  has the script and what was said
+    """
 
     first, lost, new = "hv0", "hv3", "hv4"
     names = ("hv0", "hv1", "hv2", "hv3", "hv4")
@@ -129,28 +88,28 @@ class OnHorovod:
         self.folder, self.process = folder, process
 
     def lose(self) -> None:
-        """As Hosts.lose: its rank is killed, and horovodrun gives up a host of which a rank has ended."""
+        """Kill the rank of the host `lost`: horovodrun gives up a host of which a rank has ended."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         [rank] = [each for each in below if _is_rank(each, self.lost)]
         rank.kill()
 
     def gain(self) -> None:
-        """As Hosts.gain."""
+        """The host `new` joins the job."""
         _tell(self.folder, self.names)
 
     def commits(self, host: str, size: int) -> list[int]:
-        """As Hosts.commits."""
+        """After how many steps a host's commits were made of a world of `size` ranks."""
         return commits_below(TMPFS, host, size)
 
     def until(self, condition: Callable[[], bool], limit_seconds: float) -> None:
-        """As Hosts.until."""
+        """Wait until `condition` holds; AssertionError, with what was said, where that takes too long."""
         deadline = time.monotonic() + limit_seconds
         while not condition():
             assert self.process.poll() is None and time.monotonic() < deadline, self._said()
             time.sleep(0.05)
 
     def finish(self, limit_seconds: float) -> None:
-        """As Hosts.finish; the three that went on after a loss have named each whom they lost."""
+        """Wait for the job's end, before which the three that went on after a loss have named each whom they lost."""
         assert self.process.wait(limit_seconds) == 0, self._said()
         named = re.findall(rf"error: rank \d+.*: lost rank .*on {self.lost}\)", self._said())
         assert len(named) in (0, 3), self._said()
@@ -207,6 +166,24 @@ def _is_rank(process: psutil.Process, host: str) -> bool:
         is_training = "python" in Path(words[0]).name and words[1:2] == ["train.py"] if words else False
         return is_training and process.environ().get("HOROVOD_HOSTNAME") == host
     return False
+
+
+Hosts = OnTorch | OnHorovod
+
+
+def lose_and_gain(hosts: Hosts, least: int, again: int, limit_seconds: float) -> None:
+    """Lose a host after `least` steps, and gain one `again` steps of the rest later.
+
+    Each waits for what was to come before, however long that takes: nothing here is a matter of time.
+    """
+    first = hosts.first
+    hosts.until(lambda: max(hosts.commits(first, 4), default=0) >= least, limit_seconds)
+    hosts.lose()
+    hosts.until(lambda: bool(hosts.commits(first, 3)), limit_seconds)
+    began = max(hosts.commits(first, 3))
+    hosts.until(lambda: max(hosts.commits(first, 3), default=0) >= began + again, limit_seconds)
+    hosts.gain()
+    hosts.until(lambda: bool(hosts.commits(hosts.new, 4)), limit_seconds)
 
 
 ENGINES: dict[str, Callable[[Path, Sequence[str]], AbstractContextManager[Hosts]]] = {

@@ -101,39 +101,26 @@ def document(measured: Measured) -> str:
         lines += [f"Broken rules (docs/studies.md): {', '.join(trials.rules)}.", ""] if trials.rules else []
     if measured.trials:
         lines += [f"![longest pause by fault]({FIGURE})", ""]
-    if measured.minutely:
-        lines += [
-            "## A rank is killed every minute",
-            "",
-            "By `wirebench study failures run --parts minutely`: elastic jobs, by their method. Goodput is measured at "
-            "that rate. A killed rank costs the pause and the steps since the last commit, which are made again once.",
-            "",
-            *table(("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs", "goodput"),
-                   [_minutely(each) for each in measured.minutely]),
-        ]  # fmt: skip
-    if rows := stragglers.lines(measured.slowed):
-        lines += [
-            "## A host at half speed",
-            "",
-            "By `wirebench study failures run --parts straggler`: ResNet-20 replayed, ten times slower than life, on "
-            f"{stragglers.PLACE.hosts} hosts with links of {stragglers.PLACE.link}, of which one computes twice as "
-            "long. Local steps are 32 a round. Goodput is steps per second over those without the slow host. Every "
-            "exchange waits for the slowest host, after local steps too: they hide no host that is always slow. In "
-            "the last column a step takes one pass's computing longer, and its exchange as long as before.",
-            "",
-            *rows,
-        ]
-    if rows := worlds.lines(measured.worlds):
-        lines += [
-            "## A host is lost, and another comes",
-            "",
-            "By `wirebench study failures run --parts worlds`.",
-            "",
-            *rows,
-        ]
-    if rows := checkpoints.lines(measured.costs):
-        lines += ["## Checkpoints", "", "By `wirebench bench checkpoint`: VGG-16, 4 processes, 16 images each.", ""]
-        lines += rows
+    heads = ("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs", "goodput")
+    kills = table(heads, [_minutely(each) for each in measured.minutely]) if measured.minutely else []
+    place = stragglers.PLACE
+    for title, about, rows in (
+        ("A rank is killed every minute",
+         "By `wirebench study failures run --parts minutely`: elastic jobs, by their method. Goodput is measured at "
+         "that rate. A killed rank costs the pause and the steps since the last commit, which are made again once.",
+         kills),
+        ("A host at half speed",
+         "By `wirebench study failures run --parts straggler`: ResNet-20 replayed, ten times slower than life, on "
+         f"{place.hosts} hosts with links of {place.link}, of which one computes twice as long. Local steps are 32 a "
+         "round. Goodput is steps per second over those without the slow host. Every exchange waits for the slowest "
+         "host, after local steps too: they hide no host that is always slow. In the last column a step takes one "
+         "pass's computing longer, and its exchange as long as before.", stragglers.lines(measured.slowed)),
+        ("A host is lost, and another comes", "By `wirebench study failures run --parts worlds`.",
+         worlds.lines(measured.worlds)),
+        ("Checkpoints", "By `wirebench bench checkpoint`: VGG-16, 4 processes, 16 images each.",
+         checkpoints.lines(measured.costs)),
+    ):  # fmt: skip
+        lines += [f"## {title}", "", about, "", *rows] if rows else []
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -13,11 +13,9 @@ from papers.estimate import Estimate, ratio_of_turns
 from papers.failures.faults import MINUTELY
 from papers.findings import Finding, of_rows
 from papers.launched import Trained
-from papers.rows import NEEDS, Row, by_label
-from papers.speed.waiting import setting_of, step_seconds
+from papers.rows import Row, emulated_setting, load_alike
 from papers.trainings import OwnCluster
 from wirebench.errors import UserError
-from wirebench.record import notes, recorded
 from wirebench.utils.markdown import table
 
 FOLDER, CONFIG, SLOW = "straggler", "configs/tables/methods_resnet20.toml", " straggler"
@@ -43,13 +41,12 @@ HEAD = (
 
 def load(folder: Path) -> dict[str, Row]:
     """The rows by label, empty where there is no run; UserError for runs of several settings, or with a wrong label."""
-    runs = recorded.noted(folder, NEEDS)
-    notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs})
-    for run in runs:
+    rows = load_alike(folder, emulated_setting)
+    for run in (run for row in rows.values() for run in row.runs):
         found = run.has("config", "network", "straggler") or 1.0
         if found != (SLOWDOWN if run.note["label"].endswith(SLOW) else 1.0):
             raise UserError(f"{run.folder}: {run.note['label']!r} has network.straggler={found:g}")
-    return {label: Row(label, those) for label, those in by_label(runs).items()}
+    return rows
 
 
 def findings(rows: Mapping[str, Row], claim: Claim) -> Iterator[Finding]:
@@ -57,7 +54,7 @@ def findings(rows: Mapping[str, Row], claim: Claim) -> Iterator[Finding]:
     for method, plain, slow in _pairs(rows):
         measured = _goodput(plain, slow)
         if measured is not None:
-            yield of_rows(claim, _words(measured), claim.judge(measured), (slow, plain), about=method)
+            yield of_rows(claim, measured.percent(), claim.judge(measured), (slow, plain), about=method)
 
 
 def lines(rows: Mapping[str, Row]) -> list[str]:
@@ -79,26 +76,16 @@ def _pairs(rows: Mapping[str, Row]) -> Iterator[tuple[str, Row, Row]]:
 
 def _goodput(plain: Row, slow: Row) -> Estimate | None:
     """Steps per second with the slow host over those without, by the turns of both."""
-    return ratio_of_turns(step_seconds(plain), step_seconds(slow))
-
-
-def _words(goodput: Estimate) -> str:
-    return goodput.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
+    return ratio_of_turns(plain.mean_steps, slow.mean_steps)
 
 
 def _cells(method: str, plain: Row, slow: Row) -> list[str]:
-    goodput, usual = _goodput(plain, slow), _mean_step(plain)
+    goodput, usual = _goodput(plain, slow), plain.mean_step
     passes = [plain.median("phases", name) for name in ("forward", "backward")]
     expected = "-"
     if usual and None not in passes:
         computing = sum(each or 0.0 for each in passes)
         expected = f"{100 * usual / (usual + (SLOWDOWN - 1) * computing):.1f} %"
-    speeds = ["-" if not seconds else f"{1 / seconds:.2f}" for seconds in (usual, _mean_step(slow))]
+    speeds = ["-" if not seconds else f"{1 / seconds:.2f}" for seconds in (usual, slow.mean_step)]
     turns = str(min(len(plain.runs), len(slow.runs)))
-    return [method, turns, *speeds, "-" if goodput is None else _words(goodput), expected]
-
-
-def _mean_step(row: Row) -> float | None:
-    """Seconds of a counted step, mean over turns; None without any."""
-    each = list(step_seconds(row).values())
-    return sum(each) / len(each) if each else None
+    return [method, turns, *speeds, "-" if goodput is None else goodput.percent(), expected]

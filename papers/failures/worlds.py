@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from papers.claim import Claim, Verdict
+from papers.claim import Claim
 from papers.estimate import difference
-from papers.findings import Finding
-from papers.rows import flat
+from papers.findings import Finding, of_rows
+from papers.rows import Row, flat
 from papers.runner import RESULTS
 from papers.significance import LEAST_RUNS
-from papers.trust import rules_of
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
@@ -34,28 +33,27 @@ class ComparedWorlds(NamedTuple):
     """The runs of an engine: those that were broken, and those that were not."""
 
     engine: str
-    broken: Sequence[NotedRun]
-    unbroken: Sequence[NotedRun]
+    broken: tuple[NotedRun, ...]
+    unbroken: tuple[NotedRun, ...]
 
     def finding(self, claim: Claim) -> Finding | None:
         """Finding on the claim about this engine; None where one side has no run."""
         ours, others = _top1(self.broken), _top1(self.unbroken)
         if not ours or not others:
             return None
-        loss = difference(others, ours)
-        here, verdict = f"{loss.value:.2f} points", Verdict("not decidable", loss.value, "too few seeds")
-        if min(len(ours), len(others)) >= LEAST_RUNS:
-            here, verdict = loss.words("{:.2f} points", "{:.2f}"), claim.judge(loss)
+        loss, seeds = difference(others, ours), min(len(ours), len(others))
+        here = loss.words("{:.2f} points", "{:.2f}") if seeds >= LEAST_RUNS else f"{loss.value:.2f} points"
         here += f" ({len(ours)} and {len(others)} seeds)"
-        records = tuple(run.folder for run in (*self.broken, *self.unbroken))
-        return Finding(claim, here, verdict, records=records, rules=rules_of((self.broken, self.unbroken), "seeds"))
+        rows = Row(SIDES[True], self.broken), Row(SIDES[False], self.unbroken)
+        return of_rows(claim, here, claim.judge_seeds(loss, seeds), rows, needs="seeds")
 
 
 def load(folder: Path, engine: str) -> ComparedWorlds:
     """An engine's runs below `folder`; UserError for a record that cannot be read, or of another run than its place."""
-    sides: dict[bool, list[NotedRun]] = {}
+    sides: dict[bool, tuple[NotedRun, ...]] = {}
     for broken in SIDES:
-        sides[broken] = [run for run in recorded.directly_below(folder) if run.composition == label(engine, broken)]
+        there = recorded.directly_below(folder)
+        sides[broken] = tuple(run for run in there if run.composition == label(engine, broken))
         for run in sides[broken]:
             _check(run, engine, broken)
     settings = {run.folder.name: _settings(run) for runs in sides.values() for run in runs}

@@ -1,15 +1,16 @@
 """The claims of the FlexReduce paper (section V), each with a verdict on what was measured here, and its records."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from papers import benchmarks, trust
+from papers import benchmarks
 from papers.claim import MISSED, Claim, Verdict, together
 from papers.estimate import Estimate, mean_of
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.flexreduce import measured as numbers
 from papers.flexreduce.measured import CLAIMS, LAYOUTS, TRAININGS, Latencies, TrainingRow, ideal_saving, is_even
-from papers.repository import Repository
+from papers.rows import Row, grouped
 from papers.significance import LEVEL
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
@@ -179,8 +180,8 @@ def _average(claim: Claim, values: Mapping[str, Estimate], wanted: Sequence[str]
         return _finding(claim, on_average(claim), {}, percent, {})
     average, missing = mean_of(list(values.values())), [layout for layout in wanted if layout not in values]
     verdict = _partly(claim, missing, wanted) if missing else claim.judge(average)
-    said = average.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
-    return Finding(claim, f"{said} ({', '.join(values)})", verdict, figure=on_average(claim))
+    here = f"{average.percent()} ({', '.join(values)})"
+    return Finding(claim, here, verdict, figure=on_average(claim))
 
 
 def _partly(claim: Claim, missing: Sequence[str], wanted: Sequence[str]) -> Verdict:
@@ -194,33 +195,21 @@ def on_average(claim: Claim) -> str:
     return f"{percent(claim.number[0])} on average"
 
 
-def records(folder: Path, claim: Claim) -> tuple[Path, ...]:
-    """Trainings of a claim about epochs, cells of one about latency; none where calls are counted from plans."""
-    if claim.unit == "calls":
-        return ()
-    if claim.id.startswith("epoch_"):
-        return tuple(run.folder for runs in _trainings(folder).values() for run in runs)
-    files = (folder / "cells" / f"{layout}.jsonl" for layout in LAYOUTS)
-    return tuple(file for file in files if file.exists())
+TRAINING = "wirebench study flexreduce run --end-to-end --link 400mbit"
 
 
-def command(claim: Claim) -> str:
-    """What makes them; "" where the study's `run` without flags does, or nothing is needed."""
-    return "wirebench study flexreduce run --end-to-end --link 400mbit" if claim.id.startswith("epoch_") else ""
+def with_evidence(folder: Path, found: Finding) -> Finding:
+    """The finding with what it rests on: trainings, or cells; calls are counted from plans, which need no run."""
+    if found.claim.unit == "calls":
+        return found
+    if found.claim.id.startswith("epoch_"):
+        trained = [Row(str(path), runs) for path, runs in _trainings(folder).items()]
+        return of_rows(found.claim, found.here, found.verdict, trained, figure=found.figure, command=TRAINING)
+    files = [file for layout in LAYOUTS if (file := folder / "cells" / f"{layout}.jsonl").exists()]
+    rules = dict.fromkeys(rule for file in files for rule in benchmarks.rules(file))
+    return replace(found, records=tuple(files), rules=tuple(rules))
 
 
-def rules(folder: Path, claim: Claim) -> tuple[str, ...]:
-    """The names of the rules that they break."""
-    if claim.id.startswith("epoch_"):
-        found = [rule for runs in _trainings(folder).values() for rule in trust.rules(runs, "turns")]
-    else:
-        found = [each.rule for file in records(folder, claim) for each in benchmarks.broken(file, Repository(None))]
-    return tuple(dict.fromkeys(found))
-
-
-def _trainings(folder: Path) -> dict[Path, list[NotedRun]]:
+def _trainings(folder: Path) -> dict[Path, tuple[NotedRun, ...]]:
     """By layout and collective, as the folder of the first turn is called without its number."""
-    runs: dict[Path, list[NotedRun]] = {}
-    for run in recorded.below(folder / TRAININGS):
-        runs.setdefault(run.folder.with_name(run.composition), []).append(run)
-    return runs
+    return grouped(recorded.below(folder / TRAININGS), lambda run: run.folder.with_name(run.composition))

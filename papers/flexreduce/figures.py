@@ -7,6 +7,7 @@ from typing import Any
 from papers.flexreduce import measured
 from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, PUBLISHED, Latencies, TrainingRow
 from papers.flexreduce.table import LABELS, Results
+from papers.page import Drawn
 from wirebench.figures import colours, style
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.provenance import counted, provenance
@@ -33,38 +34,28 @@ WIDTH = 360
 """Nine layouts side by side."""
 
 
-class Unmeasured(Exception):
-    """What a figure shows was not measured; the message says what."""
+def draw(results: Results) -> Drawn:
+    """The figures with their captions, and the reasons for those that cannot be made."""
+    small, largest, drawn = measured.SMALL_ITEMS, measured.main_items(results.rows), Drawn()
+    drawn.add("fig4a.svg", f"Latency of {small:,} floats", over_learners(results, small))
+    beyond = f"no all-reduce of more than {small:,} floats was measured"
+    of_largest = over_learners(results, largest) if largest > small else beyond
+    drawn.add("fig4b.svg", f"Latency of {largest:,} floats", of_largest)
+    drawn.add("fig4c.svg", "Reduce calls per learner", calls_figure())
+    for name, layout in ((name, LINES_AT[name]) for name in ("fig4d", "fig4e")):
+        drawn.add(f"{name}.svg", f"Latency on {layout}", over_items(results, layout))
+    drawn.add("fig4f.svg", "Time per epoch", epochs_figure(results))
+    return drawn
 
 
-def draw(results: Results) -> tuple[dict[str, Figure], dict[str, str], dict[str, str]]:
-    """The figures, their captions, and the reasons for those that cannot be made, by file name."""
-    items = measured.main_items(results.rows)
-    makers: dict[str, tuple[str, Callable[[], Figure]]] = {
-        "fig4a": (f"Latency of {measured.SMALL_ITEMS:,} floats", lambda: over_learners(results, measured.SMALL_ITEMS)),
-        "fig4b": (f"Latency of {items:,} floats", lambda: over_learners_largest(results)),
-        "fig4c": ("Reduce calls per learner", calls_figure),
-        "fig4d": (f"Latency on {LINES_AT['fig4d']}", lambda: over_items(results, LINES_AT["fig4d"])),
-        "fig4e": (f"Latency on {LINES_AT['fig4e']}", lambda: over_items(results, LINES_AT["fig4e"])),
-        "fig4f": ("Time per epoch", lambda: epochs_figure(results)),
-    }
-    figures, captions, left_out = {}, {}, {}
-    for name, (caption, make) in makers.items():
-        try:
-            figures[f"{name}.svg"], captions[f"{name}.svg"] = make(), caption
-        except Unmeasured as reason:
-            left_out[f"{name}.svg"] = str(reason)
-    return figures, captions, left_out
-
-
-def over_learners(results: Results, items: int) -> Figure:
+def over_learners(results: Results, items: int) -> Figure | str:
     """Fig. 4 (a), (b): milliseconds over learners, one line per collective, bars from the 10th to 90th percentile.
 
-    Lines break between 2 and 3 machines.
+    Lines break between 2 and 3 machines. Without a measurement of this size: the reason.
     """
     chosen = [row for row in results.rows if row.items == items]
     if not chosen:
-        raise Unmeasured(f"no all-reduce of {items:,} floats was measured")
+        return f"no all-reduce of {items:,} floats was measured"
     lines = []
     for name in COLLECTIVES:
         groups = _by_machines([row for row in chosen if name in row.cells])
@@ -78,19 +69,11 @@ def over_learners(results: Results, items: int) -> Figure:
     return _finished(results, chosen, lines, across, up, f"All-reduce of {items:,} floats", _of_ideal(chosen))
 
 
-def over_learners_largest(results: Results) -> Figure:
-    """Fig. 4 (b): at the largest size that the layouts share."""
-    items = measured.main_items(results.rows)
-    if items <= measured.SMALL_ITEMS:
-        raise Unmeasured(f"no all-reduce of more than {measured.SMALL_ITEMS:,} floats was measured")
-    return over_learners(results, items)
-
-
-def over_items(results: Results, layout: str) -> Figure:
-    """Fig. 4 (d), (e): milliseconds over items on one layout, both logarithmic."""
+def over_items(results: Results, layout: str) -> Figure | str:
+    """Fig. 4 (d), (e): milliseconds over items on one layout, both logarithmic; without measurements, the reason."""
     chosen = [row for row in results.rows if row.layout == layout]
     if not chosen:
-        raise Unmeasured(f"no all-reduce on {layout} was measured")
+        return f"no all-reduce on {layout} was measured"
     lines = []
     for name in COLLECTIVES:
         mine = [row for row in chosen if name in row.cells]
@@ -127,12 +110,12 @@ def calls_figure() -> Figure:
     return finished(curves(lines, across, up, "FlexReduce's reduce calls", note, width=WIDTH))
 
 
-def epochs_figure(results: Results) -> Figure:
-    """Fig. 4 (f): minutes per epoch by layout, a dot for every turn."""
+def epochs_figure(results: Results) -> Figure | str:
+    """Fig. 4 (f): minutes per epoch by layout, a dot for every turn; without a training, the reason."""
     runs = results.runs
     layouts = [layout for layout in LAYOUTS if any(run.layout == layout for run in runs)]
     if not layouts:
-        raise Unmeasured("no training was measured")
+        return "no training was measured"
     groups = {
         _place(layout): {LABELS[name]: _minutes(runs, layout, name) for name in COLLECTIVES} for layout in layouts
     }

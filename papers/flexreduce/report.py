@@ -10,13 +10,12 @@ it.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from papers.findings import Finding
 from papers.flexreduce import measured as numbers
-from papers.flexreduce.claims import claims, command, records, rules
+from papers.flexreduce.claims import claims, with_evidence
 from papers.flexreduce.figures import draw
 from papers.flexreduce.measured import COLLECTIVES, LAYOUTS, TRAININGS, TrainingRow
 from papers.flexreduce.table import Results, document
@@ -39,26 +38,15 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """The folder's. A figure of an earlier report that can no longer be made is removed."""
     results = load(options.dir, options.link)
-    figures, captions, left_out = draw(results)
-    text = document(results, findings(options), captions, left_out)
-    return [Page(options.dir, text, {**figures, **dict.fromkeys(left_out)})]
+    drawn = draw(results)
+    return [Page(options.dir, document(results, findings(options), drawn), drawn.figures)]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The paper's claims beside the folder's."""
     results = load(options.dir, options.link)
     found = claims(results.rows, results.runs)
-    return [_with_evidence(options.dir, each) if each.here != "-" else each for each in found]
-
-
-def _with_evidence(folder: Path, found: Finding) -> Finding:
-    claim = found.claim
-    return replace(found, records=records(folder, claim), rules=rules(folder, claim), command=command(claim))
-
-
-def committed() -> list[list[str]]:
-    """The only one."""
-    return [[]]
+    return [with_evidence(options.dir, each) if each.here != "-" else each for each in found]
 
 
 def load(folder: Path, link: str | None) -> Results:

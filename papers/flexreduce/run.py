@@ -14,7 +14,7 @@ from pathlib import Path
 
 from papers.flexreduce.measured import LAYOUTS, PUBLISHED, TRAININGS
 from papers.launched import FEW, Timed, Trained, refuse_set
-from papers.runner import RESULTS, Launch, Part, measure
+from papers.runner import RESULTS, Launch, Part, measure, refuse_not_positive
 from papers.timings import Timing
 from papers.trainings import OwnCluster, Training
 from wirebench.errors import UserError
@@ -63,6 +63,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """Time the collectives on every layout, or train with each of them in turn (A B C D A B C D)."""
     _refuse_unused(options)
+    refuse_not_positive(options, "seconds", "turns")
     planned = trainings(options) if options.end_to_end else timings(options)
     return measure({options.out.resolve(): planned}, launch, options.again)
 
@@ -80,8 +81,6 @@ def timings(options: argparse.Namespace) -> list[Timing]:
     """A file of cells for every layout."""
     sizes = tuple(options.sizes or SIZES) + ((FULL_SIZE,) if options.full else ())
     seconds = 25.0 if options.seconds is None else options.seconds
-    if seconds <= 0:
-        raise UserError(f"--seconds: must be positive, got {seconds:g}")
     layouts = dict.fromkeys(options.layouts or LAYOUTS)
     return [Timing(layout, OwnCluster(options.link, layout=layout), TIMED, sizes, seconds) for layout in layouts]
 
@@ -89,8 +88,6 @@ def timings(options: argparse.Namespace) -> list[Timing]:
 def trainings(options: argparse.Namespace) -> list[Training]:
     """Every collective once, then every one again, layout by layout."""
     turns = TURNS if options.turns is None else options.turns
-    if turns < 1:
-        raise UserError(f"--turns: must be positive, got {turns}")
     more = tuple(options.set or ())
     refuse_set(more, {"output.dir", "collective.name"}, TRAININGS)
     return [

@@ -1,7 +1,7 @@
 """The FlexReduce report in words: measured, ideal and paper side by side, as one Markdown page."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from papers.estimate import Estimate
@@ -9,8 +9,11 @@ from papers.findings import Finding, claims_table
 from papers.flexreduce import measured as numbers
 from papers.flexreduce.claims import on_average, percent, whole
 from papers.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, TrainingRow
+from papers.page import Drawn
+from papers.rows import ms
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.rates import parse_rate, show_rate
+from wirebench.utils.markdown import table
 
 MISSING = "-"
 LABELS = {"ring": "ring", "native": "native", "blueconnect": "BlueConnect", "flexreduce": "FlexReduce"}
@@ -50,10 +53,8 @@ class Results(NamedTuple):
     notes: Mapping[str, Mapping[str, Any]]
 
 
-def document(
-    results: Results, found: Sequence[Finding], figures: Mapping[str, str], left_out: Mapping[str, str]
-) -> str:
-    """The page. `figures`: caption by file; `left_out`: reason by file."""
+def document(results: Results, found: Sequence[Finding], drawn: Drawn) -> str:
+    """The page."""
     items = numbers.main_items(results.rows)
     chosen = [row for row in results.rows if row.items == items]
     others = [row for row in results.rows if row.items != items]
@@ -67,14 +68,8 @@ def document(
     if others:
         parts += ["## Other sizes\n", _latency(others, results.headers, judged=False)]
     parts += ["## Reduce calls per learner\n", _calls(), "## Time per epoch\n", _training(results.runs, results.notes)]
-    parts += ["## Figures\n", _figures(figures, left_out), "## How it was measured\n", _measured(results)]
+    parts += ["## Figures\n", _figures(drawn), "## How it was measured\n", _measured(results)]
     return "\n".join(parts)
-
-
-def _lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _latency(rows: Sequence[Latencies], headers: Mapping[str, Mapping[str, Any]], judged: bool) -> str:
@@ -85,7 +80,7 @@ def _latency(rows: Sequence[Latencies], headers: Mapping[str, Mapping[str, Any]]
         "FlexReduce saves over native", "BlueConnect saves over ring", "link use ring", "link use FlexReduce",
     )  # fmt: skip
     lines = [_latency_row(row, headers[row.layout].get("link")) + [row.verdict.state] * judged for row in rows]
-    return _lines([*heads, *["verdict"] * judged], lines)
+    return "\n".join(table([*heads, *["verdict"] * judged], lines))
 
 
 def _latency_row(row: Latencies, link: str | None) -> list[str]:
@@ -97,7 +92,7 @@ def _latency_row(row: Latencies, link: str | None) -> list[str]:
         str(row.topology.size),
         f"{row.items:,}",
         MISSING if rate is None else show_rate(rate),
-        *(_milliseconds(row.seconds(name)) for name in COLLECTIVES),
+        *(ms(row.seconds(name)) for name in COLLECTIVES),
         _spread(row.saving("flexreduce", "ring")),
         percent(row.ideal),
         f"{whole(low)} - {whole(high)}",
@@ -132,7 +127,7 @@ def _calls() -> str:
     for layout in LAYOUTS:
         count = numbers.count_calls(layout)
         rows.append((layout, f"{count.mean:.2f}", most, f"{count.top:.2f}", str(count.most), str(count.bound), bounds))
-    return _lines(heads, rows)
+    return "\n".join(table(heads, rows))
 
 
 def _training(runs: Sequence[TrainingRow], notes: Mapping[str, Mapping[str, Any]]) -> str:
@@ -145,7 +140,7 @@ def _training(runs: Sequence[TrainingRow], notes: Mapping[str, Mapping[str, Any]
     layouts = [layout for layout in LAYOUTS if any(run.layout == layout for run in runs)]
     text = f"ResNet-18; median step times {numbers.EPOCH_IMAGES:,} images over the batch of all learners.\n\n"
     links = {layout: notes[layout].get("link", MISSING) for layout in layouts}
-    text += _lines(heads, [_training_row(runs, layout, link) for layout, link in links.items()])
+    text += "\n".join(table(heads, [_training_row(runs, layout, link) for layout, link in links.items()]))
     return text + _by_bytes(runs, {layout: parse_rate(link) for layout, link in links.items() if link != MISSING})
 
 
@@ -160,6 +155,7 @@ _BY_BYTES = """
 of both as a share of the rival's step; the native all-reduce counts as a ring. *saved*: what was measured.
 
 {table}
+
 If bytes alone save the paper's {papers}, the ring's bytes take {needed} of its steps, since the mean ideal of its nine
 layouts is {ideal}.
 """
@@ -188,7 +184,7 @@ def _by_bytes(runs: Sequence[TrainingRow], rates: Mapping[str, float]) -> str:
     lines = [[layout, *(form(n) for form, n in zip(_BY_BYTES_FORMS, row, strict=True))] for layout, row in rows]
     [claimed], ideal = CLAIMS["epoch_over_native"].number, statistics.mean(map(numbers.ideal_saving, LAYOUTS))
     return _BY_BYTES.format(
-        table=_lines(_BY_BYTES_HEADS, lines),
+        table="\n".join(table(_BY_BYTES_HEADS, lines)),
         papers=percent(claimed),
         ideal=percent(ideal),
         needed=whole(claimed / ideal),
@@ -214,9 +210,9 @@ def _training_row(runs: Sequence[TrainingRow], layout: str, link: str) -> list[s
     ]
 
 
-def _figures(figures: Mapping[str, str], left_out: Mapping[str, str]) -> str:
-    shown = [f"![{caption}]({name})\n" for name, caption in figures.items()]
-    return "\n".join([*shown, *(f"Left out: {name}: {reason}.\n" for name, reason in left_out.items())])
+def _figures(drawn: Drawn) -> str:
+    shown = [f"![{caption}]({name})\n" for name, caption in drawn.captions.items()]
+    return "\n".join([*shown, *(f"Left out: {name}: {reason}.\n" for name, reason in drawn.missing.items())])
 
 
 def _measured(results: Results) -> str:
@@ -245,13 +241,9 @@ def _machine(header: Mapping[str, Any]) -> str:
     )
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return MISSING if seconds is None else f"{1e3 * seconds:.1f}"
-
-
 def _share(share: float | None) -> str:
     return MISSING if share is None else percent(share)
 
 
 def _spread(share: Estimate | None) -> str:
-    return MISSING if share is None else share.mapped(lambda each: 100 * each).words("{:.1f} %", "{:.1f}")
+    return MISSING if share is None else share.percent()

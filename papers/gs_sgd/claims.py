@@ -6,7 +6,7 @@ from typing import Any
 
 from papers import estimate
 from papers.accuracy.rows import MethodRuns, history
-from papers.accuracy.verdicts import judge_points
+from papers.accuracy.verdicts import points_below
 from papers.claim import Claim, Verdict
 from papers.estimate import Estimate
 from papers.findings import Finding, of_rows
@@ -181,8 +181,7 @@ def of_trainings(methods: Sequence[MethodRuns], task: str) -> list[Finding]:
             if rival is not None and label in known:
                 ours = known[label]
                 about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                judged = judge_points(claim, ours, rival)
-                found.append(of_rows(claim, *judged, (ours, rival), about, needs="seeds", command=TRAININGS))
+                found.append(points_below(claim, ours, rival, about, TRAININGS))
     return found
 
 
@@ -193,8 +192,7 @@ def of_sweeps(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
         for what in SWEEPS if claim.about.get("swept") else ():
             ours, rival = (known.get(swept(what, value)) for value in (SWEPT[0], SWEPT[-1]))
             if ours and rival:
-                about = f"{what} of {SWEPT[0]:,} against {SWEPT[-1]:,}, {task}"
-                yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), about, needs="seeds")
+                yield points_below(claim, ours, rival, f"{what} of {SWEPT[0]:,} against {SWEPT[-1]:,}, {task}")
 
 
 def _means(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:
@@ -230,19 +228,15 @@ def _especially(claim: Claim, first: Sequence[Row], second: Sequence[Row]) -> It
 
 def _saved(ours: Row, rival: Row) -> Estimate | None:
     """The rival's seconds of communication over ours, turn by turn; None where no turn of both tells them."""
-    return estimate.ratio_of_turns(_by_turn(rival), _by_turn(ours))
-
-
-def _by_turn(row: Row) -> dict[str, float]:
-    """Seconds of communication, by the turn's number."""
-    known = {run.turn: communication(run) for run in row.runs}
-    return {turn: seconds for turn, seconds in known.items() if seconds}
+    return estimate.ratio_of_turns(rival.by_turn(communication), ours.by_turn(communication))
 
 
 def communication(run: NotedRun) -> float | None:
-    """Seconds of a step that exchange gradients and do not compress them; None for a run that did not tell them."""
+    """Seconds of a step that exchange gradients and do not compress them; None for a run without any, or that did not
+    tell them.
+    """
     exposed, compress = run.has("phases", "exchange_exposed"), run.has("phases", "compress")
-    return None if exposed is None or compress is None else max(exposed - compress, 0.0)
+    return exposed - compress if exposed is not None and compress is not None and exposed > compress else None
 
 
 def _bytes_of(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:

@@ -3,8 +3,7 @@
 Timed steps are rows, whole trainings are methods; only runs with the paper's four workers are judged.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +14,7 @@ from papers.claim import Verdict
 from papers.findings import Finding
 from papers.gs_sgd.claims import model_of
 from papers.gs_sgd.run import ON_CLUSTER
-from papers.rows import Row, alike, machines, refuse_twice
-from wirebench.errors import UserError
-from wirebench.record import recorded
+from papers.rows import Row, machines
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 
@@ -35,28 +32,19 @@ class MeasuredPart(NamedTuple):
 
 def load(folder: Path | None) -> MeasuredPart:
     """All of the paper's compositions below `folder`, none for None; UserError if the folder has none."""
-    if folder is None:
-        return MeasuredPart({}, {})
-    timed, trained = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
-    for run in recorded.finished(folder):
-        model = model_of(run.record["config"]["model"])
-        if model and label_of(run) and run.record["world_size"] == WORKERS and run.record["engine"] != LOCAL:
-            (trained if run.is_whole else timed)[model].append(run)
-    if not timed and not trained:
-        raise UserError(f"--cluster: {folder}: has no finished run of the paper's methods with {WORKERS} workers")
+    runs = launched.on_cluster(
+        folder, _model_of, lambda run: label_of(run) or "", f"the paper's methods with {WORKERS} workers"
+    )
     return MeasuredPart(
-        {model: [Row(label, those) for label, those in _labelled(runs)] for model, runs in timed.items()},
-        {model: [MethodRuns(label, those) for label, those in _labelled(runs)] for model, runs in trained.items()},
+        {model: [Row(*each) for each in by.items()] for model, by in runs.timed.items()},
+        {model: [MethodRuns(*each) for each in by.items()] for model, by in runs.trained.items()},
     )
 
 
-def _labelled(runs: Sequence[NotedRun]) -> Iterator[tuple[str, tuple[NotedRun, ...]]]:
-    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
-    for run in alike(runs):
-        by[label_of(run) or ""].append(run)
-    for label, those in by.items():
-        refuse_twice(label, those)
-        yield label, tuple(those)
+def _model_of(run: NotedRun) -> str | None:
+    """The paper's name of a run's model; None for a run of another method, or not with as many workers of their own."""
+    model, own = model_of(run.record["config"]["model"]), run.record["engine"] != LOCAL
+    return model if model and label_of(run) and run.record["world_size"] == WORKERS and own else None
 
 
 def label_of(run: NotedRun) -> str | None:

@@ -14,10 +14,10 @@ from papers.claim import Claim
 from papers.gs_sgd.claims import AS_PRINTED, METHODS, model_of, of_method
 from papers.gs_sgd.variants import DAMAGING_K, PUBLISHED, SWEEPS, SWEPT, swept
 from papers.page import Drawn
-from papers.rows import Row, cluster
+from papers.rows import Row, cluster, provenance_of
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure, Panel, around, finished, grid
 
 CONVERGENCE = {"ResNet-20": "fig2.svg", "VGG-16": "fig3.svg"}
@@ -112,7 +112,7 @@ def breakdown(network: str, rows: Sequence[Row]) -> Figure | str:
         f"{where}. Bars: medians of {counted((len(row.runs) for row in shown), 'turn')}; lines: 10 % to 90 % of all "
         "steps. Bold: the algorithms as printed, by which claims are judged. The paper's figure has no numbers; beside "
         "bars: images a second, and the paper's of Table II, on GPUs that it does not name. "
-        f"{provenance(run.has('environment') or {} for run in runs)}."
+        f"{provenance_of(runs)}."
     )
     return finished(stacked(bars, across, look, f"gs-SGD, Fig. {number}: time per step of {network}", note))
 

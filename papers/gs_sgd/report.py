@@ -96,8 +96,3 @@ def pages(options: argparse.Namespace) -> list[Page]:
         text += ["## On a cluster", "", *more.lines()]
         pictures = {**pictures, **more.figures}
     return [Page(options.dir, "\n".join(text), pictures)]
-
-
-def committed() -> list[list[str]]:
-    """The only one."""
-    return [[]]

@@ -1,24 +1,21 @@
 """The IWP paper's claims beside what was measured: ratios, intervals, densification, accuracies, also on ImageNet."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.rows import MethodRuns
-from papers.accuracy.verdicts import judge_points
+from papers.accuracy.verdicts import points_below
 from papers.claim import Claim, Verdict
 from papers.estimate import difference, mean
 from papers.findings import Finding, of_rows
 from papers.iwp.measured import CountedValues
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, kind
+from papers.launched import on_cluster
 from papers.published import load
-from papers.rows import Row, alike, refuse_twice
-from papers.significance import LEAST_RUNS
+from papers.rows import Row
 from wirebench.compressors.terngrad import TernGrad
-from wirebench.errors import UserError
-from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 
 PUBLISHED = load(Path(__file__).parent)
@@ -114,8 +111,8 @@ def of_trainings(methods: Sequence[MethodRuns], task: str) -> Iterator[Finding]:
         rival = known.get(claim.about.get("points_below", ""))
         for label, ours in known.items():
             if rival is not None and kind(label) == "iwp":
-                about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), about, needs="seeds")
+                epochs = len(ours.runs[0].record["history"])
+                yield points_below(claim, ours, rival, f"{label}, {task}, {epochs} epochs")
 
 
 BASELINE = "baseline"
@@ -135,29 +132,18 @@ class MeasuredModel(NamedTuple):
 
 def on_imagenet(folder: Path | None) -> MeasuredModel:
     """The finished runs on image folders below `folder`, none for None; UserError where it has no such run."""
-    trained, timed = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
-    for run in recorded.finished(folder) if folder is not None else ():
-        model = str(run.has("config", "model", "name"))
-        if run.has("config", "data", "name") == "imagefolder" and model in MODELS and run.record["engine"] != "local":
-            (trained if run.is_whole else timed)[model].append(run)
-    if folder is not None and not trained and not timed:
-        raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(MODELS)} on an image folder")
+    runs = on_cluster(folder, _model_of, variant_of, f"{' or '.join(MODELS)} on an image folder")
     return MeasuredModel(
-        {(model, label): those for model, runs in trained.items() for label, those in _by_variant(model, runs)},
-        {
-            model: [Row(f"{model}, {label}", those) for label, those in _by_variant(model, runs)]
-            for model, runs in timed.items()
-        },
+        {(model, label): those for model, by in runs.trained.items() for label, those in by.items()},
+        {model: [Row(f"{model}, {label}", those) for label, those in by.items()] for model, by in runs.timed.items()},
     )
 
 
-def _by_variant(model: str, runs: Sequence[NotedRun]) -> list[tuple[str, tuple[NotedRun, ...]]]:
-    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
-    for run in alike(runs):
-        by[variant_of(run)].append(run)
-    for label, those in by.items():
-        refuse_twice(f"{model}, {label}", those)
-    return [(label, tuple(those)) for label, those in by.items()]
+def _model_of(run: NotedRun) -> str | None:
+    """One of the paper's models that was trained on images by workers of their own; None for another run."""
+    model = str(run.has("config", "model", "name"))
+    on_images = run.has("config", "data", "name") == "imagefolder" and run.record["engine"] != "local"
+    return model if on_images and model in MODELS else None
 
 
 def variant_of(run: NotedRun) -> str:
@@ -223,11 +209,9 @@ def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], l
         rows.append(Row(DENSE, tuple(base)))
     seeds = min(len(row.runs) for row in rows)
     here = f"{measured.words('{:.2f} ' + what, '{:.2f}')} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
-    verdict = claim.judge(measured)
+    verdict = claim.judge_seeds(measured, seeds)
     if other := next((said for row in rows for run in row.runs if (said := _otherwise(run))), ""):
         verdict = Verdict("other setting", measured.value, other)
-    elif seeds < LEAST_RUNS:
-        verdict = Verdict("not decidable", measured.value, "too few seeds")
     return of_rows(claim, here, verdict, rows, label, needs="seeds")
 
 

@@ -8,7 +8,7 @@ from papers.claim import Claim, Verdict
 from papers.estimate import Estimate, mean, ratio_of_turns
 from papers.findings import Finding, of_rows
 from papers.iwp.variants import DENSE, FIXED, kind, unlabelled
-from papers.rows import Row
+from papers.rows import Row, ms
 from papers.rows import load as load_rows
 from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
@@ -45,7 +45,7 @@ def findings(rows: Sequence[Row], claims: Mapping[str, Claim]) -> Iterator[Findi
         return
     for claim in claims.values():
         if claim.about.get("io") == DENSE and (shares := _shares(dense)):
-            yield _finding(claim, shares, _share(shares), "", (dense,))
+            yield _finding(claim, shares, shares.percent(), "", (dense,))
         for label, row in known.items():
             if claim.about.get("io") == FIXED == kind(label) and (ratios := _ratios(dense, row)):
                 yield _finding(claim, ratios, ratios.words(), label, (dense, row))
@@ -57,13 +57,7 @@ def _shares(row: Row) -> Estimate | None:
 
 
 def _ratios(dense: Row, row: Row) -> Estimate | None:
-    return ratio_of_turns(_by_turn(dense), _by_turn(row))
-
-
-def _by_turn(row: Row) -> dict[str, float]:
-    """Bytes in a second, by the turn's number."""
-    rates = {run.turn: rate(run) for run in row.runs}
-    return {turn: each for turn, each in rates.items() if each}
+    return ratio_of_turns(dense.by_turn(rate), row.by_turn(rate))
 
 
 def _finding(claim: Claim, measured: Estimate, here: str, about: str, rows: Sequence[Row]) -> Finding:
@@ -79,10 +73,6 @@ def _otherwise(claim: Claim, run: NotedRun) -> str:
     if model == claim.about["model"] and parse_rate(link) == parse_rate(claim.about["link"]):
         return ""
     return f"measured of {model} on links of {link}, the claim is of {claim.about['model']} on {claim.about['link']}"
-
-
-def _share(shares: Estimate) -> str:
-    return shares.mapped(lambda each: 100 * each).words("{:.1f} %", "{:.1f}")
 
 
 def document(rows: Sequence[Row]) -> str:
@@ -110,10 +100,10 @@ def document(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    rates, shares = [each for run in row.runs if (each := rate(run))], _shares(row)
+    rates, shares = list(row.by_turn(rate).values()), _shares(row)
     sent = row.median("bytes_per_step", "nic")
     known = mean(rates).mapped(lambda each: each / 1e3).words("{:.0f}", "{:.0f}") if rates else "-"
     share = f"{100 * shares.value:.1f}" if shares else "-"
-    step = f"{1e3 * row.step_seconds:.0f}" if row.step_seconds else "-"
     title = unlabelled(row.label) + (" (diverged)" if row.diverged else "")
-    return [title, str(len(row.runs)), known, share, step, f"{sent / 1e3:.0f} kB" if sent else "-"]
+    cells = [title, str(len(row.runs)), known, share, ms(row.step_seconds, 0)]
+    return [*cells, f"{sent / 1e3:.0f} kB" if sent else "-"]

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from papers.accuracy import figures as course
@@ -16,12 +16,12 @@ from papers.iwp.measured import CountedValues
 from papers.iwp.network import rate
 from papers.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, TERNGRAD, kind, unlabelled
 from papers.page import Drawn
-from papers.rows import Row
+from papers.rows import Row, provenance_of
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import WIDTH, Axis, Figure, Panel, around, finished, grid
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
@@ -32,8 +32,8 @@ TONES = {
 }  # fmt: skip
 MODELS = {"resnet50": "ResNet-50", "alexnet": "AlexNet"}
 """The one of Fig. 2 to 8 first."""
-MOST_LAYERS, MOST_EPOCHS = 4, 3
-"""Most layers and epochs whose histograms are shown."""
+MOST_LAYERS = 4
+"""Most layers whose histograms are shown."""
 BROAD = 2 * (course.WIDTH + 170)
 
 
@@ -159,7 +159,7 @@ def distributions(trained: Trained) -> Figure | str:
     note = (
         f"{run.record['config']['model']['name']}. Importance: accumulated gradient over weight, as the {voters} "
         "voters of a step find it; means of an epoch's readings. The paper's figures have no numbers. "
-        f"{provenance([run.has('environment') or {}])}."
+        f"{provenance_of([run])}."
     )
     title = "IWP, Fig. 2 and 3: distribution of the gradient's importance"
     return grid(panels, title, note, 2, min(len(panels), 2) * (course.WIDTH + 170))
@@ -205,7 +205,7 @@ def ratios_by_epoch(trained: Trained) -> Figure | str:
     up = around("variance over mean of the importance", [0.0, *amounts])
     seeds = counted(map(len, used), "seed")
     note = f"Means over {seeds}, bands from the least to the largest; of an epoch the mean of its readings. "
-    note += f"{provenance(run.has('environment') or {} for runs in used for run in runs)}."
+    note += f"{provenance_of(run for runs in used for run in runs)}."
     title = f"IWP, Fig. 4: {steps.LAYER} of ResNet-50"
     return finished(curves(lines, across, up, title, note))
 
@@ -231,7 +231,7 @@ def io_over_time(trained: Trained) -> Figure | str:
     note = (
         "One run of each method. What rank 0 sent in windows of steps, one hundredth of the run each, over their time; "
         "without headers, evaluation and checkpoints. The paper's figures have no numbers that can be read. "
-        f"{provenance(run.has('environment') or {} for run in used)}."
+        f"{provenance_of(used)}."
     )
     title = "IWP, Fig. 7 and 8: network I/O over time"
     return grid(panels, title, note, 2, min(len(panels), 2) * (WIDTH + 170))
@@ -274,7 +274,8 @@ def ratios(part: str, rows: Sequence[CountedValues]) -> Figure:
     # Early in a training all bars may end far before the line.
     ends = [*(min(bar.end, TALLEST) for bar in bars), *([] if bound is None else [bound])]
     across = around("dense over sent", [0.0, *ends])
-    note = f"Bars: one run each of {rows[0].steps} steps; ticks: the values alone. {_where(row.run for row in rows)}."
+    made_on = provenance_of(row.run for row in rows)
+    note = f"Bars: one run each of {rows[0].steps} steps; ticks: the values alone. {made_on}."
     return finished(stacked(bars, across, look, f"IWP, compression ratio: {part}", note))
 
 
@@ -292,7 +293,8 @@ def carried(rows: Sequence[Row]) -> Figure:
     across = around("KB/s sent by a host", [0.0, link, *(bar.end for bar in bars)])
     look = Look(CARRIED, legend=False, line=(link, "the link's rate"), spread="95 % interval")
     turns = counted((len(row.runs) for row, _ in timed), "turn")
-    note = f"Bars: means of {turns}; lines: their 95 % intervals. {_where(run for row in rows for run in row.runs)}."
+    made_on = provenance_of(run for row in rows for run in row.runs)
+    note = f"Bars: means of {turns}; lines: their 95 % intervals. {made_on}."
     return finished(stacked(bars, across, look, "IWP, network I/O", note))
 
 
@@ -304,7 +306,3 @@ def _finite(ends: Ends) -> Ends | None:
 def _within(ratio: float | None) -> float | None:
     """A tick that would lie beyond the panel is left out; the table has its number."""
     return ratio if ratio is not None and ratio <= TALLEST else None
-
-
-def _where(runs: Iterable[NotedRun]) -> str:
-    return provenance(run.has("environment") or {} for run in runs)

@@ -114,11 +114,6 @@ def _tasks(options: argparse.Namespace) -> list[Path]:
     return recorded.series(options.trainings)
 
 
-def committed() -> list[list[str]]:
-    """The only one."""
-    return [[]]
-
-
 def _parts(runs: Path) -> dict[str, list[CountedValues]]:
     """The runs that counted bytes, by their part."""
     read = {part: measured.load(runs / part) for part in COUNTED}

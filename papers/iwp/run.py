@@ -18,13 +18,12 @@ from pathlib import Path
 
 from papers.iwp import images
 from papers.iwp.variants import FIXED, IWP, NETWORK, VARIANTS, named
-from papers.launched import FEW, Trained
-from papers.runner import RESULTS, ROOT, Launch, Part, measure, within
+from papers.launched import CIFAR10, FEW, Trained, refuse_no_cifar10
+from papers.runner import RESULTS, ROOT, Launch, Part, measure, refuse_not_positive, within
 from papers.trainings import OwnCluster, Training
 from wirebench.config import loader
 from wirebench.errors import UserError
 
-CIFAR10 = "cifar-10-batches-bin"
 EPOCH = 10
 """Steps of an epoch of linked images."""
 
@@ -123,8 +122,7 @@ def _settle(options: argparse.Namespace, chosen: Sequence[str]) -> None:
             setattr(options, name, default)
         elif "network" not in chosen:
             raise UserError(f"--{name}: is of the part network, and only {', '.join(chosen)} would run")
-    if options.turns < 1:
-        raise UserError(f"--turns: must be positive, got {options.turns}")
+    refuse_not_positive(options, "turns")
 
 
 def series(quick: bool) -> list[Part]:
@@ -143,8 +141,7 @@ def parts(options: argparse.Namespace) -> list[str]:
     if not given:
         needs = dict.fromkeys(f"--{PARTS[name].source}" for name in wanted)
         raise UserError(f"{' and '.join(needs)}: which folder has the images of {', '.join(wanted)}?")
-    if options.data is not None and not (options.data / CIFAR10).is_dir():
-        raise UserError(f"--data: {options.data}: has no {CIFAR10}")
+    refuse_no_cifar10(options.data)
     if options.images is not None:
         images.check(options.images)
     for name in wanted:

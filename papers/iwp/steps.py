@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from papers import trust
 from papers.estimate import mean
-from papers.findings import Finding
-from papers.iwp import steps
+from papers.findings import Finding, of_rows
 from papers.iwp.claims import CLAIMED, Trained
 from papers.iwp.variants import LAYERWISE
+from papers.rows import Row
 from wirebench.compressors.sparse.importance import LOWS
 from wirebench.errors import UserError
 from wirebench.record.notes import NotedRun
@@ -92,14 +91,13 @@ def findings(trained: Trained) -> Iterator[Finding]:
     epoch = mean(epochs)
     seeds = f"{len(runs)} {'seed' if len(runs) == 1 else 'seeds'}"
     here = f"epoch {epoch.words('{:.1f}', '{:.1f}')} ({seeds})" if any(epochs) else f"in no epoch ({seeds})"
-    records = tuple(run.folder for run in runs)
-    yield Finding(claim, here, claim.judge(epoch), "", "", records, trust.rules_of([runs], "seeds"))
+    yield of_rows(claim, here, claim.judge(epoch), [Row(LAYERWISE, tuple(runs))], needs="seeds")
 
 
 def by_epoch(run: NotedRun) -> dict[int, float]:
     """Variance over mean of the layer's importance, the mean of an epoch's readings; epochs count from 1."""
     readings: defaultdict[int, list[float]] = defaultdict(list)
-    for step in steps.having(run, VARIANCE):
+    for step in having(run, VARIANCE):
         if step.get(MEAN) and step.get(VARIANCE):
             readings[step["epoch"] + 1].append(step[VARIANCE] / step[MEAN])
     return {epoch: statistics.mean(those) for epoch, those in sorted(readings.items())}

@@ -4,19 +4,18 @@ Runs are classified by their records: the network, the schedule, and the number 
 plays are one machine, so an emulated cluster says nothing here.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy.rows import MethodRuns
-from papers.accuracy.verdicts import judge_points
+from papers.accuracy.verdicts import points_below
 from papers.claim import Claim, Verdict, together
-from papers.findings import Finding, claims_table, of_rows
+from papers.findings import Finding, of_rows
 from papers.mg_wfbp.figures import RING, Times
 from papers.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, PaperModel
-from papers.rows import Row, alike, fastest, machines, refuse_twice, times_faster
+from papers.rows import Row, alike, fastest, grouped, machines, refuse_twice, times_faster
 from wirebench.errors import UserError
 from wirebench.record import collective_results, recorded
 from wirebench.record.notes import NotedRun
@@ -91,32 +90,21 @@ def findings(runs: Sequence[NotedRun]) -> list[Finding]:
     return found
 
 
-def section(found: Sequence[Finding], figures: Sequence[str] = (), missing: Sequence[str] = ()) -> str:
-    """Text for the report's end; nothing without a finding or a figure.
-
-    figures  their file names; missing: which ones were not drawn, and why
-    """
-    if not (found or figures or missing):
-        return ""
-    lines = ["", "## On a cluster", "", *claims_table(found), *(f"![{name}]({name})" for name in figures), ""]
-    return "\n".join([*lines, *(f"- Not drawn: {each}." for each in missing)]).rstrip() + "\n"
-
-
 def rows_of(runs: Sequence[NotedRun]) -> Rows:
     """The runs of each setting, whose records say on how many machines they ran; of a network alike but for worlds."""
-    kinds: defaultdict[tuple[str, str], list[NotedRun]] = defaultdict(list)
-    for run in runs:
-        model = model_of(run)
-        if model and machines(run):
-            kinds[model.label, how_of(run)].append(run)
-    by: defaultdict[Setting, list[NotedRun]] = defaultdict(list)
-    for (label, how), those in kinds.items():
-        for run in alike(those, worlds=True):
-            nodes = machines(run)
-            by[Setting(label, schedule_of(run), nodes, run.record["world_size"] // nodes, how)].append(run)
+    placed = [run for run in runs if model_of(run) and machines(run)]
+    kinds = grouped(placed, lambda run: (setting_of(run).model, setting_of(run).how))
+    by = grouped((run for those in kinds.values() for run in alike(those, worlds=True)), setting_of)
     for setting, those in by.items():
         refuse_twice(f"{setting.model}, {setting.schedule} on {setting.nodes}", those)
-    return {setting: Row(setting.schedule, tuple(those)) for setting, those in by.items()}
+    return {setting: Row(setting.schedule, those) for setting, those in by.items()}
+
+
+def setting_of(run: NotedRun) -> Setting:
+    """What a run of one of the networks is of, which says on how many machines it ran."""
+    model, nodes = model_of(run), machines(run)
+    assert model is not None
+    return Setting(model.label, schedule_of(run), nodes, run.record["world_size"] // nodes, how_of(run))
 
 
 def how_of(run: NotedRun) -> str:
@@ -154,9 +142,8 @@ def _efficiencies(claim: Claim, model: PaperModel, rows: Rows) -> Iterator[Findi
         shares = {f"{node} nodes": share for node, share in found.items() if share}
         if alone and len(shares) == len(nodes):
             lowest = min(shares.values(), key=lambda share: share.value)
-            here = lowest.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
             verdict = together(claim.judge_each(shares))
-            yield _finding(claim, settings[0], here, verdict, (*many.values(), alone))
+            yield _finding(claim, settings[0], lowest.percent(), verdict, (*many.values(), alone))
 
 
 def _finding(
@@ -176,7 +163,7 @@ def _convergence(claim: Claim, model: PaperModel, runs: Sequence[NotedRun]) -> I
     if ours.runs and rival.runs:
         for method in (ours, rival):
             refuse_twice(method.label, method.runs)
-        yield of_rows(claim, *judge_points(claim, ours, rival), (ours, rival), model.label, needs="seeds")
+        yield points_below(claim, ours, rival, model.label)
 
 
 def _is_training(run: NotedRun, model: PaperModel, schedule: str, epochs: int) -> bool:

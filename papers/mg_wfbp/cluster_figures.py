@@ -10,49 +10,39 @@ from papers.mg_wfbp import figures, simulated
 from papers.mg_wfbp.cluster import Rows, Setting, rows_of
 from papers.mg_wfbp.figures import MeasuredBars, Times, times
 from papers.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, STAR, PaperModel
-from papers.rows import Row, fastest
-from wirebench.figures import colours
+from papers.page import Drawn
+from papers.rows import Row, fastest, provenance_of
 from wirebench.figures.bars import Bar
-from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import counted, provenance
-from wirebench.figures.style import WIDTH, Figure, Panel, around, finished, grid
+from wirebench.figures.curves import Curve
+from wirebench.figures.provenance import counted
+from wirebench.figures.style import WIDTH, Figure, Panel, grid
 from wirebench.record.notes import NotedRun
 
 SHOWN = (*SCHEDULES, STAR)
 ByNodes = Mapping[int, Mapping[int, Times]]
+FIG5, FIG8 = "cluster_fig5b.svg", "cluster_fig8.svg"
 FILES = {"GoogLeNet": "cluster_fig6.svg", "ResNet-50": "cluster_fig7.svg"}
 
 
-def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], list[str]]:
-    """The figures by file name, and what is missing for the others, a line each.
+def draw(runs: Sequence[NotedRun], alone: ByNodes) -> Drawn:
+    """The figures that these runs have the data for, and what is missing for the others.
 
     alone  all-reduces that were timed alone, which Fig. 5 (b) prefers to the all-reduces of trainings
     """
-    rows = rows_of(runs)
-    drawn: dict[str, Figure] = {}
-    missing = []
-    timed = rings_alone(alone) if alone else all_reduces(rows)
-    if timed is None:
-        missing.append("cluster_fig5b.svg: no run on several machines has times of rings (`collective.name=ring`)")
-    else:
-        drawn["cluster_fig5b.svg"] = timed
-    panels = []
-    for model in MODELS:
-        mine = of_most_runs(model, rows)
-        if speedups := speedups_of(model, mine):
-            drawn[FILES[model.label]] = speedups
-        else:
-            needs = "needs runs of the network on one machine and on several"
-            missing.append(f"{FILES[model.label]}: {model.label} {needs}")
-        panels += [parts] if (parts := parts_of(model, mine)) else []
+    rows, drawn = rows_of(runs), Drawn()
+    of_models = [(model, of_most_runs(model, rows)) for model in MODELS]
+    figures_of: dict[str, Figure | str] = {FIG5: rings_alone(alone) if alone else all_reduces(rows)}
+    figures_of |= {FILES[model.label]: speedups_of(model, mine) for model, mine in of_models}
+    panels = [panel for panel in (parts_of(*each) for each in of_models) if panel]
+    figures_of[FIG8] = "no run on several machines has phases of its steps"
     if panels:
-        where = _where([row for row in rows.values() if not row.diverged])
-        note = f"Bars: medians of runs; ticks: the whole step as the paper's authors measured it. {where}."
+        where_made = provenance_of(run for row in rows.values() if not row.diverged for run in row.runs)
+        note = f"Bars: medians of runs; ticks: the whole step as the paper's authors measured it. {where_made}."
         title = "MG-WFBP, Fig. 8: computation and communication of a step, measured"
-        drawn["cluster_fig8.svg"] = grid(panels, title, note, 2, len(panels) * (WIDTH + figures.BESIDE))
-    else:
-        missing.append("cluster_fig8.svg: no run on several machines has phases of its steps")
-    return drawn, missing
+        figures_of[FIG8] = grid(panels, title, note, 2, len(panels) * (WIDTH + figures.BESIDE))
+    for name, figure in figures_of.items():
+        drawn.add(name, name, figure)
+    return drawn
 
 
 def of_most_runs(model: PaperModel, rows: Rows) -> dict[Setting, Row]:
@@ -67,58 +57,53 @@ def of_most_runs(model: PaperModel, rows: Rows) -> dict[Setting, Row]:
 
 def rings_alone(by_nodes: ByNodes) -> Figure:
     """Fig. 5 (b), of rings that `wirebench bench collectives` timed with nothing else on the network."""
-    note = "Points: medians, bars from the shortest to the longest; all-reduces alone, of float32."
+    return _measured(by_nodes, "Points: medians, bars from the shortest to the longest; all-reduces alone, of float32.")
+
+
+def all_reduces(rows: Rows) -> Figure | str:
+    """Fig. 5 (b): rings by size and machines; without any, the reason."""
+    timed = [(setting.nodes, run) for setting, row in rows.items() for run in row.runs if not row.diverged]
+    by_nodes = {nodes: [run for each, run in timed if each == nodes] for nodes, _ in timed if nodes > 1}
+    found = times(by_nodes)
+    if not found:
+        return "no run on several machines has times of rings (`collective.name=ring`)"
+    runs = [run for nodes in found for run in by_nodes[nodes]]
+    note = (
+        f"Points: medians over {counted([len(runs)], 'run')}, bars from the shortest to the longest; rings of the last "
+        f"step of each. {provenance_of(runs)}."
+    )
+    return _measured(found, note)
+
+
+def _measured(by_nodes: ByNodes, note: str) -> Figure:
     constants = "From the network constants of the authors' simulator"
     return figures.all_reduces(simulated.all_reduce, constants, [MeasuredBars("on a cluster", note, by_nodes)])
 
 
-def all_reduces(rows: Rows) -> Figure | None:
-    """Fig. 5 (b): rings by size and machines; None without any."""
-    by_nodes: defaultdict[int, list[NotedRun]] = defaultdict(list)
-    for setting, row in rows.items():
-        if setting.nodes > 1 and not row.diverged:
-            by_nodes[setting.nodes] += row.runs
-    found = times(by_nodes)
-    if not found:
-        return None
-    runs = [run for nodes in found for run in by_nodes[nodes]]
-    note = (
-        f"Points: medians over {counted([len(runs)], 'run')}, bars from the shortest to the longest; rings of the last "
-        f"step of each. {provenance(run.has('environment') or {} for run in runs)}."
-    )
-    constants = "From the network constants of the authors' simulator"
-    return figures.all_reduces(simulated.all_reduce, constants, [MeasuredBars("on a cluster", note, found)])
-
-
-def speedups_of(model: PaperModel, rows: Mapping[Setting, Row]) -> Figure | None:
-    """Fig. 6 and 7: speed-ups over one machine, beside the authors' (dashes); None without one machine and several."""
-    alone = _alone(rows)
-    lines = []
+def speedups_of(model: PaperModel, rows: Mapping[Setting, Row]) -> Figure | str:
+    """Fig. 6 and 7: speed-ups over one machine, beside the authors' (dashes); without both, the reason."""
+    alone, lines = _alone(rows), []
     for name in SHOWN:
         seconds = _steps(rows, name)
         if alone and seconds:
             ups = [1.0, *(nodes * alone / each for nodes, each in seconds.items())]
             lines.append(Curve(LABELS[name], figures.colour(name), [1, *seconds], ups))
     if not lines:
-        return None
+        return f"{model.label} needs runs of the network on one machine and on several"
     for name in SCHEDULES:
         ups = [1.0, *(nodes * model.alone / model.seconds(nodes, name) for nodes in model.nodes)]
         label = f"{LABELS[name]}, the authors'"
-        tone = figures.colour(name)
-        lines.append(Curve(label, tone, [1, *model.nodes], ups, dash=(4, 3), shape="cross"))
-    places = sorted({float(at) for line in lines for at in line.across})
-    linear = Curve("linear", colours.GREY, places, places, dash=(2, 3), points=False)
-    across = around(figures.NODES, places, values=places)
-    up = around(figures.SPEEDUP, [value for line in (*lines, linear) for value in line.up])
+        lines.append(Curve(label, figures.colour(name), [1, *model.nodes], ups, dash=(4, 3), shape="cross"))
+    places = sorted({int(at) for line in lines for at in line.across})
     turns = counted((len(row.runs) for row in rows.values()), "run")
     ranks = next(iter(rows)).ranks
     note = (
         f"Solid: medians of {turns}, {ranks} rank{'s' * (ranks > 1)} a machine; dashed: measured by the paper's "
-        f"authors (K80, 10 Gbit/s). {_where(list(rows.values()))}."
+        f"authors (K80, 10 Gbit/s). {provenance_of(run for row in rows.values() for run in row.runs)}."
     )
     number = FILES[model.label].removesuffix(".svg")[-1]
     title = f"MG-WFBP, Fig. {number}: {model.label}, measured on a cluster"
-    return finished(curves([linear, *lines], across, up, title, note, height=300))
+    return figures.speedup_figure([figures.linear(places), *lines], title, note)
 
 
 def parts_of(model: PaperModel, rows: Mapping[Setting, Row]) -> Panel | None:
@@ -149,7 +134,3 @@ def _steps(rows: Mapping[Setting, Row], schedule: str) -> dict[int, float]:
     """Seconds of a step by machines, of several."""
     found = {setting.nodes: row.step_seconds for setting, row in rows.items() if setting.schedule == schedule}
     return {nodes: seconds for nodes, seconds in sorted(found.items()) if nodes > 1 and seconds}
-
-
-def _where(rows: Sequence[Row]) -> str:
-    return provenance(run.has("environment") or {} for row in rows for run in row.runs)

@@ -132,7 +132,7 @@ def real_figure(model: PaperModel, steps: Sequence[PaperStep], starred: Mapping[
 
     starred  predicted seconds of WFBP on a star, by nodes: it stands in for TensorFlow
     """
-    lines = [_linear((1, *model.nodes))]
+    lines = [linear((1, *model.nodes))]
     for name in SCHEDULES:
         mine = [step for step in steps if step.schedule == name]
         for dash, key, said in ((1, 0), "measured", ""), ((4, 3), "predicted", ", predicted"):
@@ -141,9 +141,9 @@ def real_figure(model: PaperModel, steps: Sequence[PaperStep], starred: Mapping[
             shape = "circle" if key == "measured" else "cross"
             label = f"{LABELS[name]}{said}"
             lines.append(Curve(label, colour(name), nodes, speedups, dash=dash, shape=shape))
-    speedups = [1.0, *(nodes * model.alone / seconds for nodes, seconds in starred.items())]
+    ups = [1.0, *(nodes * model.alone / seconds for nodes, seconds in starred.items())]
     name = f"{LABELS[STAR]}, predicted"
-    lines.append(Curve(name, colour(STAR), [1, *starred], speedups, dash=(4, 3), shape="cross"))
+    lines.append(Curve(name, colour(STAR), [1, *starred], ups, dash=(4, 3), shape="cross"))
     note = (
         "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s; they print no spread, and not how many "
         "steps). Dashed: simulated by us, with one number, what a message costs beside the network, fitted to two of "
@@ -151,7 +151,7 @@ def real_figure(model: PaperModel, steps: Sequence[PaperStep], starred: Mapping[
         f"{where}."
     )
     number = {"GoogLeNet": 6, "ResNet-50": 7}[model.label]
-    return _speedups(lines, f"MG-WFBP, Fig. {number}: {model.label}, measured speed-ups, and predicted", note)
+    return speedup_figure(lines, f"MG-WFBP, Fig. {number}: {model.label}, measured speed-ups, and predicted", note)
 
 
 def step_parts(
@@ -203,7 +203,7 @@ def steps_panel(bars: Sequence[Bar], title: str, mark: str) -> Panel:
 def simulated_figure(model: PaperModel, nodewise: Efficiencies, where: str) -> Figure:
     """Fig. 9: speed-ups over one node, simulated, and the efficiencies that the paper prints of the most nodes."""
     kind = "the authors' log" if model.measured else "a reconstructed trace"
-    lines = [_linear(list(nodewise))]
+    lines = [linear(list(nodewise))]
     for name in SHOWN:
         speedups = [nodes * each[name] for nodes, each in nodewise.items()]
         lines.append(Curve(LABELS[name], colour(name), list(nodewise), speedups))
@@ -222,14 +222,16 @@ def simulated_figure(model: PaperModel, nodewise: Efficiencies, where: str) -> F
     note = f"Rings, but for the star; a worker a node. Dotted: linear speed-up. The paper prints of {most} nodes: "
     note += f"{'; '.join(ratios)}. {where}."
     part = {"GoogLeNet": "a", "ResNet-50": "b"}[model.label]
-    return _speedups(lines, f"MG-WFBP, Fig. 9 ({part}): {model.label}, speed-ups simulated from {kind}", note)
+    return speedup_figure(lines, f"MG-WFBP, Fig. 9 ({part}): {model.label}, speed-ups simulated from {kind}", note)
 
 
-def _linear(nodes: Sequence[int]) -> Curve:
+def linear(nodes: Sequence[int]) -> Curve:
+    """The dotted line of a linear speed-up."""
     return Curve("linear", colours.GREY, list(nodes), [float(each) for each in nodes], dash=(2, 3), points=False)
 
 
-def _speedups(lines: Sequence[Curve], title: str, note: str) -> Figure:
+def speedup_figure(lines: Sequence[Curve], title: str, note: str) -> Figure:
+    """Speed-ups over one node by the number of nodes."""
     nodes = sorted({float(at) for line in lines for at in line.across})
     across: Axis = around(NODES, nodes, values=nodes)
     up = around(SPEEDUP, [value for line in lines for value in line.up])

@@ -8,19 +8,17 @@ from papers import trust
 from papers.findings import Finding, of_rows
 from papers.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, SCHEDULES, PaperModel
 from papers.page import Page
-from papers.rows import Row, cluster, load, times_faster, with_energy
-from papers.timelines import FORMERLY_ALL_GATHER, spans_of
+from papers.rows import Row, cluster, load, made_by, ms, provenance_of, times_faster, with_energy
+from papers.timelines import FORMERLY_ALL_GATHER, spans_of, together
 from wirebench.exchange.reduce_scatter import WAIT
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure, around, finished
 from wirebench.record.notes import NotedRun
 from wirebench.telemetry.timeline import ALL_GATHER, TRACE
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
-
-Interval = tuple[float, float]
 
 HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
 EXCHANGES_HEAD = ("schedule", "messages", "exchanges ms", "of which start-ups ms", "exposed ms")
@@ -78,7 +76,6 @@ def document(rows: Sequence[Row]) -> str:
     """The whole file."""
     first = rows[0].runs[0]
     model, dilation = first.record["config"]["model"], first.has("config", "network", "dilation") or 1
-    git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for row in rows for run in row.runs})
     slowed = f" Computation is slowed down {dilation:g} times, as the links are." if dilation != 1 else ""
     lines = [
         f"# Schedules on {model.get('trace', model.get('name', '?'))}",
@@ -88,8 +85,7 @@ def document(rows: Sequence[Row]) -> str:
         "Exposed: what a step waits for messages when its backward pass is over. A prediction is a simulation of the "
         "schedule, with messages and computation timed apart in the run's own uncounted steps (docs/record.md).",
         "",
-        f"Commits: {', '.join(git)}. Made by `wirebench study mg_wfbp run`, which runs `{first.note['launch']}` and "
-        "the like.",
+        made_by("mg_wfbp", (run for row in rows for run in row.runs)),
         "",
         *table(*with_energy(HEAD, [_cells(row) for row in rows], rows)),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
@@ -113,19 +109,17 @@ def figure(rows: Sequence[Row]) -> Figure:
     runs = [run for row in rows for run in row.runs]
     note = (
         f"Bars: medians of {counted((len(row.runs) for row in rows), 'turn')}; thin lines: 10 % to 90 % of all steps; "
-        f"thick marks: predictions. {provenance(run.has('environment') or {} for run in runs)}."
+        f"thick marks: predictions. {provenance_of(runs)}."
     )
     return finished(stacked(bars, across, look, f"Schedules, time per step: {cluster(rows)}", note))
 
 
 def _bar(row: Row) -> Bar:
     predicted, seconds = row.median("prediction", "step_seconds"), row.step_seconds or 0.0
-    words = f"{_ms(seconds):.0f}"
+    words, mark = ms(seconds, 0), None if predicted is None else 1e3 * predicted
     if predicted is not None:
-        words += f", predicted {_ms(predicted):.0f} ({100 * (predicted / seconds - 1):+.1f} %)"
-    return Bar(
-        row.title, {row.title: _ms(seconds)}, row.spread_ms, None if predicted is None else _ms(predicted), words
-    )
+        words += f", predicted {ms(predicted, 0)} ({100 * (predicted / seconds - 1):+.1f} %)"
+    return Bar(row.title, {row.title: 1e3 * seconds}, row.spread_ms, mark, words)
 
 
 def _cells(row: Row) -> list[str]:
@@ -135,12 +129,11 @@ def _cells(row: Row) -> list[str]:
     return [
         row.title,
         "-" if messages is None else f"{messages:g}",
-        "-" if seconds is None or between is None
-        else f"{_ms(seconds):.1f} [{_ms(between[0]):.1f} - {_ms(between[1]):.1f}]",
-        "-" if exposed is None else f"{_ms(exposed):.1f}",
-        "-" if predicted is None else f"{_ms(predicted):.1f}",
+        "-" if between is None else f"{ms(seconds)} [{ms(between[0])} - {ms(between[1])}]",
+        ms(exposed),
+        ms(predicted),
         "-" if predicted is None or not seconds else f"{100 * (predicted / seconds - 1):+.1f} %",
-    ]  # fmt: skip
+    ]
 
 
 def _pairs(rows: Sequence[Row]) -> list[list[str]]:
@@ -172,10 +165,10 @@ def _exchanges(rows: Sequence[Row]) -> list[str]:
     for row, turns in zip(known, messages, strict=True):
         count, seconds = (statistics.median(map(each, turns)) for each in (len, lambda turn: sum(s for _, s in turn)))
         spent = (seconds, count * start_up, row.median("phases", "exchange_exposed"))
-        cells.append([row.label, f"{count:g}", *(f"{_ms(each):.0f}" for each in spent)])
+        cells.append([row.label, f"{count:g}", *(ms(each or 0.0, 0) for each in spent)])
     return [
-        f"A backward pass takes {_ms(statistics.median(backward)):.0f} ms, and exchanges that end within it add "
-        f"nothing to a step. A message takes {_ms(start_up):.1f} ms and {1e9 * per_byte:.1f} ns per byte, by least "
+        f"A backward pass takes {ms(statistics.median(backward), 0)} ms, and exchanges that end within it add "
+        f"nothing to a step. A message takes {ms(start_up)} ms and {1e9 * per_byte:.1f} ns per byte, by least "
         f"squares over the {len(sent)} messages of the last step of every turn. These are rank 0's requests, which "
         "also wait for other ranks.",
         "",
@@ -202,18 +195,12 @@ def _all_gathers(rows: Sequence[Row]) -> list[str]:
             hidden = together(gathers, forward) - together(gathers, waits)
             total = sum(end - begin for begin, end in gathers)
             lines += [
-                f"`{row.label}`: a forward pass hides {_ms(hidden):.0f} of the {_ms(total):.0f} ms of all-gathers in "
+                f"`{row.label}`: a forward pass hides {ms(hidden, 0)} of the {ms(total, 0)} ms of all-gathers in "
                 f"the steps that {run.folder.name}/{TRACE} shows (ui.perfetto.dev); during the rest the forward pass "
                 "waits for them or has not begun.",
                 "",
             ]
     return lines
-
-
-def together(some: Sequence[Interval], others: Sequence[Interval]) -> float:
-    """Seconds in which both are under way; neither overlaps itself."""
-    pairs = ((min(e, end) - max(b, begin)) for b, e in others for begin, end in some)
-    return sum(max(0.0, both) for both in pairs)
 
 
 def _papers(run: NotedRun, name: str, other: str) -> float | None:
@@ -237,7 +224,3 @@ def _model(run: NotedRun) -> PaperModel | None:
 def _link(run: NotedRun) -> float:
     """Bits per second of a link at full speed."""
     return parse_rate(run.note["link"]) * (run.has("config", "network", "dilation") or 1)
-
-
-def _ms(seconds: float | None) -> float:
-    return 1e3 * (seconds or 0.0)

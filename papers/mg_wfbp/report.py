@@ -12,7 +12,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from papers.findings import Finding, instead
+from papers.findings import Finding, claims_table, instead
 from papers.mg_wfbp import cluster, cluster_figures, measured, simulated
 from papers.page import Page, tables_below
 from papers.runner import RESULTS
@@ -34,9 +34,10 @@ def pages(options: argparse.Namespace) -> list[Page]:
         page = simulated.page(options.dir or RESULTS / "mg-wfbp")
         if options.cluster is None:
             return [page]
-        drawn, missing = cluster_figures.draw(runs, cluster.rings(options.cluster))
-        text = page.text + cluster.section(cluster.findings(runs), list(drawn), missing)
-        return [replace(page, text=text, figures={**page.figures, **drawn})]
+        drawn = cluster_figures.draw(runs, cluster.rings(options.cluster))
+        more = ["", "## On a cluster", "", *claims_table(cluster.findings(runs)), *drawn.lines()]
+        text = page.text + "\n".join(more).rstrip() + "\n"
+        return [replace(page, text=text, figures={**page.figures, **drawn.figures})]
     for name in ("dir", "cluster"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name}: the report of runs stands in their folder")

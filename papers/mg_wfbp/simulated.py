@@ -13,14 +13,14 @@ from papers.mg_wfbp.claims import claims, network_claims
 from papers.mg_wfbp.figures import SHOWN, MeasuredBars, times
 from papers.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, PaperModel, PaperStep
 from papers.page import Page
-from papers.rows import load
+from papers.rows import load, provenance_of
 from papers.runner import RESULTS
 from wirebench import collectives, schedulers
 from wirebench.costmodel.formulas import CostLine, ring
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.figures.provenance import computed, counted, provenance
+from wirebench.figures.provenance import computed, counted
 from wirebench.figures.style import Figure
 from wirebench.planner.compositions import DENSE, sizes_of
 from wirebench.simulation import trace
@@ -85,7 +85,7 @@ def all_reduce(nodes: int) -> CostLine:
 def page(folder: Path) -> Page:
     """The report."""
     found = results()
-    known = known_since(folder, *found)
+    known = known_since(folder, found)
     constants = "the network constants of the authors' simulator"
     where = {model.label: computed(known.git, _trace(model), constants) for model in MODELS}
     both = computed(known.git, *map(_trace, MODELS), constants)
@@ -112,7 +112,7 @@ def _measured() -> list[MeasuredBars]:
     turns = counted((len(row.runs) for row in rows), "turn")
     note = (
         f"Points: medians over {turns} of {len(rows)} schedules, bars from the shortest to the longest; rings of the "
-        f"last step of each. {provenance(run.has('environment') or {} for run in runs)}."
+        f"last step of each. {provenance_of(runs)}."
     )
     title = f"on emulated hosts with links of {parse_rate(runs[0].note['link']) / 1e9:g} Gbit/s" if runs else ""
     return [MeasuredBars(title, note, by_nodes)] if by_nodes else []
@@ -259,36 +259,29 @@ class Origin(NamedTuple):
     text: str
 
 
-def known_since(
-    folder: Path,
-    call_seconds: float,
-    predicted: Mapping[str, Sequence[PaperStep]],
-    starred: Mapping[str, Mapping[int, float]],
-    simulated: Mapping[str, Efficiencies],
-) -> Origin:
+def known_since(folder: Path, found: SimulatedResults) -> Origin:
     """Origin of these numbers. The commit comes from the folder's file if that has the same numbers, else from this
     checkout.
-
-    predicted, starred, simulated  by model: steps, seconds of a step on a star by nodes, and efficiencies
     """
-    numbers = {
-        "call_seconds": _short(call_seconds),
-        "steps": {
-            label: [[step.nodes, step.schedule, _short(step.predicted)] for step in those]
-            for label, those in predicted.items()
-        },
-        "star": {
-            label: {str(nodes): _short(seconds) for nodes, seconds in those.items()} for label, those in starred.items()
-        },
-        "efficiencies": {
-            label: {str(nodes): {name: _short(share) for name, share in each.items()} for nodes, each in those.items()}
-            for label, those in simulated.items()
-        },
+    steps = {
+        label: [[step.nodes, step.schedule, step.predicted] for step in those]
+        for label, those in found.predicted.items()
     }
+    told = {"call_seconds": found.call_seconds, "steps": steps, "star": found.starred, "efficiencies": found.simulated}
+    numbers = _kept(told)
     before = _read(folder / FILE)
     known = {key: value for key, value in before.items() if key != GIT}
     git = before[GIT] if known == numbers else environment.git()
     return Origin(git, json.dumps({GIT: git, **numbers}, indent=1) + "\n")
+
+
+def _kept(value: Any) -> Any:
+    """What the file has of nested numbers: keys are texts there, and floats have DIGITS."""
+    if isinstance(value, dict):
+        return {str(key): _kept(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_kept(each) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -300,7 +293,3 @@ def _read(path: Path) -> dict[str, Any]:
         return {GIT: content[GIT], **content}
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: is not what `wirebench study mg_wfbp report` writes: {error!r}") from error
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

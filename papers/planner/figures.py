@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from papers.planner.forecast import ORDER
 from papers.planner.measured import NEAR, Compared, Scored, Side
+from papers.rows import provenance_of
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import (
     LETTER,
     WIDTH,
@@ -51,8 +52,7 @@ def errors(scored: Scored) -> Figure:
     turns = f", {counted((len(line.turns) for line in scored.lines), 'turn')} of each" if scored.ranked else ""
     spread = "; thin lines: 10 % to 90 % of the measured steps" if points[0].between else ""
     note = (
-        f"{len(points)} compositions by their schedules{turns}, {steps} of a run{spread}. "
-        f"{provenance(run.has('environment') or {} for run in scored.runs)}."
+        f"{len(points)} compositions by their schedules{turns}, {steps} of a run{spread}. {provenance_of(scored.runs)}."
     )
     return finished(_scatter(points, series, NEAR, across, up, f"Predicted against measured: {scored.about}", note))
 
@@ -84,7 +84,7 @@ def break_evens(scored: Scored) -> Figure:
     note = (
         f"{first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on {first.note['hosts']} "
         f"emulated hosts. Points: {turns}, geometric means; bars: 95 % intervals; dashed: predicted by the planner "
-        f"before the runs. {provenance(run.has('environment') or {} for run in scored.runs)}."
+        f"before the runs. {provenance_of(scored.runs)}."
     )
     title = "Compressors on both sides of the rate below which they should pay"
     return grid(panels, title, note, columns=min(COLUMNS, len(panels)), broad=COLUMNS * WIDTH)

@@ -5,20 +5,20 @@ import functools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from scipy.stats import kendalltau
-
-from papers import published, trust
+from papers import published
 from papers.claim import Verdict, together
 from papers.estimate import Estimate, mean, ratio_of_turns
-from papers.findings import Finding
+from papers.findings import Finding, of_rows
 from papers.planner import forecast
 from papers.planner.experiments import METHODS
 from papers.planner.forecast import BEST, LISTED, ORDER, SIDES
-from papers.rows import NEEDS, Row, cluster
+from papers.rows import NEEDS, Row, cluster, emulated_setting, mean_step
+from papers.significance import tau_of
 from wirebench.errors import UserError
 from wirebench.planner.candidate import WORTHWHILE
 from wirebench.record import notes, recorded
@@ -106,19 +106,11 @@ class Scored:
 
     def _setting(self, run: NotedRun) -> dict[str, object]:
         """The settings that all runs of an experiment share."""
-        config = run.record["config"]
-        return {
-            "machine": run.machine, "hosts": run.note["hosts"], "trace": config["model"].get("trace"),
-            "link": None if self.kind == SIDES else run.note["link"],
-            "batch size": config["data"].get("batch_size"), "dilation": run.has("config", "network", "dilation"),
-        }  # fmt: skip
+        return {**emulated_setting(run), **({"link": None} if self.kind == SIDES else {})}
 
     def _seconds(self, run: NotedRun) -> float | None:
         """A step: the median, or of an order the mean of the counted ones, since most steps exchange nothing."""
-        if self.kind != ORDER:
-            return run.has("step_seconds", "median")
-        rate, batch = run.has("images_per_second", "mean"), run.has("config", "data", "batch_size")
-        return run.record["world_size"] * batch / rate if rate else None
+        return mean_step(run) if self.kind == ORDER else run.has("step_seconds", "median")
 
     @property
     def runs(self) -> list[NotedRun]:
@@ -206,8 +198,7 @@ class Scored:
             f"largest {100 * max(map(abs, errors.values())):.1f} %."
         )
         about = "" if self.folder.resolve().name == "prediction" else self.folder.resolve().name
-        records = tuple(run.folder for run in self.runs)
-        yield Finding(CLAIMS["near"], here, verdict, about, records=records, rules=trust.rules(self.runs, ""))
+        yield of_rows(CLAIMS["near"], here, verdict, [line.row for line in self.lines], about, needs="")
 
     def _first(self) -> Iterator[Finding]:
         """The planner's first choice over the shortest: nothing is decided before all that was ranked ran."""
@@ -253,11 +244,8 @@ class Scored:
         yield self._finding(name, here, verdict, "", self.lines)
 
     def _finding(self, claim: str, here: str, verdict: Verdict, about: str, lines: Sequence[Compared]) -> Finding:
-        records = tuple(run.folder for line in lines for run in line.row.runs)
-        rules = trust.rules_of((line.row.runs for line in lines), "turns")
-        if self.forecast and self.forecast.changed:
-            rules = (*rules, "commit")
-        return Finding(CLAIMS[claim], here, verdict, about, records=records, rules=rules)
+        found = of_rows(CLAIMS[claim], here, verdict, [line.row for line in lines], about)
+        return replace(found, rules=(*found.rules, "commit")) if self.forecast and self.forecast.changed else found
 
 
 class Side(NamedTuple):
@@ -310,13 +298,6 @@ def own_errors(lines: Sequence[Compared]) -> dict[str, float]:
 def near(error: float) -> bool:
     """Whether a forecast that is off by this share is a good one."""
     return CLAIMS["near"].judge(1 + error).good
-
-
-def tau_of(order: Sequence[float], seconds: Sequence[float]) -> float:
-    """Kendall's tau of two orders; NaN where one is none."""
-    if min(len(set(order)), len(set(seconds))) <= 1:
-        return math.nan
-    return float(kendalltau(order, seconds).statistic)
 
 
 def _began(run: NotedRun) -> datetime.datetime:

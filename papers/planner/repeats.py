@@ -15,7 +15,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from papers.planner.measured import Scored, near, tau_of
+from papers.planner.measured import Scored, near
+from papers.significance import tau_of
 from wirebench.record import recorded
 from wirebench.record.notes import NotedRun
 

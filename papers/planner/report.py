@@ -21,11 +21,12 @@ from papers.planner import figures
 from papers.planner.experiments import EXPERIMENTS, FORTY
 from papers.planner.figures import plugin
 from papers.planner.forecast import BEST, DENSITY, FILE, KINDS, LISTED, ORDER, SIDES
-from papers.planner.measured import NEAR, Compared, Scored, Side, near, over_shortest, own_errors, tau_of
+from papers.planner.measured import NEAR, Compared, Scored, Side, near, over_shortest, own_errors
 from papers.planner.outside import Outside, OutsideRun, from_outside
 from papers.planner.repeats import STEADY, another_time, repeats_to, steady
-from papers.rows import size
+from papers.rows import ms, size
 from papers.runner import RESULTS, ROOT
+from papers.significance import tau_of
 from wirebench.errors import UserError
 from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure
@@ -280,7 +281,7 @@ def _filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _ms(shown: Shown, seconds: float | None) -> str:
     """Milliseconds: a list's steps are shorter, and are compared with each other's."""
-    return "-" if seconds is None else f"{1e3 * seconds:.{2 if shown.scored.kind == LISTED else 1}f}"
+    return ms(seconds, 2 if shown.scored.kind == LISTED else 1)
 
 
 def _percent(share: float | None) -> str:

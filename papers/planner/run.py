@@ -19,7 +19,7 @@ from pathlib import Path
 from papers.planner import experiments, forecast
 from papers.planner.experiments import CONSTANTS, EXPERIMENTS, FORTY, Experiment, KnownMachine
 from papers.planner.forecast import FILE, SIDES, Forecast
-from papers.runner import RESULTS, Launch, Part, measure, within
+from papers.runner import RESULTS, Launch, Part, measure, refuse_not_positive, within
 from papers.trainings import Training
 from wirebench.errors import UserError
 from wirebench.planner import ranges
@@ -43,9 +43,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """Every composition once, then every one again; labels of the runs that failed. UserError for a mistake."""
-    for name in ("first", "turns"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise UserError(f"--{name}: must be positive, got {value}")
+    refuse_not_positive(options, "first", "turns")
     planned: dict[Path, list[Training]] = {}
     for out, experiment in _chosen(options):
         before = _forecast(experiment, out, options)

@@ -18,11 +18,9 @@ from papers.page import Page
 from papers.pods.parts import ALONE, DENSE, SHARDS, TIMES
 from papers.pods.predicted import predicted
 from papers.published import load as published
-from papers.rows import Row, by_label
+from papers.rows import Row, load_alike, made_by, ms
 from papers.runner import RESULTS
-from papers.speed.waiting import step_seconds
 from wirebench.errors import UserError
-from wirebench.record import notes, recorded
 from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate, show_rate
 from wirebench.utils.markdown import table
@@ -52,9 +50,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def load(folder: Path) -> Rows:
     """The rows of a part by label, {} where there is no run; UserError for runs of several settings."""
-    runs = recorded.noted(folder, NEEDS)
-    notes.refuse_mixed(folder, {run.folder.name: _setting(run) for run in runs})
-    return {label: Row(label, those) for label, those in by_label(runs).items()}
+    return load_alike(folder, _setting, NEEDS)
 
 
 def _setting(run: NotedRun) -> dict[str, object]:
@@ -77,7 +73,7 @@ def _finding(claim: Claim, rows: Rows) -> Finding | None:
     [label], [rival] = claim.about["methods"], claim.about["rivals"]
     if label not in rows or rival not in rows:
         return None
-    measured = ratio_of_turns(step_seconds(rows[rival]), step_seconds(rows[label]))
+    measured = ratio_of_turns(rows[rival].mean_steps, rows[label].mean_steps)
     ratio = exchange_over_computing(rows)
     if measured is None or ratio is None:
         return None
@@ -90,7 +86,7 @@ def _finding(claim: Claim, rows: Rows) -> Finding | None:
 
 def exchange_over_computing(rows: Rows) -> float | None:
     """How many times as long as the rest of a step its dense exchange takes; None where a row of both lacks."""
-    dense, alone = (_seconds(rows.get(label)) for label in (DENSE, ALONE))
+    dense, alone = (rows[label].mean_step if label in rows else None for label in (DENSE, ALONE))
     return None if dense is None or alone is None else dense / alone - 1
 
 
@@ -107,12 +103,6 @@ def ratio_words(name: str, rows: Rows) -> str:
     return f'{told}, as links of --link "{within};{show_rate(rate)}" would give.'
 
 
-def _seconds(row: Row | None) -> float | None:
-    """Mean seconds of a step, over turns; None without a counted one."""
-    steps = [] if row is None else list(step_seconds(row).values())
-    return statistics.fmean(steps) if steps else None
-
-
 def pages(options: argparse.Namespace) -> list[Page]:
     """One table for each rate between pods, and one of losses."""
     parts = {name: rows for name in TIMES if (rows := load(options.runs / name))}
@@ -122,7 +112,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
             raise UserError(f"{options.runs}: has no PART/METHOD-TURN; wirebench study pods run makes them")
         return [Page(options.dir, "\n".join([TITLE, "", NO_RUNS, "", *claims_table(findings(options))]))]
     run = next(iter((losses or next(iter(parts.values()))).values())).runs[0]
-    commits = sorted({each.commit for rows in (*parts.values(), losses) for row in rows.values() for each in row.runs})
+    every = (each for rows in (*parts.values(), losses) for row in rows.values() for each in row.runs)
     text = [
         TITLE,
         "",
@@ -131,8 +121,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
         "that train alone: what a step takes beyond theirs is its exchange. Steps and bytes are means over counted "
         "steps, of local steps over 30, of which one exchanges. Bytes are of a rank and step, by the counters of the "
         f"links, with headers. Predictions take the step of `{ALONE}` and simulate the exchange between pods on links "
-        "at their nominal rates. Commits: "
-        f"{', '.join(commits)}. Made by `wirebench study pods run`, which runs `{run.note['launch']}` and the like.",
+        f"at their nominal rates. {made_by('pods', every)}",
         "",
         *claims_table(findings(options)),
         *(line for name, rows in parts.items() for line in _section(name, rows)),
@@ -141,14 +130,9 @@ def pages(options: argparse.Namespace) -> list[Page]:
     return [Page(options.dir, "\n".join(text))]
 
 
-def committed() -> list[list[str]]:
-    """The only one."""
-    return [[]]
-
-
 def _section(name: str, rows: Rows) -> list[str]:
     within, between = next(iter(rows.values())).runs[0].note["link"].split(";")
-    by_speed = sorted(rows.values(), key=lambda row: _seconds(row) or float("inf"))
+    by_speed = sorted(rows.values(), key=lambda row: row.mean_step or float("inf"))
     return [
         f"## {name}: links of {within} within pods, {between} between them",
         "",
@@ -160,15 +144,15 @@ def _section(name: str, rows: Rows) -> list[str]:
 
 
 def _cells(row: Row, rows: Rows) -> list[str]:
-    steps, seconds, alone = step_seconds(row), _seconds(row), _seconds(rows.get(ALONE))
+    steps, seconds, alone = row.mean_steps, row.mean_step, rows[ALONE].mean_step if ALONE in rows else None
     rate = mean([1 / each for each in steps.values()]).words("{:.3g}", "{:.3g}") if steps else "-"
-    dense = ratio_of_turns(step_seconds(rows[DENSE]), steps) if DENSE in rows and row.label != DENSE else None
+    dense = ratio_of_turns(rows[DENSE].mean_steps, steps) if DENSE in rows and row.label != DENSE else None
     told = predicted(row, rows[ALONE], SHARDS) if ALONE in rows and row.label != ALONE else None
     off = "-" if told is None or seconds is None else f"{100 * (told.seconds / seconds - 1):+.1f} %"
     return [
         row.title, str(len(row.runs)), rate, "-" if dense is None else dense.words("{:.2f}x", "{:.2f}"),
-        _ms(seconds), "-" if alone is None or seconds is None or row.label == ALONE else f"{seconds / alone - 1:.2f}",
-        "-" if told is None else _ms(told.seconds), off,
+        ms(seconds, 0), "-" if alone is None or seconds is None or row.label == ALONE else f"{seconds / alone - 1:.2f}",
+        "-" if told is None else ms(told.seconds, 0), off,
         _mb(row.median("levels", "within"), None if told is None else told.within),
         _mb(row.median("levels", "between"), None if told is None else told.between),
     ]  # fmt: skip
@@ -195,10 +179,6 @@ def _loss_cells(row: Row, dense: Row | None) -> list[str]:
 
 def _of_seeds(row: Row) -> list[float]:
     return [loss for run in row.runs if (loss := run.has("final", "loss")) is not None]
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.0f}"
 
 
 def _mb(measured: float | None, told: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from papers import index, judged, shipped
-from papers.site import content, overview, readme, reproduce
+from papers.site import content, readme, reproduce
 from papers.study import Study
 from wirebench.bench import plot_collectives, plot_compressors
 from wirebench.figures.files import shows
@@ -29,7 +29,7 @@ def drifts(root: Path, results: Path) -> list[str]:
     found += [said for section in sections for page in section.pages if (said := page.drift()) is not None]
     guide, figure = root / readme.FILE, results / readme.FIGURE
     again = "run: wirebench study report --docs ."
-    if not shows(figure, overview.verdicts(sections)):
+    if not shows(figure, readme.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
     if not index.FILE.is_file() or index.FILE.read_text(encoding="utf-8") != index.text():
         found.append(f"{index.FILE}: has not the numbers of the records; {again}")

@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from papers.runner import RESULTS, ROOT
-from papers.site import content, overview, pages, readme
+from papers.site import content, pages, readme
 from papers.site.committed import benchmark_figures
 from papers.site.content import Section
 from wirebench.figures.colours import ON_DARK
@@ -103,7 +103,7 @@ def charts() -> dict[Path, Figure]:
     for section in sections():
         for page in section.pages:
             every |= {page.folder / name: figure for name, figure in page.figures.items()}
-    every[RESULTS / readme.FIGURE] = overview.verdicts(sections())
+    every[RESULTS / readme.FIGURE] = readme.verdicts(sections())
     return {path: figure for path, figure in every.items() if figure is not None}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from papers import trust
 from papers.estimate import Estimate
 from papers.page import Page
-from papers.rows import DENSE, Row, fastest, load, settings, times_faster
+from papers.rows import DENSE, Row, fastest, load, provenance_of, settings, times_faster
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure, around, finished
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
@@ -102,7 +102,7 @@ def figure(rows: Mapping[Path, Sequence[Row]], gains: Gains) -> Figure:
     first = runs[0]
     note = (
         f"{first.record['config']['model'].get('trace')}, {first.record['world_size']} emulated hosts, {turns}; bands: "
-        f"95 % intervals. {provenance(run.has('environment') or {} for run in runs)}."
+        f"95 % intervals. {provenance_of(runs)}."
     )
     return finished(curves(lines, across, up, "What compression gains, by link", note, height=260))
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from papers.findings import Finding
 from papers.page import Page, tables_below
-from papers.rows import DENSE, Row, cluster, fastest, load
+from papers.rows import DENSE, Row, cluster, fastest, load, provenance_of
 from papers.runner import RESULTS
 from papers.speed import by_link, waiting
 from papers.speed.parts import LOCAL_STEPS
 from papers.speed.table import document
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
-from wirebench.figures.provenance import counted, provenance
+from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure, around, finished
 
 LOCAL = {RESULTS / part.folder for part in LOCAL_STEPS.values()}
@@ -41,11 +41,6 @@ def pages(options: argparse.Namespace) -> list[Page]:
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The claims about local steps; the gs-SGD paper's belong to the study gs_sgd."""
     return [each for folder in filter(_is_local, _folders(options)) for each in waiting.findings(waiting.load(folder))]
-
-
-def committed() -> list[list[str]]:
-    """All at once: some belong together."""
-    return [[]]
 
 
 def _folders(options: argparse.Namespace) -> list[Path]:
@@ -80,8 +75,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 def _note(rows: Sequence[Row]) -> str:
     runs = [run for row in rows for run in row.runs]
     turns = counted((len(row.runs) for row in rows), "turn")
-    where = provenance(run.has("environment") or {} for run in runs)
-    return f"Bars: medians of {turns}; lines: 10 % to 90 % of all steps. {where}."
+    return f"Bars: medians of {turns}; lines: 10 % to 90 % of all steps. {provenance_of(runs)}."
 
 
 def _parts(row: Row, least: float) -> tuple[float, float, float]:

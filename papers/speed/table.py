@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from papers import lossless, trust
 from papers.accuracy.known import of_classics
-from papers.rows import DDP, DENSE, Row, fastest, size, with_energy
+from papers.rows import DDP, DENSE, Row, fastest, made_by, ms, size, with_energy
 from wirebench.planner.accuracy import Accuracies
 from wirebench.utils.markdown import table
 
@@ -24,7 +24,6 @@ def document(rows: Sequence[Row]) -> str:
     config, note = first.record["config"], first.note
     baselines, accuracies = [fastest(rows, DENSE), fastest(rows, [DDP])], of_classics()
     head, cells = with_energy(HEAD, [_cells(row, baselines, accuracies) for row in rows], rows)
-    commits = ", ".join(sorted({run.commit for row in rows for run in row.runs}))
     lines = [
         f"# Every method on {config['model'].get('trace', config['model'].get('name', '?'))}",
         "",
@@ -36,7 +35,7 @@ def document(rows: Sequence[Row]) -> str:
         f"method and the turn.{_compared(*baselines)}",
         "",
         *_slowed(first.has("config", "network", "dilation") or 1),
-        f"Commits: {commits}. Made by `wirebench study speed run`, which runs `{note['launch']}` and the like.",
+        made_by("speed", (run for row in rows for run in row.runs)),
         "",
         *table(head, [*cells, lossless.row(head, "ratio on the wire", "images")]),
         *lossless.note("images"),
@@ -52,15 +51,15 @@ def document(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row, baselines: Sequence[Row | None], accuracies: Accuracies) -> list[str]:
     between, left, ratio = row.steps_between, _left_over(row), row.median("compression_ratio", "wire")
-    spread = "" if between is None else f" [{_milliseconds(between[0])} - {_milliseconds(between[1])}]"
+    spread = "" if between is None else f" [{ms(between[0], 0)} - {ms(between[1], 0)}]"
     state = row.median("compressor_state")
     return [
         f"{row.title} ({_composition(row)})",
-        _milliseconds(row.step_seconds) + spread,
+        ms(row.step_seconds, 0) + spread,
         *(_times(row, base) for base in baselines),
         accuracies.known[row.label].cell if row.label in accuracies.known else "-",
-        _milliseconds(row.median("phases", "compress")),
-        _milliseconds(row.median("phases", "exchange_exposed")),
+        ms(row.median("phases", "compress"), 0),
+        ms(row.median("phases", "exchange_exposed"), 0),
         *(size(row.median("bytes_per_step", name)) for name in ("payload", "wire", "wire_mean", "nic")),
         "-" if left is None else f"{1 + left[1]:.3f}{BEYOND if abs(left[1]) > TOLERANCE else ''}",
         "-" if left is None else size(left[0]),
@@ -145,7 +144,3 @@ def _slowed(factor: float) -> list[str]:
         "as fast as this machine's.",
         "",
     ]
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.0f}"

@@ -8,14 +8,12 @@ from papers import trust
 from papers.claim import Claim
 from papers.estimate import mean, ratio_of_turns
 from papers.findings import Finding, claims_table, of_rows, with_unrun
-from papers.mg_wfbp.measured import together
 from papers.page import Page
 from papers.published import load as published
-from papers.rows import NEEDS, Row, by_label, size, with_energy
+from papers.rows import NEEDS, Row, by_label, emulated_setting, made_by, ms, size, with_energy
 from papers.speed.parts import DENSE, PAIRS, SPARSELOCO, STREAMED, WAITING
-from papers.timelines import spans_of
+from papers.timelines import spans_of, together
 from wirebench.record import notes, recorded
-from wirebench.record.notes import NotedRun
 from wirebench.telemetry.timeline import TRACE
 from wirebench.utils.markdown import table
 
@@ -32,8 +30,9 @@ def load(folder: Path) -> dict[str, Row]:
     """The rows by label, empty where there is no run; UserError where two that are compared have different settings."""
     runs = recorded.noted(folder, NEEDS)
     for pair in PAIRS:
-        notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs if run.note["label"] in pair})
-    return {label: Row(label, those) for label, those in by_label(runs).items()}
+        compared = {run.folder.name: emulated_setting(run) for run in runs if run.note["label"] in pair}
+        notes.refuse_mixed(folder, compared)
+    return {row.label: row for row in by_label(runs)}
 
 
 def page(folder: Path) -> Page:
@@ -56,7 +55,7 @@ def findings(rows: Mapping[str, Row]) -> list[Finding]:
 
 def _measured(claim: Claim, row: Row, rival: Row) -> Finding | None:
     speed = claim.about["measure"] == "speed"
-    ours, theirs = ((step_seconds if speed else waiting)(each) for each in (row, rival))
+    ours, theirs = (each.mean_steps if speed else waiting(each) for each in (row, rival))
     shared = [turn for turn in ours if theirs.get(turn)]
     if not shared:
         return None
@@ -67,26 +66,18 @@ def _measured(claim: Claim, row: Row, rival: Row) -> Finding | None:
         here = measured.words("{:.1f}x", "{:.1f}") + ("" if most is None else f", at most {most:.1f}x")
     else:  # of the wait, all of which may be gone
         measured = mean([1 - ours[turn] / theirs[turn] for turn in shared])
-        here = measured.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
+        here = measured.percent()
     return of_rows(claim, here, claim.judge(measured), (row, rival))
-
-
-def step_seconds(row: Row) -> dict[str, float]:
-    """The mean of the counted steps of each turn, by its number: a median would be of a step without an exchange."""
-    images = {_turn(run): run.has("images_per_second", "mean") for run in row.runs}
-    batch = row.runs[0].record["world_size"] * row.runs[0].record["config"]["data"]["batch_size"]
-    return {turn: batch / rate for turn, rate in images.items() if rate}
 
 
 def waiting(row: Row) -> dict[str, float]:
     """Seconds of a mean step in which a worker waits for an exchange, of each turn."""
-    phases = {_turn(run): run.has("phases", "exchange_exposed") for run in row.runs}
-    return {turn: seconds for turn, seconds in phases.items() if seconds is not None}
+    return row.by_turn(lambda run: run.has("phases", "exchange_exposed"))
 
 
 def bound(dense: Row) -> float | None:
     """How much faster a step would be without any exchange: 1 + exchange / computing; None without a counted step."""
-    steps, waits = step_seconds(dense), waiting(dense)
+    steps, waits = dense.mean_steps, waiting(dense)
     values = [steps[turn] / (steps[turn] - waits[turn]) for turn in steps if turn in waits]
     return statistics.median(values) if values else None
 
@@ -95,7 +86,6 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
     """The whole file."""
     run = next(iter(rows.values())).runs[0]
     known = [rows[label] for label in (DENSE, SPARSELOCO, STREAMED, WAITING) if label in rows]
-    commits = sorted({each.commit for row in known for each in row.runs})
     lines = [
         "# The methods of today: steps per second",
         "",
@@ -103,8 +93,8 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
         f"one {run.machine}. Links and the trace are as much slower than life as the table says, and so are the "
         "milliseconds. What the workers compute themselves, on cores that they share, is not slowed down, and small "
         "beside it. Counted steps are whole rounds of 30, of dense training single ones, and means are of them all; "
-        "waiting is what of an exchange nothing hides. Commits: "
-        f"{', '.join(commits)}. Made by `wirebench study speed run`, which runs `{run.note['launch']}` and the like.",
+        "waiting is what of an exchange nothing hides. "
+        f"{made_by('speed', (each for row in known for each in row.runs))}",
         "",
         *table(*with_energy(HEAD, [_cells(row) for row in known], known)),
         *trust.note({row.label: row.runs for row in known}, "turns"),
@@ -116,7 +106,7 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    seconds, run = list(step_seconds(row).values()), row.runs[0]
+    seconds, run = list(row.mean_steps.values()), row.runs[0]
     return [
         row.title,
         str(len(row.runs)),
@@ -157,22 +147,3 @@ def _drawn(row: Row) -> list[str]:
         f"{ms(total - together(exchanges, waits))} of the {ms(total)} ms of its exchanges lie beside local steps.",
         "",
     ]
-
-
-def _turn(run: NotedRun) -> str:
-    return run.turn
-
-
-def setting_of(run: NotedRun) -> dict[str, object]:
-    """What runs on emulated hosts have to share to be compared."""
-    config = run.record["config"]
-    return {
-        "machine": run.machine, "hosts": run.note["hosts"], "link": run.note["link"],
-        "trace": config["model"].get("trace"),
-        "batch size": config["data"].get("batch_size"), "dilation": run.has("config", "network", "dilation"),
-    }  # fmt: skip
-
-
-def ms(seconds: float | None) -> str:
-    """Milliseconds in a cell; a dash for what a record does not have."""
-    return "-" if seconds is None else f"{1e3 * seconds:.1f}"

@@ -5,7 +5,7 @@ import datetime
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ def put(root: Path, name: str, **changes: object) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(record))
     return path
+
+
+def write(place: Path, record: Mapping[str, Any], **note: object) -> Path:
+    """A run's folder, with its record and the study's note; the label is the name's, where no other is given."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "record.json").write_text(json.dumps(record))
+    usual = {"label": place.name.rpartition("-")[0], "launch": "python train.py"}
+    (place / "note.json").write_text(json.dumps({**usual, **note}))
+    return place
 
 
 def unlinked(table: str) -> str:

@@ -1,5 +1,6 @@
 """A claim's verdict; what a few seeds let one say; published.toml, read whole or refused in one line."""
 
+import math
 import re
 import statistics
 from pathlib import Path
@@ -11,7 +12,7 @@ from papers.claim import Claim, Verdict, together
 from papers.estimate import Estimate
 from papers.gs_sgd.variants import PUBLISHED
 from papers.published import load
-from papers.significance import compare, corrected, larger
+from papers.significance import compare, corrected, larger, tau_of
 from papers.study import Study, available
 from wirebench.errors import UserError
 
@@ -252,6 +253,11 @@ def test_what_is_said(ours, others, said):
     found = compare(ours, others, 0.5)
     assert found is not None and found.said == said
     assert found.difference == pytest.approx(sum(ours) / len(ours) - sum(others) / len(others))
+
+
+def test_kendalls_tau_of_two_orders():
+    assert tau_of([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == pytest.approx(1 / 3)
+    assert math.isnan(tau_of([1.0, 2.0], [1.0, 1.0]))
 
 
 def test_without_runs_nothing_is_said():

@@ -3,15 +3,17 @@
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from papers.gs_sgd import cluster as gs_sgd
 from papers.gs_sgd import report
-from papers.launched import Launched
-from papers.runner import RESULTS, Command, shown
+from papers.runner import RESULTS, shown
+from papers.trainings import Launched
 from tests.papers import verb
 from tests.papers.records import sound
 from wirebench.compose.resolve import resolve
@@ -26,30 +28,26 @@ FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
 SPEED = ["--launch", f"env {FOUR}", "--parts", "speed", "--repeats", "2", "--data", "/data"]
 
 
-class Cluster:
+class Cluster(verb.Trains):
     """Stands in for a launcher: writes the record of a run whose config is the command's."""
 
     def __init__(self, seconds: float = 0.1, status: str = "finished") -> None:
+        super().__init__(self.made, 0 if status == "finished" else 1)
         self.seconds, self.status = seconds, status
-        self.commands: list[Command] = []
 
-    def __call__(self, command: Command) -> int:
-        self.commands.append(command)
-        words = command[command.index("train.py") + 1 :]
-        config = resolve(loader.load(words[0], words[1:]))
-        folder = Path(config.output.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        record = sound()
-        seconds = self.seconds * (1 + 0.01 * (len(self.commands) % 3))
-        record |= {"config": loader.to_dict(config), "status": self.status, "world_size": 4}
-        record["environment"]["hosts"] = [{"ranks": [rank]} for rank in range(4)]
-        record["load"] *= 4
-        record["step_seconds"] = {"median": seconds, "p10": seconds, "p90": seconds}
-        (folder / "record.json").write_text(json.dumps(record))
+    def made(self, told: Mapping[str, str]) -> dict[str, Any]:
+        """On four machines of one rank each, beside what a run leaves."""
+        words, folder = self.commands[-1], Path(told["output.dir"])
+        begin = words.index("train.py") + 1
+        config = resolve(loader.load(words[begin], words[begin + 1 :]))
         (folder / "config.toml").write_text(loader.dump(config))
         (folder / "steps.jsonl").write_text("{}\n")
         (folder / "checkpoints").mkdir(exist_ok=True)
-        return 0 if self.status == "finished" else 1
+        record, seconds = sound(), self.seconds * (1 + 0.01 * (len(self.commands) % 3))
+        record |= {"config": loader.to_dict(config), "status": self.status, "world_size": 4}
+        record["environment"]["hosts"] = [{"ranks": [rank]} for rank in range(4)]
+        record["load"] *= 4
+        return record | {"step_seconds": {"median": seconds, "p10": seconds, "p90": seconds}}
 
 
 @pytest.mark.parametrize(
@@ -131,59 +129,6 @@ def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
     trained = capsys.readouterr().out.splitlines()
     assert len(trained) == 4 and shlex.split(trained[0])[-1] == f"output.dir={tmp_path}/end_to_end/2+3/ring-0"
     assert "data.root=FOLDER" in trained[0]
-
-
-@pytest.mark.parametrize(
-    ("study", "words", "line"),
-    [
-        ("gs_sgd", ["--launch", "no-such-program -n 4", "--data", "/data"], "--launch: no-such-program: is no command"),
-        ("gs_sgd", ["--launch", "", "--data", "/data"], "--launch: has no words"),
-        ("gs_sgd", ["--launch", "env"], "--parts: nothing is left of speed, training, sweep"),
-        ("gs_sgd", ["--launch", "env", "--data", "/data", "--repeats", "0"], "--repeats: must be positive, got 0"),
-        (
-            "gs_sgd",
-            ["--launch", "env", "--data", "/data", "--machines", "a"],
-            "--machines: --launch has none of {ranks}",
-        ),
-        ("gs_sgd", ["--launch", "env", "--rows", "resnet20 topk"], "--rows: no 'resnet20 topk'; "),
-        ("gs_sgd", ["--launch", "env {hosts}", "--data", "/data"], "--machines: --launch has something to fill in"),
-        ("gs_sgd", ["--launch", "env", "--data", "/data", "--link", "1furlong"], "1furlong"),
-        ("gs_sgd", ["--launch", "env", "--data", "/data", "--set", "train.epoch=3"], "train.epoch: no such key"),
-        ("gs_sgd", ["--launch", "'open", "--data", "/data"], '--launch: "\'open": No closing quotation'),
-        ("gs_sgd", ["--launch", "env {rank}", "--data", "/data"], "--launch: {rank}: is none of {ranks}, {hosts}"),
-        ("gs_sgd", ["--launch", "env {hosts}", "--machines", "a", "a"], "--machines: a: is named twice"),
-        ("gs_sgd", ["--launch", "env {hosts}", "--machines", "a:2"], "--machines: 'a:2': names alone"),
-        (
-            "gs_sgd",
-            ["--launch", "env", "--set", "data.pad=1", "--set", "data.pad=2"],
-            "--set: data.pad: is given twice",
-        ),
-        ("gs_sgd", ["--launch", "env", "--set", "compressor.density=1"], "--set: compressor.density: is what the runs"),
-        ("gs_sgd", ["--launch", "env", "--set", "output.dir=x"], "--set: output.dir: is what the runs"),
-        ("gs_sgd", ["--launch", "env", "--seconds", "3"], "--seconds: speed, training, sweep times no all-reduces"),
-        ("flexreduce", ["--launch", "env", "--seconds", "-3"], "--seconds: must be positive, got -3"),
-        (
-            "flexreduce",
-            ["--launch", "env", "--parts", "cells", "--rows", "ring"],
-            "--rows: no 'ring'; these parts",
-        ),
-        ("flexreduce", ["--launch", "env", "--parts", "cells"], "--launch: cells has 9 layouts, 2+2, 2+3,"),
-        ("flexreduce", ["--launch", "env", "--parts", "cells", "--layouts", "2++3"], "2++3"),
-    ],
-)
-def test_mistakes_are_one_line_and_nothing_is_run(
-    study: str, words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = verb.run(study)([*words, "--out", str(tmp_path / "out")], verb.nothing)
-    said = capsys.readouterr().err
-    assert code == 2 and line in said and said.count("error") <= 1
-    assert not (tmp_path / "out").exists() and "Traceback" not in said
-
-
-def test_a_folder_without_the_papers_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for study in ("gs_sgd", "iwp", "mg_wfbp"):
-        assert verb.report(study)(["--cluster", str(tmp_path), "--print"]) == 2
-        assert f"--cluster: {tmp_path}: has no finished run of" in capsys.readouterr().err
 
 
 def test_runs_are_not_put_among_the_committed_ones(capsys: pytest.CaptureFixture[str]) -> None:

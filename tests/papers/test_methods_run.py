@@ -1,7 +1,8 @@
 """Runs that take turns on emulated hosts: what is started, and what is kept of it."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from papers.series import options_of
 from papers.speed.parts import BASELINES, GS_SGD, LINKS, LOCAL_STEPS, METHODS, SCHEDULES
 from tests.flexreduce import run_record
 from tests.papers import verb
-from tests.papers.records import unlinked
+from tests.papers.records import unlinked, write
 from wirebench import compressors
 from wirebench.cluster.signals import Interrupted
 from wirebench.compose.resolve import refuse_cut, resolve
@@ -39,23 +40,18 @@ def record(name: str, seconds: float, wire: float = 1e6, nic: float = 1.02e6) ->
     return made
 
 
-class Fake:
-    """Stands in for the clusters: writes a record for every command; one compressor ends otherwise."""
+class Fake(verb.Trains):
+    """Stands in for the clusters; one compressor ends otherwise."""
 
     def __init__(self, failing: str = "none of them", status: str = "finished") -> None:
+        super().__init__(self.made)
         self.failing, self.status = failing, status
-        self.commands: list[list[str]] = []
 
-    def __call__(self, command: list[str]) -> int:
-        self.commands.append(command)
-        name = next(word for word in command if word.startswith("compressor.name=")).partition("=")[2]
-        folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
-        (folder / "tb").mkdir(parents=True)
-        made = record(name, 0.5)
-        if name == self.failing:
-            made["status"] = self.status
-        (folder / "record.json").write_text(json.dumps(made))
-        return 1 if name == self.failing else 0
+    def made(self, told: Mapping[str, str]) -> dict[str, Any]:
+        """The record of a run of the command's compressor, with a folder beside it."""
+        (Path(told["output.dir"]) / "tb").mkdir()
+        self.code = int(told["compressor.name"] == self.failing)
+        return record(told["compressor.name"], 0.5) | ({"status": self.status} if self.code else {})
 
 
 def run(out: Path, *arguments: str, **ending: str) -> tuple[int, Fake]:
@@ -204,33 +200,5 @@ def test_a_method_that_diverges_has_a_row(tmp_path: Path) -> None:
     assert "| topk (diverged) (mg_wfbp, ring) |" in unlinked((tmp_path / "vgg16/table.md").read_text())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rows", "gtopp"], "--rows: no 'gtopp'; did you mean 'gtopk'?"),
-        (["--turns", "0"], "--turns: must be positive, got 0"),
-        (["--hosts", "0"], "--hosts: must be positive, got 0"),
-        (["--link", "fast"], "fast"),
-        (["--config", "configs/tables/none.toml"], "none.toml: cannot be read"),
-        (["--set", "train.epoch=3"], "train.epoch: no such key"),
-        (["--set", "data.pad=1", "--set", "data.pad=2"], "--set: data.pad: is given twice"),
-        (["--set", "compressor.name=none"], "--set: compressor.name: is what the runs of"),
-        (["--rows", "dense", "DDP", "--set", "collective.name=ring"], "DDP: scheduler.name: 'native' is"),
-    ],
-)
-def test_mistakes_are_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, fake = run(tmp_path, *arguments)
-    assert code == 2 and not fake.commands
-    said = capsys.readouterr().err
-    assert said.startswith("wirebench study speed run: ") and message in said and said.count("\n") == 1
-
-
 def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path:
-    place = folder / f"{label}-{turn}"
-    place.mkdir(parents=True)
-    (place / "record.json").write_text(json.dumps(made))
-    note = {"label": label, "hosts": 4, "link": "1gbit", "launch": "python train.py", **more}
-    (place / "note.json").write_text(json.dumps(note))
-    return place
+    return write(folder / f"{label}-{turn}", made, **{"hosts": 4, "link": "1gbit", **more})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from papers.findings import instead
+from papers.findings import claims_table, instead
 from papers.mg_wfbp import cluster, figures, paper
 from papers.mg_wfbp import simulated as report
 from papers.mg_wfbp.claims import claims
@@ -97,7 +97,8 @@ def test_figures_name_the_commit_that_first_gave_their_numbers(tmp_path, monkeyp
 
     def known(predicted):
         stars = {"GoogLeNet": {2: 0.5}}
-        made = report.known_since(tmp_path, 0.0015, {"GoogLeNet": predicted}, stars, {"GoogLeNet": nodewise})
+        found = report.SimulatedResults(0.0015, {"GoogLeNet": predicted}, stars, {"GoogLeNet": nodewise})
+        made = report.known_since(tmp_path, found)
         (tmp_path / report.FILE).write_text(made.text)
         return made.git
 
@@ -181,7 +182,9 @@ def test_runs_on_a_cluster_are_judged_and_take_the_place_of_predictions(wfbp: fl
     assert found["near_linear_wfbp"].here.startswith("78.4 % ")
     predicted = [replace(measured, here="predicted", about=model.label) for model in paper.MODELS]
     assert [each.about for each in instead(predicted, [measured])] == ["ResNet-50", "GoogLeNet, 1 a node, replayed"]
-    assert "| measured, 8 nodes: MG-WFBP over WFBP: GoogLeNet, 1 a node, replayed |" in cluster.section([measured])
+    assert "| measured, 8 nodes: MG-WFBP over WFBP: GoogLeNet, 1 a node, replayed |" in "\n".join(
+        claims_table([measured])
+    )
 
 
 def test_replays_and_networks_that_compute_stand_in_rows_of_their_own(tmp_path: Path) -> None:

@@ -100,45 +100,32 @@ def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label
     assert "`dear`: a forward pass hides 40 of the 150 ms of all-gathers" in (tmp_path / "table.md").read_text()
 
 
+CARDS, ATTAINED = "the rate of the paper's network cards", "what all-reduces"
+
+
 @pytest.mark.parametrize(
-    ("slowed", "papers", "about"),
-    [(1.0, "-", None), (10.0, "1.20x", "the rate of the paper's network cards"), (3.6, "1.20x", "what all-reduces")],
+    ("trace", "nodes", "slowed", "papers", "about"),
+    [
+        ("googlenet_k80", 8, 1.0, "-", None),
+        ("googlenet_k80", 8, 10.0, "1.20x", CARDS),
+        ("googlenet_k80", 8, 3.6, "1.20x", ATTAINED),
+        ("resnet50_k80", 8, 10.0, "1.22x", None),
+        ("googlenet_k80", 4, 10.0, "1.00x", None),
+        ("googlenet_k80", 3, 10.0, "-", None),
+        ("vgg16_v100", 8, 10.0, "-", None),
+    ],
 )
-def test_only_steps_on_the_papers_network_are_beside_its_own(
-    slowed: float, papers: str, about: str | None, tmp_path: Path
+def test_steps_on_the_papers_network_are_beside_its_own_and_those_of_8_nodes_and_measured_layers_judge_its_claim(
+    trace: str, nodes: int, slowed: float, papers: str, about: str | None, tmp_path: Path
 ) -> None:
     """Of links of 1 Gbit/s, slowed down: by the rate of its network cards, or by what its authors fitted."""
     for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
-        found = made(seconds, seconds, 3)
+        found = made(seconds, seconds, 3, trace)
         found["config"]["network"] = {"dilation": slowed}
-        put(tmp_path, name, 0, found)
+        put(tmp_path, name, 0, found | {"world_size": nodes})
     assert report([str(tmp_path)]) == 0
     assert rows((tmp_path / "table.md").read_text(), "faster") == [
         ["mg_wfbp", "wfbp", "1.25x [too few repeats]", papers]
     ]
     told = [each.about for each in findings(tmp_path)]
     assert len(told) == (about is not None) and all(f"{tmp_path.name}: {about}" in each for each in told)
-
-
-@pytest.mark.parametrize(
-    ("trace", "nodes", "papers"),
-    [("resnet50_k80", 8, "1.22x"), ("googlenet_k80", 4, "1.00x"), ("googlenet_k80", 3, "-"), ("vgg16_v100", 8, "-")],
-)
-def test_steps_stand_beside_the_papers_and_judge_its_claim_of_8_nodes_and_measured_layers(
-    trace: str, nodes: int, papers: str, tmp_path: Path
-) -> None:
-    for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
-        found = made(seconds, seconds, 3, trace)
-        found["config"]["network"] = {"dilation": 10.0}
-        put(tmp_path, name, 0, found | {"world_size": nodes})
-    assert report([str(tmp_path)]) == 0
-    assert rows((tmp_path / "table.md").read_text(), "faster") == [
-        ["mg_wfbp", "wfbp", "1.25x [too few repeats]", papers]
-    ]
-    assert findings(tmp_path) == []
-
-
-def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report([str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"wirebench study mg_wfbp report: {tmp_path}: has no") and error.count("\n") == 1

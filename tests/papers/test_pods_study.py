@@ -1,7 +1,6 @@
 """The study pods: what its table and its verdicts make of runs, and what is predicted of them."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from papers.pods.report import CLAIMS, exchange_over_computing, findings, load, 
 from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
+from tests.papers.records import write
 from wirebench.record.rules import TURNS
 
 pytestmark = pytest.mark.sampled(1)
@@ -41,12 +41,9 @@ def put(folder: Path, part: str, label: str, turn: int, step: float, loss: float
     made["final"] = {"loss": loss, "top1": None}
     made |= {"levels": {"within": 5.5e6, "between": BETWEEN[label]}, "shards": 2, "steps_done": 210}
     made["environment"] |= {"cpu": {"model": "AMD EPYC", "cores": 2}}
+    link = f"10gbit;{'10gbit' if part == 'loss' else '8mbit'}"
     place = folder / part / f"{label.replace(' ', '-')}-{turn}"
-    place.mkdir(parents=True)
-    (place / "record.json").write_text(json.dumps(made))
-    link = "10gbit" if part == "loss" else "8mbit"
-    note = {"label": label, "layout": "(1+1)+(1+1)", "link": f"10gbit;{link}", "launch": "wirebench bench pods"}
-    (place / "note.json").write_text(json.dumps(note))
+    write(place, made, label=label, layout="(1+1)+(1+1)", link=link)
 
 
 def made(folder: Path, dense: float = 6.3) -> None:
@@ -128,11 +125,6 @@ def test_rows_of_claims_take_the_turns_that_a_claim_needs() -> None:
     assert [set(counts[False][name].values()) for name in PARTS] == [{TURNS}, {TURNS}, {3}]
     assert counts[True] == {"20x": {"dense": 1, "no exchange": 1}, "5x": {"dense": 1, "no exchange": 1},
                             "loss": {"dense": 1}}  # fmt: skip
-
-
-def test_without_runs_there_is_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(["--runs", str(tmp_path), "--dir", str(tmp_path)]) == 2
-    assert "has no PART/METHOD-TURN" in capsys.readouterr().err
 
 
 def test_its_short_runs_and_its_whole_ones_have_the_same_parts() -> None:

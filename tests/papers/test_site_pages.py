@@ -12,7 +12,7 @@ from papers.claim import Claim, Verdict
 from papers.findings import Finding, with_unrun
 from papers.page import Page
 from papers.published import Excluded, Published
-from papers.site import overview, pages, readme
+from papers.site import pages, readme
 from papers.site.content import JudgedClaim, Section, counted
 from tests.charts import note
 from tests.cli.test_show import RECORD
@@ -65,7 +65,7 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     assert "1 reproduced (of these 1 marked by a rule)" in pages.claims([broken])
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
     assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md")
-    assert "1 of them marked by a rule" in note(overview.verdicts([broken]))
+    assert "1 of them marked by a rule" in note(readme.verdicts([broken]))
 
 
 def test_a_verdict_is_not_charged_with_the_records_of_settings_that_it_does_not_rest_on(tmp_path: Path) -> None:

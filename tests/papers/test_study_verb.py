@@ -9,7 +9,6 @@ from papers.page import Page
 from papers.study import Study, available
 from tests.papers import verb
 from tests.papers.test_methods_run import put, record
-from wirebench.cli.main import main
 from wirebench.errors import UserError
 
 STUDIES = [
@@ -46,7 +45,7 @@ def test_every_study_has_all_its_parts(name: str, capsys: pytest.CaptureFixture[
     for action in ("run", "report", "check"):
         assert run(name, action, "--help") == 0
         assert f"usage: wirebench study {name} {action}" in capsys.readouterr().out
-    assert found.report.committed(), "a table that is there is held against its records"
+    assert found.committed(), "a table that is there is held against its records"
 
 
 def test_a_table_that_is_not_of_its_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,25 +83,3 @@ def test_drift_is_shown_where_it_is(tmp_path: Path) -> None:
     assert page.drift() is None
     with pytest.raises(UserError, match="cannot be written"):
         Page(tmp_path / "table.md" / "sub", "").write()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["flexreduc", "check"], "no study 'flexreduc'; did you mean 'flexreduce'? there is: accuracy"),
-        (["speed", "chek"], "no 'chek' of a study; did you mean 'check'? there is: check, report, run"),
-        (["mine.nothing", "run"], "no package 'mine.nothing' can be imported"),
-        (["speed", "report", "nowhere"], "nowhere: has no runs METHOD-TURN; measure first"),
-        (["gs_sgd", "report", "--runs", "nowhere"], "nowhere: has no MODEL/METHOD-TURN of gs_sgd and a rival"),
-        (["mg_wfbp", "report", "x", "--dir", "y"], "--dir: the report of runs stands in their folder"),
-        (["gs_sgd", "run", "--turns", "0"], "--turns: must be positive"),
-        (["gs_sgd", "run", "--quic"], "--quic: no such option; did you mean '--quick'"),
-        (["run", "gs_sgd", "--quic"], "--quic: no such option; did you mean '--quick'"),
-        (["gs_sgd", "run", "--quick", "--turns", "2"], "--turns: not with --quick"),
-        (["gs_sgd", "run", "--quick", "iwp"], "unrecognized arguments: iwp"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.startswith("wirebench study") and error.count("\n") == 1

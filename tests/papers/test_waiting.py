@@ -11,6 +11,7 @@ from papers.speed import waiting
 from papers.speed.parts import DENSE, SPARSELOCO, STREAMED, WAITING
 from tests.flexreduce import run_record
 from tests.papers import verb
+from tests.papers.records import write
 from wirebench.errors import UserError
 from wirebench.telemetry.timeline import Timeline
 
@@ -28,12 +29,7 @@ def put(folder: Path, label: str, turn: int, step: float, waiting: float) -> Pat
     made["config"]["network"] = {"dilation": dilation}
     made["images_per_second"] |= {"mean": 4 * batch / step}
     made["phases"]["exchange_exposed"] = waiting
-    place = folder / "speed" / f"{label.replace(' ', '-')}-{turn}"
-    place.mkdir(parents=True)
-    (place / "record.json").write_text(json.dumps(made))
-    note = {"label": label, "hosts": 8, "link": link, "launch": "python train.py"}
-    (place / "note.json").write_text(json.dumps(note))
-    return place
+    return write(folder / "speed" / f"{label.replace(' ', '-')}-{turn}", made, label=label, hosts=8, link=link)
 
 
 def test_steps_per_second_and_waits_are_compared_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from papers.accuracy import grid, sizes
 from papers.accuracy.grid import CELLS, FIRST, LINKS, PARTS, STEPS
@@ -17,8 +16,6 @@ from papers.published import load
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
 from wirebench.compose.resolve import resolve
-from wirebench.data.base import Key
-from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
 from wirebench.record.rules import ENOUGH, UNTIMED
 
@@ -129,18 +126,3 @@ def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
     for each in cells:
         assert each.predicted is not None and each.error == pytest.approx(each.predicted / each.step - 1)
         assert max(each.to_target) < math.inf and each.nbytes == 1e5
-    assert grid._tau([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == pytest.approx(1 / 3)
-    assert grid._tau([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]) == pytest.approx(2 / 3)
-
-
-def test_parts_of_the_text_follow_each_other() -> None:
-    text = torch.arange(0, 240, dtype=torch.uint8)
-    parts = ByteSequences(text, text, 8, 0, parts=3)
-    assert parts.train_size == 80 // 8 - 1
-    for epoch in range(4):
-        everything = torch.arange(parts.train_size)
-        [(tokens, labels)] = parts.batches([everything], train=True, key=Key(0, epoch, 0), device=torch.device("cpu"))
-        begin = epoch % 3 * 80
-        assert begin <= int(tokens.min()) and int(labels.max()) < begin + 80
-    with pytest.raises(UserError, match="the training split of a part has 24 bytes, too few for sequences of 13"):
-        ByteSequences(text, text, 13, 0, parts=10)

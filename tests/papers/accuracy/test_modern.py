@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from papers.accuracy.times import beside_dense, equal_time, front, fronts, mean_
 from papers.series import options_of
 from tests.flexreduce import run_record
 from tests.papers import verb
+from tests.papers.records import write
 from wirebench import compressors
 from wirebench.errors import UserError
 from wirebench.record import recorded
@@ -49,16 +50,11 @@ def record(loss: float, megabytes: float, **sections: dict[str, Any]) -> dict[st
 def put(
     folder: Path, label: str, seed: int, made: dict[str, Any], part: str = "gpt", series: str = "today", **more: object
 ) -> Path:
-    place = folder / series / part / f"{label}-{seed}"
-    place.mkdir(parents=True)
     made["config"]["train"] = {**made["config"]["train"], "seed": seed}
-    (place / "record.json").write_text(json.dumps(made))
     sent = made["history"][-1]["wire_bytes_total"]
     curve = [[30, 5.0, sent / 2], [60, made["final"]["loss"], sent]]
-    note = {"label": label, "seed": seed, "launch": "python train.py", "curve": curve, "last_bytes": sent / 60}
-    note["rounds"] = 60
-    (place / "note.json").write_text(json.dumps({**note, **more}))
-    return place
+    usual: dict[str, object] = {"seed": seed, "curve": curve, "last_bytes": sent / 60, "rounds": 60}
+    return write(folder / series / part / f"{label}-{seed}", made, **{**usual, **more})
 
 
 put_rate, put_alone = (functools.partial(put, part=part) for part in ("gpt_rates", "gpt_times"))
@@ -131,35 +127,31 @@ def test_images_and_parts_without_the_methods_are_left_out(capsys: pytest.Captur
 
 
 def test_runs_keep_their_curve_and_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    started = []
-
-    def launch(command: list[str]) -> int:
-        folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
-        started.append(folder.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "record.json").write_text(json.dumps(record(2.0, 0.00062)))
+    def made(told: Mapping[str, str]) -> dict[str, Any]:
         lines = [{"step": n, "loss": 1.0, "wire_bytes": 10.0} for n in range(WINDOW + 1)]
-        (folder / "steps.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-        return 0
+        (Path(told["output.dir"]) / "steps.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+        return record(2.0, 0.00062)
 
+    launch = verb.Trains(made)
     words = ["--task", "gpt", "--methods", "dense", "demo", "--seeds", "0", "--out", str(tmp_path), "--steps", "31"]
-    assert run(words, launch) == 0 and started == [".dense-0.part", ".demo-0.part"]
-    made = recorded.at(tmp_path / "today/gpt/demo-0")
-    assert made is not None and not made.files
-    note = made.note
+    assert run(words, launch) == 0 and launch.started == ["gpt/dense-0", "gpt/demo-0"]
+    there = recorded.at(tmp_path / "today/gpt/demo-0")
+    assert there is not None and not there.files
+    note = there.note
     # The first worker sent 310 bytes, the mean worker twice as many.
     assert [cell for point in note["curve"] for cell in point] == pytest.approx([30, 1.0, 600.0, 31, 1.0, 620.0])
     assert note["last_bytes"] == pytest.approx(20.0) and note["rounds"] == 0
     assert (tmp_path / "today/gpt" / "table.md").exists() and (tmp_path / "today/gpt" / "bytes.svg").exists()
-    assert run(words, launch) == 0 and len(started) == 2
-    assert run([*words[:-1], "32"], launch) == 2 and len(started) == 2
+    assert run(words, launch) == 0 and len(launch.started) == 2
+    assert run([*words[:-1], "32"], launch) == 2 and len(launch.started) == 2
     assert "dense-0: launch is 'train.max_steps=31', and 'train.max_steps=32' is asked for" in capsys.readouterr().err
-    assert run([*words[:-1], "32", "--again"], launch) == 0 and len(started) == 4
+    assert run([*words[:-1], "32", "--again"], launch) == 0 and len(launch.started) == 4
 
 
-def test_the_curve_of_a_file_that_is_damaged_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "steps.jsonl").write_text("{")
-    with pytest.raises(UserError, match=r"steps\.jsonl: cannot be read"):
+@pytest.mark.parametrize(("content", "said"), [("{", ""), ('{"step": 1}\n', "'wire_bytes'")])
+def test_the_curve_of_a_file_that_is_damaged_is_one_line(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").write_text(content)
+    with pytest.raises(UserError, match=rf"steps\.jsonl: cannot be read: .*{said}"):
         curve_of(tmp_path / "steps.jsonl", None)
 
 
@@ -285,11 +277,6 @@ def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:
     assert "Broken rules" in text and "load" not in text.partition("Broken rules")[2].partition("\n")[0]
 
 
-def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(["--out", str(tmp_path)]) == 2
-    assert "has no runs SERIES/TASK/METHOD-SEED; train first" in capsys.readouterr().err
-
-
 def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The four bytes with which ranks agree are no round, and say nothing of what one costs."""
     monkeypatch.setattr("papers.accuracy.curve.exchange_seconds", lambda run, gbit: 6.0)
@@ -302,9 +289,3 @@ def test_a_long_curve_is_drawn_with_means_of_several_windows() -> None:
     found = windows(long)
     assert len(found) == MOST_POINTS // 2 + 1 and found[0] == (long[1], 0.5) and found[-1][0] == long[-1]
     assert len(windows(long[:2])) == 2
-
-
-def test_a_step_that_is_no_step_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "steps.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(UserError, match=r"steps\.jsonl: cannot be read: 'wire_bytes'"):
-        curve_of(tmp_path / "steps.jsonl", None)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from papers.accuracy.tasks import TASKS
 from papers.rows import flat
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
-from wirebench import data, models
+from wirebench import models
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
-from wirebench.data.sequences import ByteSequences
 from wirebench.errors import UserError
 
 report, run = verb.report("accuracy"), verb.run("accuracy")
@@ -126,27 +126,22 @@ def test_where_all_rates_diverge_a_lower_one_is_tried(results: Path) -> None:
 
 def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A method whose loss falls with the rate up to 0.03."""
-    made: list[str] = []
 
-    def launch(command: list[str]) -> int:
-        told = dict(word.split("=", 1) for word in command if "=" in word)
-        folder, rate = Path(told["output.dir"]), float(told["optimizer.lr"])
-        folder.mkdir(parents=True, exist_ok=True)
-        made.append(folder.name)
+    def made(told: Mapping[str, str]) -> dict[str, Any]:
+        rate = float(told["optimizer.lr"])
         content = record(2.0 + abs(math.log(rate / 0.03)), 10.0, optimizer={"lr": rate})
         content["config"]["train"] |= {"seed": int(told["train.seed"])}
         content["config"]["optimizer"] |= {"weight_decay": float(told["optimizer.weight_decay"])}
-        content["seconds_total"] = 60.0 + len(made)
-        (folder / "record.json").write_text(json.dumps(content))
-        return 0
+        return content | {"seconds_total": 60.0 + len(launch.started)}
 
+    launch = verb.Trains(made)
     words = ["--methods", DENSE, "--out", str(results), "--task"]
     assert run([*words, "gpt_0.1m_20"], verb.nothing) == 2
     assert "--task: gpt_0.1m_20: no method has a rate; --task also names its search" in capsys.readouterr().err
     assert run([*words, SEARCH, "gpt_0.1m_20"], launch) == 0
     rates = ["0.001", "0.002", "0.004", "0.008", "0.016", "0.032", "0.064"]
-    assert made[:7] == [f".dense-lr={rate}-0.part" for rate in rates]
-    assert made[7:] == [f".dense-{seed}.part" for seed in range(3)]
+    assert launch.started[:7] == [f"{SEARCH}/dense-lr={rate}-0" for rate in rates]
+    assert launch.started[7:] == [f"gpt_0.1m_20/dense-{seed}" for seed in range(3)]
     assert f"{SEARCH}: 0 of 5 cells are there; no cell tells" in (said := capsys.readouterr().err)
     assert "gpt_0.1m_20: 0 of 3 cells are there; 1 min each (by gpt_0.1m_search), 3 min left; no rate yet: muon" in said
     assert run([*words, SEARCH, "gpt_0.1m_20", "gpt_0.1m_10mbit", "--dry-run"], verb.nothing) == 0
@@ -177,29 +172,3 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     assert "| method | 0.1m, 20.0 | 0.3m, 19.9 |" in table and "+5.00 % [" in table and "density=0.1" not in table
     assert "Without a run: 1m, 20; 0.1m, 2; 0.3m, 2; 1m, 2; 0.1m, 60; 0.3m, 60; 1m, 60 tokens a parameter." in table
     assert (results / "sizes/gaps.svg").exists()
-
-
-def test_validation_text_is_in_no_other_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every file of a small standard library and of its packages says its own name."""
-    for number in range(200):
-        folder = tmp_path / "lib" / ("site-packages/pack" if number % 2 else "own")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"m{number}.py").write_text(f"[{number:03d}]" * 100)
-    paths = {"stdlib": str(tmp_path / "lib"), "purelib": str(tmp_path / "lib/site-packages")}
-    monkeypatch.setattr("sysconfig.get_paths", lambda: paths)
-
-    def names(train: bool, **options: Any) -> set[bytes]:
-        sources = data.build("python_sources", length=5, **options)
-        assert isinstance(sources, ByteSequences)
-        return set(bytes(sources._texts[train].tolist()).split(b"]")) - {b""}
-
-    splits = [names(True, packages=True), names(False, packages=True), names(False, packages=True, tested="validation")]
-    assert all(splits) and len(set.union(*splits)) == sum(map(len, splits)) == 200
-    assert len(names(True) | names(False)) == 100, "without packages: the standard library alone"
-    assert names(False) <= splits[1], "its test files stay test files"
-    with pytest.raises(UserError, match=r"data.tested: 'validation' needs data.packages=true"):
-        data.build("python_sources", tested="validation")
-    with pytest.raises(UserError, match=r"data.tested: is one of test, validation, got 'x'"):
-        data.build("python_sources", tested="x")
-    with pytest.raises(UserError, match=r"data.test_bytes: the test split has \d+, got 1000000"):
-        data.build("python_sources", length=5, test_bytes=10**6)

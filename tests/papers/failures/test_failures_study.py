@@ -358,8 +358,6 @@ def test_run_makes_what_is_missing_a_chunk_at_a_time(tmp_path: Path, monkeypatch
     assert (tmp_path / "failures/elastic.jsonl.old").exists()
     assert run([*words, "--mtbf", "60"], verb.nothing) == 2
     assert "has trials with mtbf_seconds 10.0, not 60.0" in capsys.readouterr().err
-    assert run(["--parts", "worlds"], verb.nothing) == 2
-    assert "--data: the part worlds needs" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     set_aside = ["--again", "--parts", "elastic", "worlds", "--data", str(tmp_path)]
     assert run(["--out", str(tmp_path / "failures"), *set_aside], verb.nothing) == 2

@@ -96,9 +96,9 @@ def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
     text = (tmp_path / "table.md").read_text()
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["fig4a.svg", "fig4c.svg"]
     for line in (
-        "Left out: fig4b.svg: no all-reduce of more than 120,000 floats was measured.",
-        "Left out: fig4d.svg: no all-reduce on 3+3+4 was measured.",
-        "Left out: fig4f.svg: no training was measured.",
+        "Left out: fig4b.svg: Latency of 120,000 floats: no all-reduce of more than 120,000 floats was measured.",
+        "Left out: fig4d.svg: Latency on 3+3+4: no all-reduce on 3+3+4 was measured.",
+        "Left out: fig4f.svg: Time per epoch: no training was measured.",
         "RANKS DIFFER: flexreduce on 2+3, 120,000 floats",
     ):
         assert line in text

@@ -162,34 +162,6 @@ def test_trainings_on_other_links_are_not_mixed(tmp_path: Path) -> None:
     assert {each.turn for each in results.runs} == {0}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--link", "fast"], "cannot read the rate 'fast'"),
-        (["--sizes", "4", "big"], "--sizes: cannot read 'big'"),
-        (["--layouts", "5+5"], "--layouts: no '5+5'; there is: 2+2"),
-        (["--turns", "2"], "--turns: needs --end-to-end"),
-        (["--end-to-end-layouts", "2+3"], "--end-to-end-layouts: needs --end-to-end"),
-        (["--set", "data.batch_size=32"], "--set: needs --end-to-end"),
-        (["--end-to-end", "--set", "collective.name=tree"], "--set: collective.name: is what the runs of end_to_end"),
-        (["--end-to-end", "--set", "data.batch=32"], "data.batch"),
-        (["--end-to-end", "--sizes", "4"], "--sizes: is about all-reduces alone"),
-        (["--end-to-end", "--full"], "--full: is about all-reduces alone"),
-        (["--end-to-end", "--turns", "0"], "must be positive"),
-        (["--seconds", "0"], "must be positive"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture
-) -> None:
-    code, fake = run(tmp_path, *arguments)
-    assert code == 2
-    assert not fake.commands
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("wirebench study flexreduce run: ")
-    assert message in line
-
-
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_training_composes(name: str) -> None:
     settings = resolve(loader.load(ROOT / CONFIG, [f"collective.name={name}"]))

@@ -14,6 +14,7 @@ from papers.iwp.measured import CountedValues
 from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
+from tests.papers.records import write
 from wirebench.errors import UserError
 from wirebench.record.notes import IMAGENET, NotedRun
 
@@ -50,13 +51,8 @@ def sending(megabytes: float) -> dict[str, Any]:
 
 
 def put(out: Path, part: str, label: str, made: dict[str, Any], turn: int = 0, link: str = "10mbit") -> None:
-    folder = out / part / f"{label.replace(' ', '_')}-{turn}"
-    folder.mkdir(parents=True)
-    note: dict[str, Any] = {"label": f"{part}, {label}", "launch": "python train.py"}
-    if part == "network":
-        note |= {"hosts": 4, "link": link}
-    (folder / "record.json").write_text(json.dumps(made))
-    (folder / "note.json").write_text(json.dumps(note))
+    note: dict[str, Any] = {"hosts": 4, "link": link} if part == "network" else {}
+    write(out / part / f"{label.replace(' ', '_')}-{turn}", made, label=f"{part}, {label}", **note)
 
 
 def states(out: Path) -> dict[tuple[str, str], str]:
@@ -233,5 +229,4 @@ def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "measure first" in capsys.readouterr().err
     computed = {("densifies", ""), *((name, "with masks, computed") for name in MASKED)}
     assert set(states(tmp_path)) == computed, "what is computed needs no run"
-    assert report.committed() == [[]]
     assert Study("iwp").published.source["authors"] == "Cheng and Xu"

@@ -1,7 +1,8 @@
 """wirebench study iwp run: which runs are started, in which order, and what is refused."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,24 +15,19 @@ from wirebench.record import recorded
 pytestmark = pytest.mark.sampled(3)
 
 
-class Fake:
-    """Stands in for train.py: leaves a record, and notes how many images it was given."""
+class Fake(verb.Trains):
+    """Notes how many images it was given."""
 
     def __init__(self) -> None:
-        self.started: list[str] = []
-        self.commands: list[list[str]] = []
+        super().__init__(self.made)
         self.images: set[int] = set()
 
-    def __call__(self, command: list[str]) -> int:
-        words = dict(word.split("=", 1) for word in command if "=" in word)
-        folder, root = Path(words["output.dir"]), Path(words["data.root"])
+    def made(self, told: Mapping[str, str]) -> dict[str, Any]:
+        """A record of whatever it is."""
+        root = Path(told["data.root"])
         if (root / "train").is_dir():
             self.images.add(sum(path.is_file() for path in root.glob("train/*/*")))
-        self.started.append(f"{folder.parent.name}/{folder.name.strip('.').removesuffix('.part')}")
-        self.commands.append(command)
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text(json.dumps(run_record("2+2")))
-        return 0
+        return run_record("2+2")
 
 
 @pytest.fixture
@@ -84,31 +80,6 @@ def test_what_has_no_images_is_left_out_and_named(
     assert {name.partition("/")[0] for name in fake.started} == {"network", "cifar"}
     said = capsys.readouterr().err
     assert "left out without --images: alexnet" in said and "resnet50" in said
-
-
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        ([], "--images and --data: which folder"),
-        (["--data", "/nowhere"], "/nowhere: has no cifar-10-batches-bin"),
-        (["--images", "/nowhere"], "--images: /nowhere/train: cannot be read"),
-        (["DATA", "--turns", "0"], "--turns: must be positive"),
-        (["DATA", "--steps", "-1"], "--steps: is positive"),
-        (["DATA", "--link", "slow"], "--link: cannot read the rate 'slow'"),
-        (["DATA", "--methods", "dence"], "--methods: no 'dence'; did you mean 'dense'?"),
-        (["DATA", "--parts", "alexnet", "--methods", "dense"], "--methods: alexnet has none of these"),
-        (["DATA", "--hosts", "0"], "--hosts: must be positive"),
-        (["DATA", "--parts", "cifar", "--turns", "2"], "--turns: is of the part network, and only cifar would run"),
-    ],
-)
-def test_a_mistake_is_a_line(
-    arguments: list[str], said: str, tmp_path: Path, data: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [word for each in arguments for word in (data if each == "DATA" else [each])]
-    code, fake = run(tmp_path / "out", *words)
-    assert (code, fake.started) == (2, [])
-    error = capsys.readouterr().err.strip()
-    assert said in error and len(error.splitlines()) == 1
 
 
 def test_every_part_has_its_config() -> None:

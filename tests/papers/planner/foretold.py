@@ -8,6 +8,7 @@ from typing import Any
 from papers.planner import forecast
 from papers.planner.forecast import ClusterComposition, Expected, Forecast
 from tests.flexreduce import run_record
+from tests.papers.records import write
 
 UTC = "2026-01-02T00:00:00+00:00"
 """When forecasts were made; runs begin a day later."""
@@ -43,12 +44,8 @@ def predicted(seconds: float, own: float, **composed: Any) -> dict[str, Any]:
 
 def put(folder: Path, name: str, made: Mapping[str, Any], **note: Any) -> Path:
     """A run of this name."""
-    place = folder / name
-    place.mkdir(parents=True)
-    (place / "record.json").write_text(json.dumps(made))
-    usual = {"label": name, "hosts": made["world_size"], "link": "1gbit", "launch": "python train.py"}
-    (place / "note.json").write_text(json.dumps({**usual, **note}))
-    return place
+    usual = {"label": name, "hosts": made["world_size"], "link": "1gbit"}
+    return write(folder / name, made, **{**usual, **note})
 
 
 def change(place: Path, *keys: str, value: Any) -> None:

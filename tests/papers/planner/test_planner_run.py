@@ -1,6 +1,5 @@
 """wirebench study planner run: what is forecast, and what is run then."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,18 +37,16 @@ MACHINE = ranges.written(
 )
 
 
-class Fake:
-    """Stands in for the clusters: writes a record for every command."""
+class Fake(verb.Trains):
+    """Stands in for the clusters."""
 
     def __init__(self) -> None:
-        self.commands: list[str] = []
+        super().__init__(lambda told: record(0.5))
 
-    def __call__(self, command: list[str]) -> int:
-        self.commands.append(" ".join(command))
-        folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text(json.dumps(record(0.5)))
-        return 0
+    @property
+    def lines(self) -> list[str]:
+        """The commands, a line each."""
+        return [" ".join(command) for command in self.commands]
 
 
 @pytest.fixture
@@ -106,7 +103,7 @@ def test_a_list_is_forecast_before_it_is_run(tmp_path: Path, machine: Path, fake
     assert before.names == ["2x1gbit-wfbp-topk-native", "8x100mbit-optimal-none-ring"]
     assert all(row.low and row.high and row.low < row.seconds < row.high for row in before.rows)
     assert run(words, fake) == 0, "by the same constants, unsaid"
-    assert len(fake.commands) == 2 and "compressor.density=0.01" in fake.commands[0]
+    assert len(fake.commands) == 2 and "compressor.density=0.01" in fake.lines[0]
     assert run(words, fake) == 0
     assert len(fake.commands) == 2 and forecast.load(tmp_path / "out") == before, "they are there already"
     fails(run([*words, "--machine", str(CONSTANTS)], fake), f"{FILE} rests on {machine / ranges.NAME}, not results/")
@@ -133,25 +130,6 @@ def test_mistakes_in_a_list_are_one_line(lines: list[str], problem: str, tmp_pat
     fails(run(write(tmp_path, *lines), verb.nothing), problem)
 
 
-def test_mistakes_are_one_line(tmp_path: Path, fails: Fails) -> None:
-    out = ["--out", str(tmp_path)]
-    for words, problem in (
-        (["--only", "rankin", *out], "--only: no 'rankin'; "),
-        (["--turns", "0", *out], "--turns: must be positive, got 0"),
-        (["--list", "x"], "--list: needs --out FOLDER"),
-        (["--list", "none.txt", *out], "none.txt: cannot be read"),
-        (["--only", CLUSTER, "--machine", str(tmp_path), *out], "outside.json: cannot be read"),
-    ):
-        fails(run(words, verb.nothing), problem)
-    for words, problem in (
-        (["no.toml"], "no.toml: cannot be read"),
-        (["configs/topologies/2+3_1gbit.toml"], "needs one rank a host"),
-        (["1+1"], "has no link speeds"),
-        (["1+1", "--measured-at", "1"], "--measured-at: cannot read the rate '1'"),
-    ):
-        fails(run(["--only", "break_even", *out, "--topology", *words], verb.nothing), problem)
-
-
 @pytest.mark.slow
 def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path, fake: Fake) -> None:
     """By expected steps; dense before what gains less than a hundredth, what was never trained last."""
@@ -160,7 +138,7 @@ def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path, fake: Fake) 
     before = forecast.load(tmp_path / CLUSTER)
     assert before is not None and len(set(before.names)) == len(before.names) == experiments.COUNT
     assert before.constants == "results/prediction/outside.json" and len(fake.commands) == 20
-    for row, command in zip([*before.rows, *before.rows], fake.commands, strict=True):
+    for row, command in zip([*before.rows, *before.rows], fake.lines, strict=True):
         assert f"scheduler.name={row.composed.scheduler} compressor.name={row.composed.compressor} " in command
         assert f"collective.name={row.composed.collective} " in command and "--hosts 2 --link 100mbit" in command
     names = {run.folder.name for run in recorded.directly_below(tmp_path / CLUSTER)}
@@ -197,9 +175,9 @@ def test_both_compositions_run_on_both_sides(
         assert parse_rate(row.composed.link) / 1e9 == pytest.approx(factor * limit / 0.9, rel=1e-5)
     below, above = (dense.seconds / lossy.seconds for dense, lossy in (before.rows[:2], before.rows[2:]))
     assert below > 1 / 0.99 > above, "it pays below, and not above"
-    assert len(fake.commands) == 4 and "compressor.name=none" in fake.commands[0]
-    assert "compressor.name=topk" in fake.commands[1] and "density" not in fake.commands[1], "its own density"
-    assert f"collective.name={before.rows[1].composed.collective}" in fake.commands[1]
+    assert len(fake.commands) == 4 and "compressor.name=none" in fake.lines[0]
+    assert "compressor.name=topk" in fake.lines[1] and "density" not in fake.lines[1], "its own density"
+    assert f"collective.name={before.rows[1].composed.collective}" in fake.lines[1]
     fails(
         run([*words[:-2], "--topology", str(CONSTANTS)], fake),
         f"--topology: {tmp_path / name / FILE} rests on {path}, ",
@@ -253,7 +231,7 @@ def test_methods_are_forecast_before_the_first_run(
     assert before.given == timed and timed["rates_utc"]
     expected = [(row.low or 0) + 4 * row.seconds + (row.high or 0) for row in before.rows]
     assert expected == sorted(expected) and before.names[0] == "streaming_diloco"
-    assert len(fake.commands) == 2 and "--hosts 4 --link 1gbit" in fake.commands[0]
+    assert len(fake.commands) == 2 and "--hosts 4 --link 1gbit" in fake.lines[0]
     folder = tmp_path / "untimed"
     folder.mkdir()
     (folder / ranges.NAME).write_text(MACHINE)
