@@ -155,7 +155,6 @@ _BY_BYTES = """
 of both as a share of the rival's step; the native all-reduce counts as a ring. *saved*: what was measured.
 
 {table}
-
 If bytes alone save the paper's {papers}, the ring's bytes take {needed} of its steps, since the mean ideal of its nine
 layouts is {ideal}.
 """
