@@ -5,6 +5,7 @@ Sparsification for Communication-Efficient Distributed Optimization", NeurIPS 20
 run's seed, the step and the bucket seed the sample, so every rank makes it for itself.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,7 +86,8 @@ def draw(numel: int, count: int, generator: torch.Generator) -> Tensor:
     drawn = torch.empty(0, dtype=torch.int64)
     while drawn.numel() < count:
         more = torch.randint(numel, (count - drawn.numel(),), generator=generator)
-        drawn = torch.cat([drawn, more]).unique()
+        # NumPy sorts whole numbers several times as fast as PyTorch does on a CPU, and a GPU waits for it.
+        drawn = torch.from_numpy(np.unique(torch.cat([drawn, more]).numpy()))
     return drawn
 
 

@@ -159,7 +159,8 @@ def low_rank(x: torch.Tensor) -> None:
         )
         for product in (thin.to_left, thin.to_right):
             product(x, x, x, table, added, None if added is None else thin.Taken(0.5, narrow=True))
-        thin.orthonormal(x, added, numbers[3], x, drop=added is None)
+        for each in (1, 16):
+            thin.orthonormal(x, added, numbers[3], each, x, drop=added is None)
         thin.product(x, x, x, table, subtract=added is None, shaped=rank > 4)
         bases.orthonormal(x, sizes, x, drop=added is None)
         bases.sound(x, x, sizes, x, unit=added, divisor=2)
