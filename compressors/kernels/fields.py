@@ -204,8 +204,9 @@ def _encode_levels(x, words, scales, limits, starts, firsts, lasts, row, draws,
             limit = tl.load(limits + group, mask=inside, other=0.0) * inner
             clipped = tl.where(values > limit, limit, tl.where(values < -limit, -limit, values))
         if NOISY:
-            drawn = tl.load(row + within % row_numel, mask=inside, other=0)
-            drawn ^= tl.load(draws + tl.program_id(0) * stretches + within // row_numel, mask=inside, other=0)
+            spot = within.to(tl.int32)  # a division of 64 bits takes as long as all else here
+            drawn = tl.load(row + spot % row_numel, mask=inside, other=0)
+            drawn ^= tl.load(draws + tl.program_id(0) * stretches + spot // row_numel, mask=inside, other=0)
             rounded = (drawn | above).to(tl.float32, bitcast=True) + clipped * factor
         else:
             rounded = (base + 0.5) + clipped * factor
@@ -235,7 +236,8 @@ def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
         _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
         total = tl.zeros([TILE], tl.int32)
         value = tl.zeros([TILE], tl.float32)
-        its = scales + group_of(places, inside, starts, first, last, CHUNK)
+        group = group_of(places, inside, starts, first, last, CHUNK)
+        its = scales + group
         for _ in range(ranks):
             packed = tl.load(words + word, mask=there, other=0)
             number = _field(packed, WIDTH, PER_WORD, field)
@@ -247,7 +249,7 @@ def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
             word += distance
             its += scale_distance
         if not EACH:
-            value = total.to(tl.float32) * tl.div_rn(tl.load(its, mask=inside, other=0.0), whole + levels)
+            value = total.to(tl.float32) * tl.div_rn(tl.load(scales + group, mask=inside, other=0.0), whole + levels)
         tl.store(out + places, value, mask=inside)
 
 

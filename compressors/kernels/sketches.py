@@ -118,21 +118,34 @@ def _sketch(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK:
 def cells_of(place, row, inside, shifts, signs, place_signs, columns, blocks):
     """Cells, within their rows, and signs of the elements `place`, int64."""
     block = (place // columns).to(tl.int32)
-    place = (place % columns).to(tl.int32)
+    return _cells(block, (place % columns).to(tl.int32), row, inside, shifts, signs, place_signs, columns, blocks)
+
+
+@triton.jit
+def _cells(block, place, row, inside, shifts, signs, place_signs, columns, blocks):
     cell = place + tl.load(shifts + row * blocks + block, mask=inside, other=0).to(tl.int32)
     sign = tl.load(signs + row * blocks + block, mask=inside, other=0.0)
     return tl.where(cell >= columns, cell - columns, cell), sign * tl.load(place_signs + place, mask=inside, other=0.0)
 
 
 @triton.jit
-def estimate_of(at, inside, table, shifts, signs, place_signs, columns, blocks,
-                ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Estimates of the elements `at`, int64 (BLOCK,), and whether one of their cells is not finite, 1 or 0.
+def _neighbours(start, columns, BLOCK: tl.constexpr):
+    """Blocks of the elements from `start`, int64, on, and places within them; one division of 64 bits for all."""
+    block = start // columns
+    place = (start - block * columns).to(tl.int32) + tl.arange(0, BLOCK)
+    further = place // columns
+    return block.to(tl.int32) + further, place - further * columns
 
-    An element's rows are in one thread: that is what the compiler does with the first dimension.
+
+@triton.jit
+def estimate_of(start, numel, table, shifts, signs, place_signs, columns, blocks,
+                ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Estimates of BLOCK elements from `start`, int64, on, and whether one of their cells is not finite, 1 or 0.
+
+    Rows are the first dimension, which a thread has for itself, so that threads exchange nothing.
     """
-    block = (at // columns).to(tl.int32)
-    place = (at % columns).to(tl.int32)
+    inside = start + tl.arange(0, BLOCK) < numel
+    block, place = _neighbours(start, columns, BLOCK)
     row = tl.arange(0, WIDE)[:, None]
     there = inside[None, :] & (row < ROWS)
     cell = place[None, :] + tl.load(shifts + row * blocks + block[None, :], mask=there, other=0).to(tl.int32)
@@ -159,9 +172,10 @@ def estimate_of(at, inside, table, shifts, signs, place_signs, columns, blocks,
 @triton.jit
 def _estimate(table, shifts, signs, place_signs, out, numel, columns, blocks,
               ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
     found, _unsound = estimate_of(
-        at, at < numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
+        start, numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
     )
     tl.store(out + at, found, mask=at < numel)
 
@@ -179,9 +193,10 @@ def _estimate_all(table, shifts, signs, place_signs, gaps, out, counts, numel, i
     unsound = 0
     for number in range(tiles):
         for part in range(TILE // BLOCK):
-            at = ((tl.zeros([BLOCK], tl.int64) + program * tiles + number) * TILE) + part * BLOCK + tl.arange(0, BLOCK)
+            start = (program * tiles + number).to(tl.int64) * TILE + part * BLOCK
+            at = start + tl.arange(0, BLOCK)
             found, bad = estimate_of(
-                at, at < numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
+                start, numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
             )
             tl.store(out + at, found, mask=at < numel)
             unsound = tl.maximum(unsound, bad)
@@ -248,7 +263,8 @@ def _apply_found(table, shifts, signs, place_signs, gaps, estimates, counts, gra
         values = tl.where(here, tl.div_rn(values, tl.zeros_like(values) + size), rest)
         tl.store(grad + places, values, mask=places < numel)
         if CLEAR:
+            block, place = _neighbours((program * tiles + number).to(tl.int64) * TILE, columns, TILE)
             for row in tl.static_range(ROWS):
-                cell, _sign = cells_of(places, row, here, shifts, signs, place_signs, columns, blocks)
+                cell, _sign = _cells(block, place, row, here, shifts, signs, place_signs, columns, blocks)
                 tl.store(table + row * columns + cell, tl.zeros([TILE], tl.float32), mask=here)
                 tl.store(velocity + row * columns + cell, tl.zeros([TILE], tl.float32), mask=here)

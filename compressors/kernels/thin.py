@@ -44,9 +44,13 @@ class Table(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Constants of a product's kernel. fp32 by parts of 11 bits on tensor cores, where arithmetic takes longest."""
+        """Constants of a product's kernel. fp32 by parts of 11 bits on tensor cores, where arithmetic takes longest.
+
+        With four warps, or with three stages, blocks do not fit into registers.
+        """
         thin = self.rank <= MOST
-        return {"RANKS": MOST if thin else RANKS, "PRECISION": "ieee" if thin else "tf32x3", "BLOCK": BLOCK, **APART}
+        how = {"RANKS": MOST if thin else RANKS, "PRECISION": "ieee" if thin else "tf32x3", "BLOCK": BLOCK}
+        return {**how, "num_warps": 8, "num_stages": 2, **APART}
 
 
 class Taken(NamedTuple):
