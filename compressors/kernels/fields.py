@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wirebench.compressors.bits.blocks import Groups
 from wirebench.compressors.kernels import APART, launching
-from wirebench.compressors.kernels.segments import of_places, tiles_of
+from wirebench.compressors.kernels.segments import group_of, tiles_of
 
 TILE = 8192
 """Elements of a tile, about."""
@@ -195,16 +195,18 @@ def _encode_levels(x, words, scales, limits, starts, firsts, lasts, row, draws,
     for field in range(PER_WORD):
         within, places, inside, _, there = _part(numel, field, TILE, PER_WORD)
         values = tl.load(x + places, mask=inside, other=0.0)
-        scale = of_places(scales, places, inside, starts, first, last, CHUNK)
+        group = group_of(places, inside, starts, first, last, CHUNK)
+        scale = tl.load(scales + group, mask=inside, other=0.0)
         sound = scale > least_scale
         factor = tl.where(sound, tl.div_rn(whole + levels, tl.where(sound, scale, 1.0)), 0.0)
         clipped = values
         if LIMITED:
-            limit = of_places(limits, places, inside, starts, first, last, CHUNK) * inner
+            limit = tl.load(limits + group, mask=inside, other=0.0) * inner
             clipped = tl.where(values > limit, limit, tl.where(values < -limit, -limit, values))
         if NOISY:
-            drawn = tl.load(row + within % row_numel, mask=inside, other=0)
-            drawn ^= tl.load(draws + tl.program_id(0) * stretches + within // row_numel, mask=inside, other=0)
+            spot = within.to(tl.int32)  # a division of 64 bits takes as long as all else here
+            drawn = tl.load(row + spot % row_numel, mask=inside, other=0)
+            drawn ^= tl.load(draws + tl.program_id(0) * stretches + spot // row_numel, mask=inside, other=0)
             rounded = (drawn | above).to(tl.float32, bitcast=True) + clipped * factor
         else:
             rounded = (base + 0.5) + clipped * factor
@@ -234,20 +236,20 @@ def _decode_levels(words, scales, out, starts, firsts, lasts, numel, levels,
         _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
         total = tl.zeros([TILE], tl.int32)
         value = tl.zeros([TILE], tl.float32)
-        its = scales
+        group = group_of(places, inside, starts, first, last, CHUNK)
+        its = scales + group
         for _ in range(ranks):
             packed = tl.load(words + word, mask=there, other=0)
             number = _field(packed, WIDTH, PER_WORD, field)
             if EACH:
-                scale = of_places(its, places, inside, starts, first, last, CHUNK)
+                scale = tl.load(its, mask=inside, other=0.0)
                 value += number.to(tl.float32) * tl.div_rn(scale, whole + levels)
             else:
                 total += number
             word += distance
             its += scale_distance
         if not EACH:
-            scale = of_places(scales, places, inside, starts, first, last, CHUNK)
-            value = total.to(tl.float32) * tl.div_rn(scale, whole + levels)
+            value = total.to(tl.float32) * tl.div_rn(tl.load(scales + group, mask=inside, other=0.0), whole + levels)
         tl.store(out + places, value, mask=inside)
 
 
@@ -264,10 +266,11 @@ def _encode_signs(x, words, highs, lows, starts, firsts, lasts, numel, base, eac
         sign = (values.to(tl.int32, bitcast=True) - BELOW) >> 31
         total += tl.where(inside, sign - base, 0) << (field * WIDTH)
         if FEEDBACK:
-            high = of_places(highs, places, inside, starts, first, last, CHUNK)
+            group = group_of(places, inside, starts, first, last, CHUNK)
+            high = tl.load(highs + group, mask=inside, other=0.0)
             low = -high
             if not OPPOSED:
-                low = of_places(lows, places, inside, starts, first, last, CHUNK)
+                low = tl.load(lows + group, mask=inside, other=0.0)
             tl.store(x + places, values + sign.to(tl.float32) * (low - high) - high, mask=inside)
     _, _, _, word, there = _part_of_share(numel, 0, each, tiles, distance, TILE, PER_WORD)
     if SHARED:
@@ -285,15 +288,16 @@ def _decode_signs(words, highs, lows, out, starts, firsts, lasts, numel,
     for field in range(PER_WORD):
         _, places, inside, word, there = _part(numel, field, TILE, PER_WORD)
         base = tl.zeros([TILE], tl.float32)
-        its = highs
+        group = group_of(places, inside, starts, first, last, CHUNK)
+        its, its_low = highs + group, lows + group
         for _ in range(ranks):
-            base += tl.div_rn(of_places(its, places, inside, starts, first, last, CHUNK), whole + ranks)
+            base += tl.div_rn(tl.load(its, mask=inside, other=0.0), whole + ranks)
             its += high_distance
-        its, its_low = highs, lows
+        its = highs + group
         for _ in range(ranks):
             packed = tl.load(words + word, mask=there, other=0)
-            high = of_places(its, places, inside, starts, first, last, CHUNK)
-            low = -high if OPPOSED else of_places(its_low, places, inside, starts, first, last, CHUNK)
+            high = tl.load(its, mask=inside, other=0.0)
+            low = -high if OPPOSED else tl.load(its_low, mask=inside, other=0.0)
             sign = _field(packed, 1, PER_WORD, field).to(tl.float32)
             base += sign * tl.div_rn(high - low, whole + ranks)
             word += distance
@@ -313,7 +317,7 @@ def _decode_shares(words, highs, before, out, starts, firsts, lasts, numel, each
     for field in range(PER_WORD):
         _, places, inside, word, there = _part_of_share(numel, field, each, tiles, distance, TILE, PER_WORD)
         packed = tl.load(words + word, mask=there, other=0)
-        high = of_places(highs, places, inside, starts, first, last, CHUNK)
+        high = tl.load(highs + group_of(places, inside, starts, first, last, CHUNK), mask=inside, other=0.0)
         value = high + _field(packed, 1, PER_WORD, field).to(tl.float32) * (high + high)
         tl.store(out + places, tl.div_rn(value, tl.zeros_like(value) + divisor), mask=inside)
 
@@ -331,5 +335,5 @@ def _decode_vote(words, scales, out, starts, firsts, lasts, numel, plus, ranks, 
             word += distance
         vote = total.to(tl.float32) + plus
         sign = (vote > 0).to(tl.float32) - (vote < 0).to(tl.float32)
-        scale = of_places(scales, places, inside, starts, first, last, CHUNK)
+        scale = tl.load(scales + group_of(places, inside, starts, first, last, CHUNK), mask=inside, other=0.0)
         tl.store(out + places, sign * scale, mask=inside)

@@ -191,15 +191,24 @@ def _collect(parts, edges, of_group, numbers, count, many, KIND: tl.constexpr, L
 
 
 @triton.jit
-def of_places(numbers, places, inside, starts, first, last, CHUNK: tl.constexpr):
-    """The number of the group in which each place lies; `first` and `last` are the groups of the tile's ends."""
+def group_of(places, inside, starts, first, last, CHUNK: tl.constexpr):
+    """The group in which each place lies; `first` and `last` are the groups of the tile's ends.
+
+    By halves: a tile over rows of 64 elements has a hundred groups.
+    """
     if CHUNK > 0:
-        found = tl.load(numbers + places // CHUNK, mask=inside, other=0.0)
+        return places // CHUNK
     else:
-        found = tl.load(numbers + first) + tl.zeros(places.shape, tl.float32)
-        for group in range(first + 1, last + 1):
-            found = tl.where(places >= tl.load(starts + group), tl.load(numbers + group), found)
-    return found
+        group = tl.zeros(places.shape, tl.int32) + first
+        reach = 1
+        while reach <= last - first:
+            reach *= 2
+        while reach > 1:
+            reach //= 2
+            further = tl.minimum(group + reach, last)
+            begins = tl.load(starts + further, mask=inside, other=0)
+            group = tl.where(inside & (begins <= places), further, group)
+        return group
 
 
 @triton.jit

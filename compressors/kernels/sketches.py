@@ -13,6 +13,7 @@ from wirebench.compressors.kernels.selection import _keys
 from wirebench.compressors.kernels.together import (
     ARRIVED,
     BINS,
+    EXPONENT,
     TOGETHER,
     UNSOUND,
     chosen_among,
@@ -90,7 +91,8 @@ def apply(table: Tensor, hash: Hash, grad: Tensor, gaps: Tensor, k: int, size: i
 
 def _sizes(table: Tensor) -> dict[str, int]:
     wide, power = (triton.next_power_of_2(each) for each in (len(table), together.programs(table.device)))
-    block = min(BLOCK // 4, together.TILE)
+    # As many elements at once as their rows leave registers for: a program waits for memory at every block.
+    block = min(max(4 * BLOCK // wide, 1), together.TILE)
     return {"ROWS": len(table), "WIDE": wide, "BLOCK": block, "TILE": together.TILE, "POWER": power}
 
 
@@ -116,47 +118,64 @@ def _sketch(x, table, shifts, signs, place_signs, numel, columns, blocks, BLOCK:
 def cells_of(place, row, inside, shifts, signs, place_signs, columns, blocks):
     """Cells, within their rows, and signs of the elements `place`, int64."""
     block = (place // columns).to(tl.int32)
-    place = (place % columns).to(tl.int32)
+    return _cells(block, (place % columns).to(tl.int32), row, inside, shifts, signs, place_signs, columns, blocks)
+
+
+@triton.jit
+def _cells(block, place, row, inside, shifts, signs, place_signs, columns, blocks):
     cell = place + tl.load(shifts + row * blocks + block, mask=inside, other=0).to(tl.int32)
     sign = tl.load(signs + row * blocks + block, mask=inside, other=0.0)
     return tl.where(cell >= columns, cell - columns, cell), sign * tl.load(place_signs + place, mask=inside, other=0.0)
 
 
 @triton.jit
-def estimate_of(at, inside, table, shifts, signs, place_signs, columns, blocks,
+def _neighbours(start, columns, BLOCK: tl.constexpr):
+    """Blocks of the elements from `start`, int64, on, and places within them; one division of 64 bits for all."""
+    block = start // columns
+    place = (start - block * columns).to(tl.int32) + tl.arange(0, BLOCK)
+    further = place // columns
+    return block.to(tl.int32) + further, place - further * columns
+
+
+@triton.jit
+def estimate_of(start, numel, table, shifts, signs, place_signs, columns, blocks,
                 ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Estimates of the elements `at`, int64 (BLOCK,), and whether one of their cells is not finite, 1 or 0."""
-    block = (at // columns).to(tl.int32)
-    place = (at % columns).to(tl.int32)
-    row = tl.arange(0, WIDE)[None, :]
-    there = inside[:, None] & (row < ROWS)
-    cell = place[:, None] + tl.load(shifts + row * blocks + block[:, None], mask=there, other=0).to(tl.int32)
+    """Estimates of BLOCK elements from `start`, int64, on, and whether one of their cells is not finite, 1 or 0.
+
+    Rows are the first dimension, which a thread has for itself, so that threads exchange nothing.
+    """
+    inside = start + tl.arange(0, BLOCK) < numel
+    block, place = _neighbours(start, columns, BLOCK)
+    row = tl.arange(0, WIDE)[:, None]
+    there = inside[None, :] & (row < ROWS)
+    cell = place[None, :] + tl.load(shifts + row * blocks + block[None, :], mask=there, other=0).to(tl.int32)
     cell = tl.where(cell >= columns, cell - columns, cell)
-    sign = tl.load(signs + row * blocks + block[:, None], mask=there, other=0.0)
-    sign *= tl.load(place_signs + place, mask=inside, other=0.0)[:, None]
+    sign = tl.load(signs + row * blocks + block[None, :], mask=there, other=0.0)
+    sign *= tl.load(place_signs + place, mask=inside, other=0.0)[None, :]
     rows = tl.load(table + row * columns + cell, mask=there, other=0.0) * sign
-    nan = tl.sum((rows != rows).to(tl.int32), 1) > 0
+    nan = tl.sum((rows != rows).to(tl.int32), 0) > 0
     infinity = float("inf")
-    sound = tl.min((tl.abs(rows) < infinity).to(tl.int32), 1)
+    sound = tl.min((tl.abs(rows) < infinity).to(tl.int32), 0)
     if AGREE:
-        low = tl.min(tl.where(row < ROWS, rows, infinity), 1)
-        high = tl.max(tl.where(row < ROWS, rows, -infinity), 1)
+        low = tl.min(tl.where(row < ROWS, rows, infinity), 0)
+        high = tl.max(tl.where(row < ROWS, rows, -infinity), 0)
         found = tl.maximum(low, 0.0) + tl.minimum(high, 0.0)
     else:
-        before = tl.zeros([BLOCK, WIDE], tl.int32)
+        before = tl.zeros([WIDE, BLOCK], tl.int32)
         for other in tl.static_range(ROWS):
-            its = tl.sum(tl.where(row == other, rows, 0.0), 1)[:, None]
+            its = tl.sum(tl.where(row == other, rows, 0.0), 0)[None, :]
             before += ((its < rows) | ((its == rows) & (other < row))).to(tl.int32)
-        found = tl.sum(tl.where((row < ROWS) & (before == ROWS // 2), rows, 0.0), 1)
+        found = tl.sum(tl.where((row < ROWS) & (before == ROWS // 2), rows, 0.0), 0)
     return tl.where(nan, 0.0, found), 1 - tl.min(sound, 0)
 
 
 @triton.jit
 def _estimate(table, shifts, signs, place_signs, out, numel, columns, blocks,
               ROWS: tl.constexpr, WIDE: tl.constexpr, AGREE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
     found, _unsound = estimate_of(
-        at, at < numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
+        start, numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
     )
     tl.store(out + at, found, mask=at < numel)
 
@@ -174,9 +193,10 @@ def _estimate_all(table, shifts, signs, place_signs, gaps, out, counts, numel, i
     unsound = 0
     for number in range(tiles):
         for part in range(TILE // BLOCK):
-            at = ((tl.zeros([BLOCK], tl.int64) + program * tiles + number) * TILE) + part * BLOCK + tl.arange(0, BLOCK)
+            start = (program * tiles + number).to(tl.int64) * TILE + part * BLOCK
+            at = start + tl.arange(0, BLOCK)
             found, bad = estimate_of(
-                at, at < numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
+                start, numel, table, shifts, signs, place_signs, columns, blocks, ROWS, WIDE, AGREE, BLOCK
             )
             tl.store(out + at, found, mask=at < numel)
             unsound = tl.maximum(unsound, bad)
@@ -192,7 +212,7 @@ def _estimate_all(table, shifts, signs, place_signs, gaps, out, counts, numel, i
             inside = start + tl.arange(0, BLOCK) < in_gaps
             place = tl.load(gaps + start + tl.arange(0, BLOCK), mask=inside, other=0)
             bits = tl.load(out + place, mask=inside, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-            tl.atomic_add(counts + (bits >> 20), -1, mask=bits > 0, sem="relaxed")
+            tl.atomic_add(counts + (bits >> EXPONENT), -1, mask=bits > 0, sem="relaxed")
             tl.store(out + place, tl.zeros([BLOCK], tl.float32), mask=inside)
         meet(counts + ARRIVED, 2)
         met = 2
@@ -243,7 +263,8 @@ def _apply_found(table, shifts, signs, place_signs, gaps, estimates, counts, gra
         values = tl.where(here, tl.div_rn(values, tl.zeros_like(values) + size), rest)
         tl.store(grad + places, values, mask=places < numel)
         if CLEAR:
+            block, place = _neighbours((program * tiles + number).to(tl.int64) * TILE, columns, TILE)
             for row in tl.static_range(ROWS):
-                cell, _sign = cells_of(places, row, here, shifts, signs, place_signs, columns, blocks)
+                cell, _sign = _cells(block, place, row, here, shifts, signs, place_signs, columns, blocks)
                 tl.store(table + row * columns + cell, tl.zeros([TILE], tl.float32), mask=here)
                 tl.store(velocity + row * columns + cell, tl.zeros([TILE], tl.float32), mask=here)

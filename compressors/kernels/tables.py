@@ -161,7 +161,7 @@ def _fill(x, counts, chosen, found, shifts, signs, place_signs, heads, nexts, si
     many, _kth = write_largest(x, counts, chosen, numel, k, TILE, POWER)
     if tl.program_id(0) == 0:
         tl.store(found, many)
-    meet(counts + ARRIVED, 5)
+    meet(counts + ARRIVED, 6)
     step = tl.num_programs(0) * BLOCK
     for start in range(tl.program_id(0) * BLOCK, many, step):
         entry = start + tl.arange(0, BLOCK)
@@ -176,7 +176,7 @@ def _fill(x, counts, chosen, found, shifts, signs, place_signs, heads, nexts, si
             if KEYS:
                 key = _key(place, columns, one, check_bits).to(keys.dtype.element_ty)
                 tl.atomic_add(keys + row * columns + cell, key, mask=inside, sem="relaxed")
-    meet(counts + ARRIVED, 6)
+    meet(counts + ARRIVED, 7)
     for start in range(tl.program_id(0) * BLOCK, ROWS * columns, step):
         cell = start + tl.arange(0, BLOCK)
         inside = cell < ROWS * columns

@@ -44,9 +44,13 @@ class Table(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Constants of a product's kernel. fp32 by parts of 11 bits on tensor cores, where arithmetic takes longest."""
+        """Constants of a product's kernel. fp32 by parts of 11 bits on tensor cores, where arithmetic takes longest.
+
+        With four warps, or with three stages, blocks do not fit into registers.
+        """
         thin = self.rank <= MOST
-        return {"RANKS": MOST if thin else RANKS, "PRECISION": "ieee" if thin else "tf32x3", "BLOCK": BLOCK, **APART}
+        how = {"RANKS": MOST if thin else RANKS, "PRECISION": "ieee" if thin else "tf32x3", "BLOCK": BLOCK}
+        return {**how, "num_warps": 8, "num_stages": 2, **APART}
 
 
 class Taken(NamedTuple):
@@ -96,19 +100,22 @@ def product(flat: Tensor, left: Tensor, right: Tensor, table: Table, subtract: b
 
 
 @launching
-def orthonormal(packed: Tensor, instead: Tensor | None, sizes: Tensor, out: Tensor, drop: bool = False) -> None:
+def orthonormal(
+    packed: Tensor, instead: Tensor | None, sizes: Tensor, rank: int, out: Tensor, drop: bool = False
+) -> None:
     """Write orthonormal rows that span what each factor's rows span; one that depends on others is shorter.
 
     packed   the factors; instead: another vector, from which a row is taken that is zero or not finite; None: none is
-    sizes    int64 (3, factors): the place of each factor, its rank, the size of its rows
+    sizes    int64 (3, factors): the place of each factor, its rank, the size of its rows; rank: the highest
     drop     one that depends on others is 0 (`factors.orthonormalise`, which then is the twin)
 
     Cholesky's basis twice, in fp64 (`factors.basis_by_cholesky`, which is the twin).
     """
-    factors = sizes.shape[1]
+    factors, ranks = sizes.shape[1], max(triton.next_power_of_2(rank), 2)
+    # A program reads a factor alone, block after block: the fewer its rows are, the longer a block.
     _orthonormal[(factors,)](
         packed, packed if instead is None else instead, sizes, factors, out,
-        MEND=instead is not None, DROP=drop, RANKS=MOST, BLOCK=BLOCK // 2, **APART,
+        MEND=instead is not None, DROP=drop, RANKS=ranks, BLOCK=2 * BLOCK * BLOCK // (ranks * ranks), **APART,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Kernels of several phases in one launch: all of its programs run at once, and meet between two phases.
 
 The driver starts them together (a cooperative launch) or refuses to, so that none waits for one that has not begun.
-An exact top-k by magnitude needs one such launch, and finds the k-th magnitude's bits, eleven, eleven and nine at a
-time. Three readings count how often each value of the next bits occurs among what agrees in those before; a fourth
+An exact top-k by magnitude needs one such launch, and finds the k-th magnitude's bits, eight, eight, eight and seven at
+a time. Four readings count how often each value of the next bits occurs among what agrees in those before; a fifth
 writes places. A program keeps to its tiles, its counts stay in registers. Counts are whole numbers, so the order of
 threads does not matter.
 """
@@ -21,9 +21,13 @@ EACH = 2
 """Programs of a multiprocessor."""
 TILE = 4096
 """Elements that a program reads at once."""
-BINS = tl.constexpr(2048)
-"""Values of eleven bits."""
-ARRIVED, UNSOUND, TALLIES = (tl.constexpr(3 * BINS.value + number) for number in range(3))
+BINS = tl.constexpr(256)
+"""Values of eight bits. A thread counts for each element what a warp holds of each 32nd bin, so that with eleven bits
+counting would take a dozen times as long as reading.
+"""
+EXPONENT = tl.constexpr(23)
+"""Where the first eight bits begin."""
+ARRIVED, UNSOUND, TALLIES = (tl.constexpr(4 * BINS.value + number) for number in range(3))
 """Where, in a selection's numbers, behind the counts: programs that have met; whether an input was not finite; what
 each program counted.
 """
@@ -141,47 +145,60 @@ def tally(counts, many):
 
 @triton.jit
 def first_bits(keys, LEAST: tl.constexpr = 1):
-    """How often each value of the first eleven bits occurs among keys from LEAST on: by default zeros do not count."""
-    return tl.histogram(keys >> 20, BINS, mask=keys >= LEAST)
+    """How often each value of the first eight bits occurs among keys from LEAST on: by default zeros do not count."""
+    return tl.histogram(keys >> EXPONENT, BINS, mask=keys >= LEAST)
+
+
+@triton.jit
+def _next_bits(many, keys, prefix, BEGIN: tl.constexpr, BITS: tl.constexpr, LEAST: tl.constexpr):
+    """`many`, and how often each value of the BITS bits from BEGIN on occurs among keys that begin with the prefix.
+
+    Of most tiles none does after a few bits, which is seen sooner than counted.
+    """
+    agree = (keys >= LEAST) & ((keys >> (BEGIN + BITS)) == prefix)
+    if tl.max(agree.to(tl.int32), 0) > 0:
+        many += tl.histogram((keys >> BEGIN) & ((1 << BITS) - 1), BINS, mask=agree)
+    return many
 
 
 @triton.jit
 def threshold(x, counts, numel, k, met, TILE: tl.constexpr, POWER: tl.constexpr, LEAST: tl.constexpr = 1):
     """The bits of the `k`-th magnitude; how many of those that equal it are chosen, and how many of these lie before
     the program's tiles; how many of all that are chosen lie there; and how many are chosen. Before: `met` meetings,
-    and the first bits are counted. Three more follow.
+    and the first bits are counted. Four more follow.
     """
     program = tl.program_id(0)
     tiles = tiles_of(numel, TILE)
-    first, k = _bin(counts, k, BINS)
-    many = tl.zeros([BINS], tl.int32)
-    for number in range(tiles):
-        _, keys = _keys(x, program * tiles + number, numel, TILE)
-        many += tl.histogram((keys >> 9) & (BINS - 1), BINS, mask=(keys >= LEAST) & ((keys >> 20) == first))
-    tally(counts + BINS, many)
-    meet(counts + ARRIVED, met + 1)
-    second, k = _bin(counts + BINS, k, BINS)
-    prefix = first * BINS + second
+    prefix, k = _bin(counts, k, BINS)
+    for turn in tl.static_range(1, 3):
+        many = tl.zeros([BINS], tl.int32)
+        for number in range(tiles):
+            _, keys = _keys(x, program * tiles + number, numel, TILE)
+            many = _next_bits(many, keys, prefix, EXPONENT - 8 * turn, 8, LEAST)
+        tally(counts + turn * BINS, many)
+        meet(counts + ARRIVED, met + turn)
+        value, k = _bin(counts + turn * BINS, k, BINS)
+        prefix = prefix * BINS + value
     many = tl.zeros([BINS], tl.int32)
     above = tl.zeros([TILE], tl.int32)
     for number in range(tiles):
         _, keys = _keys(x, program * tiles + number, numel, TILE)
-        above += ((keys >= LEAST) & ((keys >> 9) > prefix)).to(tl.int32)
-        many += tl.histogram(keys & 511, BINS, mask=(keys >= LEAST) & ((keys >> 9) == prefix))
-    tally(counts + 2 * BINS, many)
-    meet(counts + ARRIVED, met + 2)
-    third, wanted = _bin(counts + 2 * BINS, k, BINS)
-    bins = tl.arange(0, BINS)
-    tl.store(counts + TALLIES + program, tl.sum(above, 0) + tl.sum(tl.where(bins > third, many, 0), 0))
-    tl.store(counts + TALLIES + POWER + program, tl.sum(tl.where(bins == third, many, 0), 0))
+        above += ((keys >= LEAST) & ((keys >> 7) > prefix)).to(tl.int32)
+        many = _next_bits(many, keys, prefix, 0, 7, LEAST)
+    tally(counts + 3 * BINS, many)
     meet(counts + ARRIVED, met + 3)
+    last, wanted = _bin(counts + 3 * BINS, k, BINS)
+    bins = tl.arange(0, BINS)
+    tl.store(counts + TALLIES + program, tl.sum(above, 0) + tl.sum(tl.where(bins > last, many, 0), 0))
+    tl.store(counts + TALLIES + POWER + program, tl.sum(tl.where(bins == last, many, 0), 0))
+    meet(counts + ARRIVED, met + 4)
     others = tl.arange(0, POWER)
     above = tl.load(counts + TALLIES + others)
     equal = tl.load(counts + TALLIES + POWER + others)
     equal_before = tl.sum(tl.where(others < program, equal, 0), 0)
     begin = tl.sum(tl.where(others < program, above, 0), 0) + tl.minimum(equal_before, wanted)
     total = tl.sum(above, 0) + tl.minimum(tl.sum(equal, 0), wanted)
-    return prefix * 512 + third, wanted, equal_before, begin, total
+    return prefix * 128 + last, wanted, equal_before, begin, total
 
 
 @triton.jit
@@ -197,7 +214,7 @@ def chosen_among(keys, kth, wanted, equal_before, LEAST: tl.constexpr = 1):
 def write_largest(x, counts, out, numel, k, TILE: tl.constexpr, POWER: tl.constexpr, LEAST: tl.constexpr = 1):
     """Write the places of the `k` largest of `x` to `out`, int64, ascending; return how many, and the least one's bits.
 
-    Keys below LEAST are not chosen. Programs meet four times. Twin: `selection.top_k`.
+    Keys below LEAST are not chosen. Programs meet five times. Twin: `selection.top_k`.
     """
     program = tl.program_id(0)
     tiles = tiles_of(numel, TILE)

@@ -165,7 +165,7 @@ class Pack:
             return basis
         sizes = self._sizes(packed.device)
         if sizes.rank <= THIN:
-            thin.orthonormal(packed, instead, sizes.factors, basis, drop)
+            thin.orthonormal(packed, instead, sizes.factors, sizes.rank, basis, drop)
             return basis
         if instead is not None:
             bases.sound(packed, instead, sizes, mended := torch.empty_like(packed), unit=None, divisor=1)

@@ -11,8 +11,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomli_w
-
 from wirebench.config import requested, validation
 from wirebench.config.plugins import check_type, current, suggest
 from wirebench.config.sections import (
@@ -132,6 +130,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def dump(config: Config) -> str:
     """The config as TOML text, every key written out: reading it back repeats the run."""
+    import tomli_w  # of which nothing that only reads configs or measures has need
+
     return tomli_w.dumps(to_dict(config))
 
 

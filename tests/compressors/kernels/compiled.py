@@ -112,7 +112,9 @@ def sparse(x: torch.Tensor) -> None:
     # It launches the second of its kernels where the first has found something.
     with patch.object(torch.Tensor, "cpu", lambda tallies: tallies.new_ones(tallies.shape)):
         selection.above(x, 1)
+    selection.sums(x)
     places, bits, arrived = (torch.zeros(11, dtype=t) for t in (torch.int64, torch.uint8, torch.int32))
+    together.exponential(x, slice(1, None, 3), (-1.4, 3, -2.0), arrived)
     for dtype in entries.KINDS:
         values = torch.zeros(11, dtype=dtype)
         entries.take(x, places, values, places=places.int(), arriving=x, rest=x, clear=x)
@@ -159,7 +161,8 @@ def low_rank(x: torch.Tensor) -> None:
         )
         for product in (thin.to_left, thin.to_right):
             product(x, x, x, table, added, None if added is None else thin.Taken(0.5, narrow=True))
-        thin.orthonormal(x, added, numbers[3], x, drop=added is None)
+        for each in (1, 16):
+            thin.orthonormal(x, added, numbers[3], each, x, drop=added is None)
         thin.product(x, x, x, table, subtract=added is None, shaped=rank > 4)
         bases.orthonormal(x, sizes, x, drop=added is None)
         bases.sound(x, x, sizes, x, unit=added, divisor=2)
