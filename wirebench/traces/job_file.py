@@ -50,6 +50,8 @@ NO_WORK = (
 """Begins of operators that contain other ones, or wait for collectives."""
 IN_BACKWARD = ("backward", "")
 """Phases in which gradients are summed; a loop of its own sums them after the backward pass, outside of all phases."""
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
+"""Kinds that sum gradients."""
 EXCHANGE = "exchange"
 """The kind of all of Horovod's collectives of a step, of which the file has the wait alone."""
 WITHIN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
@@ -100,6 +102,7 @@ class ProfiledStep(NamedTuple):
     phases      seconds by name (step_stats.PHASES)
     exposed     when it waited for collectives
     launch_gap  seconds in which the GPU was idle while the host was in the passes or the update; None on a CPU
+    passes      backward passes; quiet: those of them that sum no gradients, since the loop accumulates them
     """
 
     number: int
@@ -109,6 +112,8 @@ class ProfiledStep(NamedTuple):
     exposed: Sequence[Span]
     launch_gap: float | None
     collectives: Sequence[Collective]
+    passes: int = 1
+    quiet: int = 0
 
     @property
     def seconds(self) -> float:
@@ -129,6 +134,7 @@ class RankFile(NamedTuple):
     loads      whether the loop has a DataLoader; else data is what passes between an update and the next forward pass
     optimizer  the class of the optimizer, in lower case
     unit       images or tokens: what a model with an embedding takes
+    left_out   whole steps of the file that exchange nothing, and are not among `steps`
     """
 
     path: Path
@@ -146,12 +152,15 @@ class RankFile(NamedTuple):
     loads: bool
     optimizer: str
     unit: str
+    left_out: int
 
 
 class _Host:
     """The host's time in phases: spans by label, in order.
 
-    before  between an update and the next forward pass, without the data loader; waits: for Horovod
+    before   between an update and the next forward pass, without the data loader; waits: for Horovod
+    wrapped  whether a wrapper's ranges say when a forward pass begins
+    partial  whether the recording began within the first step
     """
 
     def __init__(self, path: Path, recording: Recording) -> None:
@@ -169,6 +178,7 @@ class _Host:
         self.loads = bool(self._named(LOADER))
         nodes = [each for each in recording.operators if each.node is each]
         self.threads = {self.thread, *(each.thread for each in nodes)}
+        self.partial = False
         self.spans = self._phases(recording, nodes)
         begin = min((each.begin for each in recording.operators), default=self.updates[0].begin if not steps else 0.0)
         bounds = [begin, *(each.end for each in self.updates)]
@@ -177,6 +187,27 @@ class _Host:
             if steps
             else [(number, *pair) for number, pair in enumerate(pairwise(bounds))]
         )
+
+    def join(self, sums: Iterable[float]) -> None:
+        """Make one step of those up to an update; sums: microseconds at which gradients began to be summed.
+
+        A loop that accumulates gradients may call the profiler's step() after each backward pass. One that sums without
+        an update is a step of its own: a loss scaler leaves an update out.
+        """
+        ends = sorted([*(each.begin for each in self.updates), *(at for at in sums if self.label(at) == "backward")])
+        joined, parts, begins = list[tuple[int, float, float]](), list[int](), list[float]()
+        for number, begin, end in self.steps if self.updates else ():
+            begins.append(begin)
+            if _within(ends, begin, end) or not self.passes(begin, end):
+                joined.append((number, begins[0], end))
+                parts.append(len(begins))
+                begins = []
+        self.steps = joined or self.steps
+        self.partial = bool(parts) and parts[0] < max(parts)
+
+    def passes(self, begin: float, end: float) -> list[float]:
+        """When the backward passes between two moments began."""
+        return _within([span[0] for span in self.spans["backward"]], begin, end)
 
     def label(self, at: float) -> str:
         """The phase of a moment; "" outside of all."""
@@ -204,6 +235,7 @@ class _Host:
         marks += [(each.begin, each.end, "update") for each in self.updates]
         known = union([mark[:2] for mark in marks] + [(each.begin, each.end) for each in self._named(ZERO)])
         forwards = [each for name in (DDP, *ROOTS) for each in self._named(name)]
+        self.wrapped = bool(forwards)
         marks += [(each.begin, each.end, "forward") for each in forwards]
         # Where a wrapper says when the forward pass begins, no operator before it is one of the pass.
         goes_on = "goes on" if forwards else "forward"
@@ -214,6 +246,11 @@ class _Host:
             if each.thread == self.thread and not (place >= 0 and known[place][1] > each.begin):
                 marks.append((each.begin, each.end, goes_on))
         return _segments(sorted(marks))
+
+
+def _within(moments: Sequence[float], begin: float, end: float) -> list[float]:
+    """Those of the moments, which are in order, from `begin` on and before `end`."""
+    return list(moments[bisect.bisect_left(moments, begin) : bisect.bisect_left(moments, end)])
 
 
 def _segments(marks: Sequence[tuple[float, float, str]]) -> dict[str, list[Span]]:
@@ -263,32 +300,54 @@ def of(path: Path, recording: Recording) -> RankFile:
     waits = [] if calls else host.waits
     calls += [(span[0], Collective(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
     if not calls:
-        _refuse(path, recording)
-    steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
+        _refuse(path, recording, world)
     kept = [(call, each) for call, each in calls if each.kind in (*WITHIN, EXCHANGE)]
-    ends = {number: span for number, *span in host.steps}
-    made = [
-        step._replace(
-            collectives=tuple(each for call, each in kept if ends[step.number][0] <= call < ends[step.number][1])
-        )
-        for step in steps
-    ]
+    host.join(call for call, each in kept if each.kind in SUMS)
+    steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
+    made = _exchanging(host, steps, kept)
+    left_out = len(steps) - len(made)
     # A recording may end within a step. The first has what the profiler's start costs: watch records one more.
-    made = [each for each in made if each.collectives]
-    made = made[1:] if len(made) > (1 if facts else 2) else made
+    made = made[1:] if len(made) > (1 if facts or host.partial else 2) else made
     return RankFile(
         path, _rank(path, told), world, _host_name(path, about, facts), "cuda" if recording.kernels else "cpu",
         recording.hardware, backend, _framework(host), facts, made, host.numbered,
         _whole(about.get("baseTimeNanoseconds")) or 0, host.loads, _optimizer(host),
-        "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images",
+        "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images", left_out,
     )  # fmt: skip
 
 
-def _refuse(path: Path, recording: Recording) -> NoReturn:
+def _exchanging(
+    host: _Host, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, Collective]]
+) -> list[ProfiledStep]:
+    """The steps that call collectives, with these; where the file has backward passes, those that have one.
+
+    calls  (microsecond, collective)
+    """
+    spans, trains = {number: span for number, *span in host.steps}, bool(host.spans["backward"])
+    made = []
+    for step in steps:
+        begin, end = spans[step.number]
+        own = [(call, each) for call, each in calls if begin <= call < end]
+        passes = host.passes(begin, end)
+        if not own or (trains and not passes):
+            continue
+        summed = {bisect.bisect_right(passes, call) for call, each in own if each.kind in SUMS and each.in_backward}
+        # Without a wrapper's ranges one backward pass may look like several.
+        quiet = len(passes) - len(summed - {0}) if host.wrapped and summed - {0} else 0
+        made.append(
+            step._replace(
+                collectives=tuple(each for _, each in own), passes=len(passes) if host.wrapped else 1, quiet=quiet
+            )
+        )
+    return made
+
+
+def _refuse(path: Path, recording: Recording, world: int) -> NoReturn:
     """UserError for a file without collectives."""
     if any(each.name == PARAMETERS for each in recording.operators) and not recording.kernels:
         raise UserError(f"{path}: has no kernels; record with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
-    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: one process trains")
+    job = f"it is of one of {world} ranks; record steps that sum gradients" if world > 1 else "one process needs none"
+    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: {job}")
 
 
 def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
