@@ -80,6 +80,25 @@ def test_what_a_step_waits_for(thread: int, category: str, tmp_path: Path) -> No
     assert evidence.on_one_host and evidence.job is not None and evidence.job.buckets == (40_000,)
 
 
+def test_counts_are_no_gradients(tmp_path: Path) -> None:
+    """DDP(find_unused_parameters=True) sums a number for each parameter after the last bucket."""
+    events = [each for number in range(4) for each in step(number, 1, "user_annotation")]
+    for each in [each for each in events if each["name"].startswith("gloo")]:
+        counts = {**each["args"], "Input Dims": [[7]], "Input type": ["int"]}
+        events.append({**each, "ts": each["ts"] + 100, "dur": each["dur"] - 50, "args": counts})
+    evidence = kineto.read(written(tmp_path, events))
+    assert evidence.job is not None and evidence.job.buckets == (40_000,) and evidence.layers is not None
+    assert sorted(each.wire_bytes for each in evidence.messages) == [28, 40_000]
+
+
+def test_a_sparse_gradient_has_no_size(tmp_path: Path) -> None:
+    """The file has the shape of the whole embedding."""
+    events = [each for number in range(4) for each in step(number, 1, "user_annotation")]
+    renamed = [{**each, "name": each["name"].replace("gloo:", "gloo:sparse_")} for each in events]
+    evidence = kineto.read(written(tmp_path, renamed))
+    assert not evidence.messages and evidence.phase("exchange_exposed") == pytest.approx(0.015)
+
+
 def without(number: int, *names: str) -> list[dict[str, Any]]:
     """A step without the events of these names."""
     return [each for each in step(number, 1, "user_annotation") if not each["name"].startswith(names)]

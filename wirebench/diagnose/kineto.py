@@ -102,7 +102,7 @@ def _ranked(files: Sequence[RankFile]) -> list[RankFile]:
         placed[rank] = each._replace(rank=rank, world=world, steps=[_sized(step, world) for step in each.steps])
     for each in placed.values():
         if not each.steps:
-            raise UserError(f"{each.path}: has no whole step")
+            raise UserError(f"{each.path}: has no whole step that exchanges anything")
     return [placed[rank] for rank in sorted(placed)]
 
 

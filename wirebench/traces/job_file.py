@@ -64,6 +64,8 @@ _BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "tensorlist": 4, "float32": 4, "float16": 2,
 }  # fmt: skip
 """Bytes of an element by its type, in lower case; a list of tensors says no type, and gradients are fp32 as a rule."""
+COUNTS = ("int", "unsigned int", "long", "long int")
+"""Types whose sums are no gradients: DDP counts in them which parameters were used (find_unused_parameters)."""
 
 
 class Collective(NamedTuple):
@@ -73,7 +75,7 @@ class Collective(NamedTuple):
     num_bytes    of the same; None where the file does not say
     size, group  ranks of its group, and what tells it from others: its ranks or its name; "" for all ranks
     begin, end   microseconds on the file's clock: in flight, on a GPU while its kernel runs
-    in_backward  whether the backward pass began it
+    in_backward  whether the backward pass began it, and it is none of counts
     """
 
     kind: str
@@ -445,11 +447,13 @@ def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collecti
     kind = _kind(str(args.get(NAME, ""))) or _kind(kernel.name)
     counts = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
     elements = counts[1] if kind == "all_gather" else counts[0]
-    each = _BYTES.get(str(args.get("dtype")).lower())
+    dtype = str(args.get("dtype")).lower()
+    each = _BYTES.get(dtype)
     size = _whole(args.get("Group size")) or 0
     num_bytes = elements * each if elements and each and size else None
     group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
-    return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, in_backward, group)
+    gradients = in_backward and dtype not in COUNTS
+    return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, gradients, group)
 
 
 def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float, Collective]]:
@@ -462,9 +466,10 @@ def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float,
         types = event.args.get("Input type")
         first = str(types[0] if isinstance(types, list) and types else "").lower().removeprefix("c10::")
         elements = sum(math.prod(shape) for shape in shapes) * (max(world, 1) if kind == "all_gather" else 1)
-        known = bool(shapes) and first in _BYTES and (world > 0 or kind != "all_gather")
+        # A sparse tensor's shape says nothing of what it sends.
+        known = bool(shapes) and first in _BYTES and (world > 0 or kind != "all_gather") and "sparse" not in event.name
         num_bytes = elements * _BYTES[first] if known else None
-        backward = host.label(event.begin) in IN_BACKWARD
+        backward = host.label(event.begin) in IN_BACKWARD and first not in COUNTS
         found.append(
             (event.begin, Collective(kind, elements, num_bytes, max(world, 1), event.begin, event.end, backward))
         )
