@@ -80,6 +80,18 @@ def test_what_a_step_waits_for(thread: int, category: str, tmp_path: Path) -> No
     assert evidence.on_one_host and evidence.job is not None and evidence.job.buckets == (40_000,)
 
 
+def test_a_range_that_the_recording_did_not_see_end(tmp_path: Path) -> None:
+    """As all releases write it where Gloo's thread is late: the last step of that rank is not whole."""
+    paths = written(tmp_path, [each for number in range(5) for each in step(number, 1, "user_annotation")])
+    content = json.loads(paths[1].read_text())
+    last = [each for each in content["traceEvents"] if each["name"].startswith("gloo")][-1]
+    last |= {"dur": 0.0, "args": {}}
+    paths[1].write_text(json.dumps(content))
+    evidence = kineto.read(paths)
+    assert evidence.job is not None and (evidence.job.steps, evidence.job.left_out) == (3, 0)
+    assert [each.wire_bytes for each in evidence.messages] == [40_000] and evidence.job.clocks[0].ends == 3
+
+
 def test_counts_are_no_gradients(tmp_path: Path) -> None:
     """DDP(find_unused_parameters=True) sums a number for each parameter after the last bucket."""
     events = [each for number in range(4) for each in step(number, 1, "user_annotation")]

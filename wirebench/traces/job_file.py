@@ -306,8 +306,7 @@ def of(path: Path, recording: Recording) -> RankFile:
     kept = [(call, each) for call, each in calls if each.kind in (*WITHIN, EXCHANGE)]
     host.join(call for call, each in kept if each.kind in SUMS)
     steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
-    made = _exchanging(host, steps, kept)
-    left_out = len(steps) - len(made)
+    made, left_out = _exchanging(host, steps, kept)
     # A recording may end within a step. The first has what the profiler's start costs: watch records one more.
     made = made[1:] if len(made) > (1 if facts or host.partial else 2) else made
     return RankFile(
@@ -320,18 +319,23 @@ def of(path: Path, recording: Recording) -> RankFile:
 
 def _exchanging(
     host: _Host, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, Collective]]
-) -> list[ProfiledStep]:
+) -> tuple[list[ProfiledStep], int]:
     """The steps that call collectives, with these; where the file has backward passes, those that have one.
 
     calls  (microsecond, collective)
+    Also returns how many steps do not: a step whose last message the recording did not see end is not among them.
     """
     spans, trains = {number: span for number, *span in host.steps}, bool(host.spans["backward"])
-    made = []
+    made, left_out = list[ProfiledStep](), 0
     for step in steps:
         begin, end = spans[step.number]
         own = [(call, each) for call, each in calls if begin <= call < end]
         passes = host.passes(begin, end)
         if not own or (trains and not passes):
+            left_out += 1
+            continue
+        # Gloo's thread may end a range after the recording is over: it then has no length, and no size.
+        if any(each.begin == each.end for _, each in own):
             continue
         summed = {bisect.bisect_right(passes, call) for call, each in own if each.kind in SUMS and each.in_backward}
         # Without a wrapper's ranges one backward pass may look like several.
@@ -341,14 +345,14 @@ def _exchanging(
                 collectives=tuple(each for _, each in own), passes=len(passes) if host.wrapped else 1, quiet=quiet
             )
         )
-    return made
+    return made, left_out
 
 
 def _refuse(path: Path, recording: Recording, world: int) -> NoReturn:
     """UserError for a file without collectives."""
     if any(each.name == PARAMETERS for each in recording.operators) and not recording.kernels:
         raise UserError(f"{path}: has no kernels; record with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
-    job = f"it is of one of {world} ranks; record steps that sum gradients" if world > 1 else "one process needs none"
+    job = f"though the job has {world} ranks; record steps of training" if world > 1 else "one process needs none"
     raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: {job}")
 
 
