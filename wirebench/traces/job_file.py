@@ -12,7 +12,6 @@ import bisect
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,14 +19,11 @@ from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import profiler_file
+from wirebench.traces.host_time import DDP, FSDP, UPDATE, Host
 from wirebench.traces.kineto import COMMUNICATION, MICROSECOND
 from wirebench.traces.profiler_file import Event, Recording
 from wirebench.utils.spans import Span, both, length, minus, union
 
-STEP, UPDATE, ZERO, LOADER = "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#"
-DDP = "DistributedDataParallel.forward"
-FSDP, ROOTS = ("FSDP::", "FullyShardedDataParallel."), ("FSDP::root_pre_forward", "FullyShardedDataParallel.forward")
-"""Begins of ranges' names, as PyTorch 2.4 to 2.15 write them; of FSDP in both forms."""
 PARAMETERS, GLOO = "record_param_comms", "gloo:"
 NAME = "Collective name"
 OURS = "wirebench"
@@ -157,129 +153,6 @@ class RankFile(NamedTuple):
     left_out: int
 
 
-class _Host:
-    """The host's time in phases: spans by label, in order.
-
-    before   between an update and the next forward pass, without the data loader; waits: for Horovod
-    wrapped  whether a wrapper's ranges say when a forward pass begins
-    partial  whether the recording began within the first step
-    """
-
-    def __init__(self, path: Path, recording: Recording) -> None:
-        self.notes = [each for each in recording.notes if each.category == "user_annotation"]
-        steps = self._named(STEP)
-        self.updates = _outermost(self._named(UPDATE))
-        if not steps and not self.updates:
-            raise UserError(
-                f"{path}: has no steps, neither the profiler's nor an optimizer's; call the profiler's step() after "
-                "each step, or record with wirebench.watch"
-            )
-        self.numbered = bool(steps)
-        self.thread = (steps or self.updates)[0].thread
-        self.waits = self._waits()
-        self.loads = bool(self._named(LOADER))
-        nodes = [each for each in recording.operators if each.node is each]
-        self.threads = {self.thread, *(each.thread for each in nodes)}
-        self.partial = False
-        self.spans = self._phases(recording, nodes)
-        begin = min((each.begin for each in recording.operators), default=self.updates[0].begin if not steps else 0.0)
-        bounds = [begin, *(each.end for each in self.updates)]
-        self.steps = (
-            [(int(_digits(each.name)), each.begin, each.end) for each in steps]
-            if steps
-            else [(number, *pair) for number, pair in enumerate(pairwise(bounds))]
-        )
-
-    def join(self, sums: Iterable[float]) -> None:
-        """Make one step of those up to an update; sums: microseconds at which gradients began to be summed.
-
-        A loop that accumulates gradients may call the profiler's step() after each backward pass. One that sums without
-        an update is a step of its own: a loss scaler leaves an update out.
-        """
-        ends = sorted([*(each.begin for each in self.updates), *(at for at in sums if self.label(at) == "backward")])
-        joined, parts, begins = list[tuple[int, float, float]](), list[int](), list[float]()
-        for number, begin, end in self.steps if self.updates else ():
-            begins.append(begin)
-            if _within(ends, begin, end) or not self.passes(begin, end):
-                joined.append((number, begins[0], end))
-                parts.append(len(begins))
-                begins = []
-        self.steps = joined or self.steps
-        self.partial = bool(parts) and parts[0] < max(parts)
-
-    def passes(self, begin: float, end: float) -> list[float]:
-        """When the backward passes between two moments began."""
-        return _within([span[0] for span in self.spans["backward"]], begin, end)
-
-    def label(self, at: float) -> str:
-        """The phase of a moment; "" outside of all."""
-        for name, spans in self.spans.items():
-            place = bisect.bisect_right(spans, (at, math.inf)) - 1
-            if place >= 0 and spans[place][1] > at:
-                return name
-        return ""
-
-    def _named(self, begin: str) -> list[Event]:
-        return [each for each in self.notes if each.name.startswith(begin)]
-
-    def _waits(self) -> list[Span]:
-        """From the begin of an optimizer's range to the begin of the same thread's range in it."""
-        waits, inner = [], [each for each in self._named(UPDATE) if each not in self.updates]
-        for outer in self.updates:
-            within = [each.begin for each in inner if outer.begin <= each.begin and each.end <= outer.end]
-            if within:
-                waits.append((outer.begin, within[0]))
-        return waits
-
-    def _phases(self, recording: Recording, nodes: Sequence[Event]) -> dict[str, list[Span]]:
-        marks = [(each.begin, each.end, "backward") for each in nodes]
-        marks += [(each.begin, each.end, "data") for each in self._named(LOADER)]
-        marks += [(each.begin, each.end, "update") for each in self.updates]
-        known = union([mark[:2] for mark in marks] + [(each.begin, each.end) for each in self._named(ZERO)])
-        forwards = [each for name in (DDP, *ROOTS) for each in self._named(name)]
-        self.wrapped = bool(forwards)
-        marks += [(each.begin, each.end, "forward") for each in forwards]
-        # Where a wrapper says when the forward pass begins, no operator before it is one of the pass.
-        goes_on = "goes on" if forwards else "forward"
-        roots = [each for each in recording.operators if each.root is each and each.node is None]
-        begins = [span[0] for span in known]
-        for each in roots:
-            place = bisect.bisect_right(begins, each.begin) - 1
-            if each.thread == self.thread and not (place >= 0 and known[place][1] > each.begin):
-                marks.append((each.begin, each.end, goes_on))
-        return _segments(sorted(marks))
-
-
-def _within(moments: Sequence[float], begin: float, end: float) -> list[float]:
-    """Those of the moments, which are in order, from `begin` on and before `end`."""
-    return list(moments[bisect.bisect_left(moments, begin) : bisect.bisect_left(moments, end)])
-
-
-def _segments(marks: Sequence[tuple[float, float, str]]) -> dict[str, list[Span]]:
-    """Spans by label: marks of one label make one span; a forward pass lasts until the next one's begin, if backward.
-
-    `before` is what passes between an update, or the loader, and the forward pass.
-    """
-    spans: dict[str, list[Span]] = {name: [] for name in ("data", "forward", "backward", "update", "before")}
-    label, begin, end = "", 0.0, -math.inf
-    for at, until, name in marks:
-        if name == "goes on":
-            if label != "forward":
-                continue
-            name = "forward"
-        if name == label and name in ("forward", "backward"):
-            end = max(end, until)
-            continue
-        if label:
-            spans[label].append((begin, max(end, at) if label == "forward" and name == "backward" else end))
-        if name == "forward" and label in ("update", "data") and at > end:
-            spans["before"].append((end, at))
-        label, begin, end = name, max(at, end), max(until, end)
-    if label:
-        spans[label].append((begin, end))
-    return {name: union(each) for name, each in spans.items()}
-
-
 def read(path: Path) -> RankFile:
     """The file; UserError where it is damaged, is no profiler's, or has no steps or no collectives."""
     recording = profiler_file.load(path, profiler_file.read(path))
@@ -288,7 +161,7 @@ def read(path: Path) -> RankFile:
 
 def of(path: Path, recording: Recording) -> RankFile:
     """Return the file of a recording, with the errors of `read`."""
-    host, about = _Host(path, recording), recording.about
+    host, about = Host(path, recording), recording.about
     facts = _facts(about.get(OURS))
     own = about.get("distributedInfo")
     told = {**(own if isinstance(own, Mapping) else {}), **facts}
@@ -318,7 +191,7 @@ def of(path: Path, recording: Recording) -> RankFile:
 
 
 def _exchanging(
-    host: _Host, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, Collective]]
+    host: Host, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, Collective]]
 ) -> tuple[list[ProfiledStep], int]:
     """The steps that call collectives, with these; where the file has backward passes, those that have one.
 
@@ -356,7 +229,7 @@ def _refuse(path: Path, recording: Recording, world: int) -> NoReturn:
     raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: {job}")
 
 
-def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
+def _on_cpu(recording: Recording, host: Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
     """The steps of a job whose operators compute on the host. waits: what an optimizer's range waits for Horovod."""
     work = (
         (each.begin, each.end)
@@ -373,7 +246,7 @@ def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Se
     return steps
 
 
-def _on_gpu(recording: Recording, host: _Host, flight: Sequence[Span]) -> list[ProfiledStep]:
+def _on_gpu(recording: Recording, host: Host, flight: Sequence[Span]) -> list[ProfiledStep]:
     """The steps of a job whose kernels compute; a step ends with the last kernel that the host launched in it."""
     calls = {each.correlation: each.begin for each in recording.launches if "correlation" in each.args}
     timed = ((calls.get(each.correlation, each.begin), each) for each in _computing(recording))
@@ -409,7 +282,7 @@ def _computing(recording: Recording) -> Iterable[Event]:
 
 
 def _step(
-    host: _Host, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
+    host: Host, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
 ) -> ProfiledStep:
     """A step from microseconds by label; without a data loader, what passes before the forward pass is data."""
     phases = {name: here.get(name, 0.0) * MICROSECOND for name in PHASES}
@@ -419,7 +292,7 @@ def _step(
     return ProfiledStep(number, *span, phases, exposed, gap, ())
 
 
-def _of_nccl(recording: Recording, kernels: Sequence[Event], host: _Host) -> list[tuple[float, Collective]]:
+def _of_nccl(recording: Recording, kernels: Sequence[Event], host: Host) -> list[tuple[float, Collective]]:
     """(microsecond of the host's call, collective) of NCCL's kernels; what a kernel does not say, its call may."""
     launches = {each.correlation: each for each in recording.launches if "correlation" in each.args}
     comms = [each for each in recording.operators if each.name == PARAMETERS and NAME in each.args]
@@ -460,7 +333,7 @@ def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collecti
     return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, gradients, group)
 
 
-def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float, Collective]]:
+def _of_gloo(recording: Recording, host: Host, world: int) -> list[tuple[float, Collective]]:
     """(microsecond, collective) of Gloo's ranges; they say no group, which counts as the whole job."""
     found = []
     for event in [*recording.notes, *recording.operators]:
@@ -485,16 +358,7 @@ def _kind(name: str) -> str:
     return _KINDS[found[0].lower().replace("_", "")] if found else ""
 
 
-def _outermost(events: Sequence[Event]) -> list[Event]:
-    """Events, in order, that no other one of the same thread contains."""
-    kept: list[Event] = []
-    for each in events:
-        if not any(outer.thread == each.thread and outer.end >= each.end for outer in kept[-1:]):
-            kept.append(each)
-    return kept
-
-
-def _framework(host: _Host) -> str:
+def _framework(host: Host) -> str:
     names = [each.name for each in host.notes]
     if any(name.startswith(FSDP) for name in names):
         return "fsdp"
@@ -503,7 +367,7 @@ def _framework(host: _Host) -> str:
     return "horovod" if host.waits else "other"
 
 
-def _optimizer(host: _Host) -> str:
+def _optimizer(host: Host) -> str:
     name = host.updates[0].name.removeprefix(UPDATE) if host.updates else ""
     return name.partition(".")[0].lower()
 
@@ -535,10 +399,6 @@ def _facts(value: Any) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _digits(name: str) -> str:
-    return re.sub(r"\D", "", name) or "0"
 
 
 def _whole(value: Any) -> int | None:
