@@ -225,8 +225,8 @@ def _refuse(path: Path, recording: Recording, world: int) -> NoReturn:
     """UserError for a file without collectives."""
     if any(each.name == PARAMETERS for each in recording.operators) and not recording.kernels:
         raise UserError(f"{path}: has no kernels; record with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
-    job = f"though the job has {world} ranks; record steps of training" if world > 1 else "one process needs none"
-    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: {job}")
+    job = f", though the job has {world} ranks; record steps of training" if world > 1 else ": one process needs none"
+    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges{job}")
 
 
 def _on_cpu(recording: Recording, host: Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
