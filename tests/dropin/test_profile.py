@@ -1,6 +1,7 @@
 """A loop's own steps, timed layer by layer: by `profile`, and by PyTorch's profiler, whose file is imported."""
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -140,6 +141,35 @@ def test_a_profilers_file_becomes_the_same_trace(packed: bool, tmp_path: Path) -
     check(found, time.perf_counter() - began)
     ours = [each for each in profiled.trace.layers if each.name != "unused"]  # no gradient, no word in the file
     assert [each.shape for each in found.layers] == [each.shape for each in ours]
+
+
+@pytest.mark.slow
+@pytest.mark.clock
+def test_a_profilers_file_takes_as_long_as_profile(tmp_path: Path) -> None:
+    """The same layers of the same steps, and totals within 3 % in the median turn: of real layers of milliseconds."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(64 * 24 * 24, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+    images, labels = torch.randn(16, 3, 24, 24), torch.arange(16) % 10
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    ratios: dict[str, list[float]] = {"forward_seconds": [], "backward_seconds": []}
+    for turn in range(6):
+        with wirebench.profile(model) as profiled, torch.profiler.profile(record_shapes=True) as recorded:
+            for _ in range(8):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(images), labels).backward()
+                optimizer.step()
+        recorded.export_chrome_trace(str(tmp_path / "kineto.json"))
+        assert imported([str(tmp_path / "kineto.json"), *GIVEN, "--out", str(tmp_path / "mine.json")]) == 0
+        ours, theirs = profiled.trace, trace.load(tmp_path / "mine.json")
+        assert [each.shape for each in ours.layers] == [each.shape for each in theirs.layers] and len(ours.layers) == 8
+        for name, found in ratios.items() if turn else ():  # the first one warms up
+            found.append(getattr(theirs, name) / getattr(ours, name))
+    middle = {name: statistics.median(found) for name, found in ratios.items()}
+    print(f"torch {torch.__version__}: of profile's seconds its file has {middle}")
+    assert all(found == pytest.approx(1, abs=0.03) for found in middle.values()), (torch.__version__, ratios)
 
 
 def launched(

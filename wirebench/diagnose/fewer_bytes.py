@@ -245,6 +245,10 @@ def _trace(evidence: Evidence) -> Trace:
     """
     phases = [each["phases"] for each in evidence.ranks]
     forward, backward = (max(each[name] for each in phases) for name in ("forward", "backward"))
+    if evidence.job is not None:
+        # Backward passes that only accumulate are over before the exchange begins, and hide none of it.
+        before = backward * evidence.job.quiet / evidence.job.passes
+        forward, backward = forward + before, backward - before
     found = evidence.layers
     if found is None:
         # Their gradients come at even distances.

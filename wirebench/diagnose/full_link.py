@@ -89,14 +89,17 @@ def _seconds(evidence: Evidence) -> float:
 
 
 def _advice(evidence: Evidence, rate: float) -> list[str]:
-    """The commands that rank every method for this run, as remarks; none for a job whose file gives no layers."""
+    """The commands that rank every method for this run, as remarks.
+
+    None for a job whose file gives no layers, or that accumulates gradients, which the planner does not know.
+    """
     if evidence.job is None:
         return [f"rank every method: {advise_line(evidence, rate)}"]
     words = ["wirebench", "trace", "import", evidence.job.first, "--model", "MINE", "--batch", "SAMPLES"]
     words += [] if evidence.record["device"] == "cuda" else ["--hardware", "CPU"]
     advise = ["wirebench", "advise", "--trace", "mine.json", "--gbit", f"{8e-9 * rate:.3g}", "--workers"]
     line = f"{shlex.join([*words, '--out', 'mine.json'])}; {shlex.join([*advise, str(evidence.record['world_size'])])}"
-    return [] if evidence.layers is None else [f"rank every method: {line}"]
+    return [] if evidence.layers is None or evidence.job.quiet else [f"rank every method: {line}"]
 
 
 def advise_line(evidence: Evidence, rate: float) -> str:

@@ -18,6 +18,13 @@ def opening(evidence: Evidence, job: Job) -> list[str]:
     told = [
         f"{ranks} of {record['world_size']} ranks, {FRAMEWORKS[job.framework]} over {backend}, {job.steps} steps each."
     ]
+    if job.left_out:
+        told.append(f"Steps that exchange nothing or have no backward pass are left out: {job.left_out} of a file.")
+    if job.quiet:
+        told.append(
+            f"Gradients accumulate: {job.passes - job.quiet} of the {job.passes} backward passes of a step "
+            f"{'exchanges' if job.passes - job.quiet == 1 else 'exchange'} them."
+        )
     for each in job.clocks:
         told.append(
             f"Rank {each.rank}'s clock is {ms(abs(each.offset))} {'ahead of' if each.offset >= 0 else 'behind'} the "

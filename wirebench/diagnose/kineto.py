@@ -70,7 +70,8 @@ def read(paths: Sequence[Path]) -> Evidence:
     messages = _messages(files, table, clocks)
     layers, scheduler, buckets = _layers(first, _buckets(first))
     job = Job(
-        first.framework, min(len(each.steps) for each in files), str(first.path), first.loads, _rows(files), clocks[1:],
+        first.framework, min(len(each.steps) for each in files), str(first.path), first.loads,
+        max(each.left_out for each in files), *_passes(first), _rows(files), clocks[1:],
         _arrivals(files, table, clocks, waits), _sizes(files, messages),
         tuple(each.num_bytes or 0 for each in buckets),
     )  # fmt: skip
@@ -103,7 +104,7 @@ def _ranked(files: Sequence[RankFile]) -> list[RankFile]:
         placed[rank] = each._replace(rank=rank, world=world, steps=[_sized(step, world) for step in each.steps])
     for each in placed.values():
         if not each.steps:
-            raise UserError(f"{each.path}: has no whole step")
+            raise UserError(f"{each.path}: has no whole step that exchanges anything")
     return [placed[rank] for rank in sorted(placed)]
 
 
@@ -393,6 +394,11 @@ def _cut(layers: Sequence[TraceLayer], buckets: Sequence[int]) -> dict[str, Any]
     if [sum(costs[place].numel for place in group) for group in groups] != list(buckets):
         return None
     return {"name": "fused", "bucket_cap_mb": later, "first_bucket_mb": first}
+
+
+def _passes(file: RankFile) -> tuple[int, int]:
+    """The backward passes of most steps, and those of them that sum no gradients."""
+    return Counter((step.passes, step.quiet) for step in file.steps).most_common(1)[0][0]
 
 
 def _rows(files: Sequence[RankFile]) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ import bisect
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,14 +20,11 @@ from wirebench.errors import UserError
 from wirebench.telemetry.rank_facts import OURS
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import profiler_file
+from wirebench.traces.host_time import DDP, FSDP, UPDATE, Host
 from wirebench.traces.kineto import COMMUNICATION, MICROSECOND
 from wirebench.traces.profiler_file import Event, Recording
 from wirebench.utils.spans import Span, both, length, minus, union
 
-STEP, UPDATE, ZERO, LOADER = "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#"
-DDP = "DistributedDataParallel.forward"
-FSDP, ROOTS = ("FSDP::", "FullyShardedDataParallel."), ("FSDP::root_pre_forward", "FullyShardedDataParallel.forward")
-"""Begins of ranges' names, as PyTorch 2.4 to 2.15 write them; of FSDP in both forms."""
 PARAMETERS, GLOO = "record_param_comms", "gloo:"
 NAME = "Collective name"
 NUMBERS, TEXTS, TABLES = (
@@ -49,6 +45,8 @@ NO_WORK = (
 """Begins of operators that contain other ones, or wait for collectives."""
 IN_BACKWARD = ("backward", "")
 """Phases in which gradients are summed; a loop of its own sums them after the backward pass, outside of all phases."""
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
+"""Kinds that sum gradients."""
 EXCHANGE = "exchange"
 """The kind of all of Horovod's collectives of a step, of which the file has the wait alone."""
 WITHIN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
@@ -61,6 +59,8 @@ _BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "tensorlist": 4, "float32": 4, "float16": 2,
 }  # fmt: skip
 """Bytes of an element by its type, in lower case; a list of tensors says no type, and gradients are fp32 as a rule."""
+COUNTS = ("int", "unsigned int", "long", "long int")
+"""Types whose sums are no gradients: DDP counts in them which parameters were used (find_unused_parameters)."""
 
 
 class Collective(NamedTuple):
@@ -70,7 +70,7 @@ class Collective(NamedTuple):
     num_bytes    of the same; None where the file does not say
     size, group  ranks of its group, and what tells it from others: its ranks or its name; "" for all ranks
     begin, end   microseconds on the file's clock: in flight, on a GPU while its kernel runs
-    in_backward  whether the backward pass began it
+    in_backward  whether the backward pass began it, and it is none of counts
     """
 
     kind: str
@@ -99,6 +99,7 @@ class ProfiledStep(NamedTuple):
     phases      seconds by name (step_stats.PHASES)
     exposed     when it waited for collectives
     launch_gap  seconds in which the GPU was idle while the host was in the passes or the update; None on a CPU
+    passes      backward passes; quiet: those of them that sum no gradients, since the loop accumulates them
     """
 
     number: int
@@ -108,6 +109,8 @@ class ProfiledStep(NamedTuple):
     exposed: Sequence[Span]
     launch_gap: float | None
     collectives: Sequence[Collective]
+    passes: int = 1
+    quiet: int = 0
 
     @property
     def seconds(self) -> float:
@@ -128,6 +131,7 @@ class RankFile(NamedTuple):
     loads      whether the loop has a DataLoader; else data is what passes between an update and the next forward pass
     optimizer  the class of the optimizer, in lower case
     unit       images or tokens: what a model with an embedding takes
+    left_out   whole steps of the file that exchange nothing, and are not among `steps`
     """
 
     path: Path
@@ -145,99 +149,7 @@ class RankFile(NamedTuple):
     loads: bool
     optimizer: str
     unit: str
-
-
-class _Host:
-    """The host's time in phases: spans by label, in order.
-
-    before  between an update and the next forward pass, without the data loader; waits: for Horovod
-    """
-
-    def __init__(self, path: Path, recording: Recording) -> None:
-        self.notes = [each for each in recording.notes if each.category == "user_annotation"]
-        steps = self._named(STEP)
-        self.updates = _outermost(self._named(UPDATE))
-        if not steps and not self.updates:
-            raise UserError(
-                f"{path}: has no steps, neither the profiler's nor an optimizer's; call the profiler's step() after "
-                "each step, or record with wirebench.watch"
-            )
-        self.numbered = bool(steps)
-        self.thread = (steps or self.updates)[0].thread
-        self.waits = self._waits()
-        self.loads = bool(self._named(LOADER))
-        nodes = [each for each in recording.operators if each.node is each]
-        self.threads = {self.thread, *(each.thread for each in nodes)}
-        self.spans = self._phases(recording, nodes)
-        begin = min((each.begin for each in recording.operators), default=self.updates[0].begin if not steps else 0.0)
-        bounds = [begin, *(each.end for each in self.updates)]
-        self.steps = (
-            [(int(_digits(each.name)), each.begin, each.end) for each in steps]
-            if steps
-            else [(number, *pair) for number, pair in enumerate(pairwise(bounds))]
-        )
-
-    def label(self, at: float) -> str:
-        """The phase of a moment; "" outside of all."""
-        for name, spans in self.spans.items():
-            place = bisect.bisect_right(spans, (at, math.inf)) - 1
-            if place >= 0 and spans[place][1] > at:
-                return name
-        return ""
-
-    def _named(self, begin: str) -> list[Event]:
-        return [each for each in self.notes if each.name.startswith(begin)]
-
-    def _waits(self) -> list[Span]:
-        """From the begin of an optimizer's range to the begin of the same thread's range in it."""
-        waits, inner = [], [each for each in self._named(UPDATE) if each not in self.updates]
-        for outer in self.updates:
-            within = [each.begin for each in inner if outer.begin <= each.begin and each.end <= outer.end]
-            if within:
-                waits.append((outer.begin, within[0]))
-        return waits
-
-    def _phases(self, recording: Recording, nodes: Sequence[Event]) -> dict[str, list[Span]]:
-        marks = [(each.begin, each.end, "backward") for each in nodes]
-        marks += [(each.begin, each.end, "data") for each in self._named(LOADER)]
-        marks += [(each.begin, each.end, "update") for each in self.updates]
-        known = union([mark[:2] for mark in marks] + [(each.begin, each.end) for each in self._named(ZERO)])
-        forwards = [each for name in (DDP, *ROOTS) for each in self._named(name)]
-        marks += [(each.begin, each.end, "forward") for each in forwards]
-        # Where a wrapper says when the forward pass begins, no operator before it is one of the pass.
-        goes_on = "goes on" if forwards else "forward"
-        roots = [each for each in recording.operators if each.root is each and each.node is None]
-        begins = [span[0] for span in known]
-        for each in roots:
-            place = bisect.bisect_right(begins, each.begin) - 1
-            if each.thread == self.thread and not (place >= 0 and known[place][1] > each.begin):
-                marks.append((each.begin, each.end, goes_on))
-        return _segments(sorted(marks))
-
-
-def _segments(marks: Sequence[tuple[float, float, str]]) -> dict[str, list[Span]]:
-    """Spans by label: marks of one label make one span; a forward pass lasts until the next one's begin, if backward.
-
-    `before` is what passes between an update, or the loader, and the forward pass.
-    """
-    spans: dict[str, list[Span]] = {name: [] for name in ("data", "forward", "backward", "update", "before")}
-    label, begin, end = "", 0.0, -math.inf
-    for at, until, name in marks:
-        if name == "goes on":
-            if label != "forward":
-                continue
-            name = "forward"
-        if name == label and name in ("forward", "backward"):
-            end = max(end, until)
-            continue
-        if label:
-            spans[label].append((begin, max(end, at) if label == "forward" and name == "backward" else end))
-        if name == "forward" and label in ("update", "data") and at > end:
-            spans["before"].append((end, at))
-        label, begin, end = name, max(at, end), max(until, end)
-    if label:
-        spans[label].append((begin, end))
-    return {name: union(each) for name, each in spans.items()}
+    left_out: int
 
 
 def read(path: Path) -> RankFile:
@@ -248,7 +160,7 @@ def read(path: Path) -> RankFile:
 
 def of(path: Path, recording: Recording) -> RankFile:
     """Return the file of a recording, with the errors of `read`."""
-    host, about = _Host(path, recording), recording.about
+    host, about = Host(path, recording), recording.about
     facts = _facts(about.get(OURS))
     own = about.get("distributedInfo")
     told = {**(own if isinstance(own, Mapping) else {}), **facts}
@@ -262,35 +174,61 @@ def of(path: Path, recording: Recording) -> RankFile:
     waits = [] if calls else host.waits
     calls += [(span[0], Collective(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
     if not calls:
-        _refuse(path, recording)
-    steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
+        _refuse(path, recording, world)
     kept = [(call, each) for call, each in calls if each.kind in (*WITHIN, EXCHANGE)]
-    ends = {number: span for number, *span in host.steps}
-    made = [
-        step._replace(
-            collectives=tuple(each for call, each in kept if ends[step.number][0] <= call < ends[step.number][1])
-        )
-        for step in steps
-    ]
+    host.join(call for call, each in kept if each.kind in SUMS)
+    steps = _on_gpu(recording, host, flight) if recording.kernels else _on_cpu(recording, host, flight, waits)
+    made, left_out = _exchanging(host, steps, kept)
     # A recording may end within a step. The first has what the profiler's start costs: watch records one more.
-    made = [each for each in made if each.collectives]
-    made = made[1:] if len(made) > (1 if facts else 2) else made
+    made = made[1:] if len(made) > (1 if facts or host.partial else 2) else made
     return RankFile(
         path, _rank(path, told), world, _host_name(path, about, facts), "cuda" if recording.kernels else "cpu",
         recording.hardware, backend, _framework(host), facts, made, host.numbered,
         _whole(about.get("baseTimeNanoseconds")) or 0, host.loads, _optimizer(host),
-        "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images",
+        "tokens" if any(each.name == "aten::embedding" for each in recording.operators) else "images", left_out,
     )  # fmt: skip
 
 
-def _refuse(path: Path, recording: Recording) -> NoReturn:
+def _exchanging(
+    host: Host, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, Collective]]
+) -> tuple[list[ProfiledStep], int]:
+    """The steps that call collectives, with these; where the file has backward passes, those that have one.
+
+    calls  (microsecond, collective)
+    Also returns how many steps do not: a step whose last message the recording did not see end is not among them.
+    """
+    spans, trains = {number: span for number, *span in host.steps}, bool(host.spans["backward"])
+    made, left_out = list[ProfiledStep](), 0
+    for step in steps:
+        begin, end = spans[step.number]
+        own = [(call, each) for call, each in calls if begin <= call < end]
+        passes = host.passes(begin, end)
+        if not own or (trains and not passes):
+            left_out += 1
+            continue
+        # Gloo's thread may end a range after the recording is over: it then has no length, and no size.
+        if any(each.begin == each.end for _, each in own):
+            continue
+        summed = {bisect.bisect_right(passes, call) for call, each in own if each.kind in SUMS and each.in_backward}
+        # Without a wrapper's ranges one backward pass may look like several.
+        quiet = len(passes) - len(summed - {0}) if host.wrapped and summed - {0} else 0
+        made.append(
+            step._replace(
+                collectives=tuple(each for _, each in own), passes=len(passes) if host.wrapped else 1, quiet=quiet
+            )
+        )
+    return made, left_out
+
+
+def _refuse(path: Path, recording: Recording, world: int) -> NoReturn:
     """UserError for a file without collectives."""
     if any(each.name == PARAMETERS for each in recording.operators) and not recording.kernels:
         raise UserError(f"{path}: has no kernels; record with ProfilerActivity.CUDA beside ProfilerActivity.CPU")
-    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges: one process trains")
+    job = f", though the job has {world} ranks; record steps of training" if world > 1 else ": one process needs none"
+    raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges{job}")
 
 
-def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
+def _on_cpu(recording: Recording, host: Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
     """The steps of a job whose operators compute on the host. waits: what an optimizer's range waits for Horovod."""
     work = (
         (each.begin, each.end)
@@ -307,7 +245,7 @@ def _on_cpu(recording: Recording, host: _Host, flight: Sequence[Span], waits: Se
     return steps
 
 
-def _on_gpu(recording: Recording, host: _Host, flight: Sequence[Span]) -> list[ProfiledStep]:
+def _on_gpu(recording: Recording, host: Host, flight: Sequence[Span]) -> list[ProfiledStep]:
     """The steps of a job whose kernels compute; a step ends with the last kernel that the host launched in it."""
     calls = {each.correlation: each.begin for each in recording.launches if "correlation" in each.args}
     timed = ((calls.get(each.correlation, each.begin), each) for each in _computing(recording))
@@ -343,7 +281,7 @@ def _computing(recording: Recording) -> Iterable[Event]:
 
 
 def _step(
-    host: _Host, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
+    host: Host, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
 ) -> ProfiledStep:
     """A step from microseconds by label; without a data loader, what passes before the forward pass is data."""
     phases = {name: here.get(name, 0.0) * MICROSECOND for name in PHASES}
@@ -353,7 +291,7 @@ def _step(
     return ProfiledStep(number, *span, phases, exposed, gap, ())
 
 
-def _of_nccl(recording: Recording, kernels: Sequence[Event], host: _Host) -> list[tuple[float, Collective]]:
+def _of_nccl(recording: Recording, kernels: Sequence[Event], host: Host) -> list[tuple[float, Collective]]:
     """(microsecond of the host's call, collective) of NCCL's kernels; what a kernel does not say, its call may."""
     launches = {each.correlation: each for each in recording.launches if "correlation" in each.args}
     comms = [each for each in recording.operators if each.name == PARAMETERS and NAME in each.args]
@@ -385,14 +323,16 @@ def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collecti
     kind = _kind(str(args.get(NAME, ""))) or _kind(kernel.name)
     counts = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
     elements = counts[1] if kind == "all_gather" else counts[0]
-    each = _BYTES.get(str(args.get("dtype")).lower())
+    dtype = str(args.get("dtype")).lower()
+    each = _BYTES.get(dtype)
     size = _whole(args.get("Group size")) or 0
     num_bytes = elements * each if elements and each and size else None
     group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
-    return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, in_backward, group)
+    gradients = in_backward and dtype not in COUNTS
+    return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, gradients, group)
 
 
-def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float, Collective]]:
+def _of_gloo(recording: Recording, host: Host, world: int) -> list[tuple[float, Collective]]:
     """(microsecond, collective) of Gloo's ranges; they say no group, which counts as the whole job."""
     found = []
     for event in [*recording.notes, *recording.operators]:
@@ -402,9 +342,10 @@ def _of_gloo(recording: Recording, host: _Host, world: int) -> list[tuple[float,
         types = event.args.get("Input type")
         first = str(types[0] if isinstance(types, list) and types else "").lower().removeprefix("c10::")
         elements = sum(math.prod(shape) for shape in shapes) * (max(world, 1) if kind == "all_gather" else 1)
-        known = bool(shapes) and first in _BYTES and (world > 0 or kind != "all_gather")
+        # A sparse tensor's shape says nothing of what it sends.
+        known = bool(shapes) and first in _BYTES and (world > 0 or kind != "all_gather") and "sparse" not in event.name
         num_bytes = elements * _BYTES[first] if known else None
-        backward = host.label(event.begin) in IN_BACKWARD
+        backward = host.label(event.begin) in IN_BACKWARD and first not in COUNTS
         found.append(
             (event.begin, Collective(kind, elements, num_bytes, max(world, 1), event.begin, event.end, backward))
         )
@@ -416,16 +357,7 @@ def _kind(name: str) -> str:
     return _KINDS[found[0].lower().replace("_", "")] if found else ""
 
 
-def _outermost(events: Sequence[Event]) -> list[Event]:
-    """Events, in order, that no other one of the same thread contains."""
-    kept: list[Event] = []
-    for each in events:
-        if not any(outer.thread == each.thread and outer.end >= each.end for outer in kept[-1:]):
-            kept.append(each)
-    return kept
-
-
-def _framework(host: _Host) -> str:
+def _framework(host: Host) -> str:
     names = [each.name for each in host.notes]
     if any(name.startswith(FSDP) for name in names):
         return "fsdp"
@@ -434,7 +366,7 @@ def _framework(host: _Host) -> str:
     return "horovod" if host.waits else "other"
 
 
-def _optimizer(host: _Host) -> str:
+def _optimizer(host: Host) -> str:
     name = host.updates[0].name.removeprefix(UPDATE) if host.updates else ""
     return name.partition(".")[0].lower()
 
@@ -466,10 +398,6 @@ def _facts(value: Any) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _digits(name: str) -> str:
-    return re.sub(r"\D", "", name) or "0"
 
 
 def _whole(value: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
 GZIP = b"\x1f\x8b"
+FRAME = re.compile(r'("cat": "python_function", "name": ").*?(", "pid": )', re.DOTALL)
+"""A frame's name in the file: many releases write quotes in it as they are, or memory that was freed."""
 LATEST = 1e18
 """Microseconds: times from there on are no clock's."""
 LARGEST = 2**40
@@ -125,12 +128,11 @@ def read(path: Path) -> bytes:
 
 def load(path: Path, text: bytes) -> Recording:
     """The recording of a file's text; UserError unless it is a profiler's, or for a category that is not known."""
-    events = _Events(path)
     try:
-        whole = text.decode(json.detect_encoding(text), "surrogatepass")
+        whole = _decoded(text)
         del text  # a large file's would take the memory twice
-        # Each event is taken as it is parsed, for the same reason. Names of functions may have line breaks in them.
-        table = json_of(whole, events.take, strict=False)
+        events, table = _parsed(path, whole)
+        del whole
     except UserError:
         raise
     except ValueError as error:
@@ -151,6 +153,30 @@ def load(path: Path, text: bytes) -> Recording:
     hardware = _device(table) if found["kernel"] else ""
     about = {key: value for key, value in table.items() if key != "traceEvents"} if isinstance(table, dict) else {}
     return Recording(found["operator"], found["kernel"], found["launch"], arrows, found["note"], hardware, about)
+
+
+def _decoded(text: bytes) -> str:
+    """The text; ValueError where it is none, but for the names of Python's frames."""
+    encoding = json.detect_encoding(text)
+    return text.decode(encoding, "replace" if UNREAD.encode() in text else "surrogatepass")
+
+
+def _parsed(path: Path, whole: str) -> tuple["_Events", Any]:
+    """The events, and what is beside them; ValueError for what is no JSON without the names of Python's frames, too."""
+    events = _Events(path)
+    try:
+        # Each event is taken as it is parsed, to save memory. Names of functions may have line breaks in them.
+        return events, json_of(whole, events.take, strict=False)
+    except UserError:
+        raise
+    except ValueError as damage:
+        whole, events = FRAME.sub(r"\1\2", whole), _Events(path)
+        try:
+            return events, json_of(whole, events.take, strict=False)
+        except UserError:
+            raise
+        except ValueError:
+            raise damage from None  # it says the place in the file
 
 
 class _Events:
