@@ -292,9 +292,13 @@ def two_passes_that_both_reduce_average_twice() -> None:
 
 
 def checkpointed_blocks_are_averaged() -> None:
-    """Without a reentrant pass; a nested one, after which nothing of the outer pass comes, ends in one line."""
+    """Without a reentrant pass; a nested one, after which nothing of the outer pass comes, ends in one line.
+
+    Its gradients are not added to those of the next step.
+    """
     for nested in (False, True):
-        model, replicas = pods(model=Checkpointed(nested))
+        rule = schedulers.build("single") if nested else None
+        model, replicas = pods(model=Checkpointed(nested), scheduler=rule)
         for step in range(2):
             if nested and step:
                 says("use_reentrant=False", lambda: loss_of(model, 1).backward())  # noqa: B023
@@ -343,6 +347,10 @@ def wrong_uses_are_one_line() -> None:
             says("returns updates", lambda: wrap(sharded(), compressor, between))  # noqa: B023
         elif compressor.whole_model:
             says("pass scheduler=schedulers.build('single')", lambda: wrap(sharded(), compressor, between))  # noqa: B023
+    clipping = compressors.build("dgc", momentum=0.0, clip=0.1)
+    one_message = schedulers.build("single")
+    says("a rank has its shard alone; build it with clip=0",
+         lambda: wrap(sharded(), clipping, between, scheduler=one_message))  # fmt: skip
     for name in ("outer", "dear", "builtin"):
         rule = schedulers.build(name)
         says(f"'{name}' does not only merge", lambda: wrap(sharded(), none, between, scheduler=rule))  # noqa: B023
@@ -414,6 +422,18 @@ def a_divide_factor_of_the_users_counts() -> None:
         sums.append(gradients(model))
         replicas.close()
     assert all(torch.allclose(2 * mean, total) for mean, total in zip(*sums, strict=True))
+
+
+def compressors_are_made_ready_before_training() -> None:
+    """A C compiler takes seconds, for which no step should wait."""
+    wrap = wirebench.compress_replicas
+    for make in (lambda build: wrap(sharded(), build, job.MESH["replicate"]),
+                 lambda build: wirebench.compress_shards(sharded(), build)):  # fmt: skip
+        build, seen = compressors.build("quantised_sum", feedback=False), list[torch.device]()
+        build.prepare = seen.append  # type: ignore[method-assign]
+        made: Any = make(build)
+        assert seen == [torch.device("cpu")]
+        made.close()
 
 
 def a_report_counts_what_goes_between_replicas() -> None:
@@ -490,6 +510,7 @@ CASES: list[Callable[[], None]] = [
     a_hook_that_comes_later_is_one_line,
     a_compressor_serves_one_model,
     a_divide_factor_of_the_users_counts,
+    compressors_are_made_ready_before_training,
     a_report_counts_what_goes_between_replicas,
     fewer_replicas_keep_the_residuals,
     a_rank_that_dies_is_named_by_its_replica,

@@ -7,7 +7,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wirebench.comm.base import LENGTH_BYTES, Receive, device_of, lengths_go_ahead, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import (
+    LENGTH_BYTES,
+    Receive,
+    device_of,
+    each_once,
+    lengths_go_ahead,
+    received_dtype,
+    ring_reduce_bytes,
+)
 from wirebench.comm.peers import reporting_loss
 
 
@@ -75,7 +83,8 @@ class TorchCommunicator:
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> "TorchHandle":
         """Overwrite with the root's."""
-        pairs = [(self._to_wire(tensor), tensor) for tensor in tensors]
+        # Gloo reads and writes as many elements as a tensor has from its first one on, whatever its strides.
+        pairs = [(self._to_wire(each.contiguous()), each) for each in map(each_once, tensors)]
         works = _start(
             lambda: [dist.broadcast(each, group=self.group, async_op=True, group_src=root) for each, _ in pairs]
         )

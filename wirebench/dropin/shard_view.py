@@ -15,6 +15,8 @@ from wirebench.comm.attach import Group
 from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.usage import AGAIN, CHANGED, ModelWatch, holds
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import name_of
+from wirebench.gradient.contract import Method
 from wirebench.utils.hooks import WeakHook
 
 SHARD = "mesh: shard"
@@ -158,7 +160,10 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
     group  the ranks that have the same shard. UserError without it, and for a model that is sharded over several
            dimensions: PyTorch sums over one of them itself
     """
-    reshard(model)
+    if fsdp_modules(model):
+        from wirebench.dropin.fsdp_units import take_replaced  # with all of FSDP2, which a whole model does not need
+
+        take_replaced(model)
     sharded = False
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
@@ -186,6 +191,16 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
     if isinstance(group, dist.ProcessGroup):
         refuse_shard_group(model, group, 'process_group: pass mesh["replicate"].get_group()')
     return ShardView(model)
+
+
+def refuse_clip(maker: str, compressor: Method, model: nn.Module) -> None:
+    """UserError for a compressor that clips the whole gradient, where a rank has a shard of it."""
+    shared = any(isinstance(each, DTensor) and each.device_mesh.size() > 1 for each in model.parameters())
+    if shared and getattr(compressor.memory, "clip", 0.0):
+        raise UserError(
+            f"{maker}: clip of {name_of(compressor)!r} limits the norm of the whole gradient, and a rank has its shard "
+            "alone; build it with clip=0, and clip the averages before the optimizer's step"
+        )
 
 
 def refuse_shard_group(model: nn.Module, group: dist.ProcessGroup, remedy: str) -> None:
