@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,7 +20,7 @@ from tests.dropin import pods as job
 from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, full, gradients, loss_of, pods, resumable, whole
 from tests.dropin.pods_sums import few_bits
-from tests.dropin.pods_view import loop, same_on_replicas, synchronised
+from tests.dropin.pods_view import same_on_replicas
 from wirebench import compressors, schedulers
 
 
@@ -136,33 +136,6 @@ def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
         replicas.close()
 
 
-def shards_that_a_checkpoint_has_replaced_are_trained() -> None:
-    """`load_state_dict(assign=True)` of a model without data, before FSDP's first forward pass."""
-    plain, weights = DistributedDataParallel(Net()), whole(Net())
-    job.train(plain, job.sgd, 3)
-    for kind in ("replicas", "sync"):
-        with torch.device("meta"):
-            model = job.sharded(Net())
-        shards: dict[str, Any] = dict(model.named_parameters())
-        state = {
-            name: distribute_tensor(weights[name], each.device_mesh, each.placements) for name, each in shards.items()
-        }
-        model.load_state_dict(state, assign=True)
-        if kind == "sync":
-            _, sync = synchronised(model=model)
-            loop(model, sync, job.sgd(model.parameters()), range(3))
-            sync.close()
-        else:
-            replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
-            job.train(model, job.sgd, 3)
-            replicas.close()
-        assert apart(whole(model), whole(plain.module)) < 1e-6, kind
-    model.blocks[0].load_state_dict(
-        {"weight": weights["blocks.0.weight"], "bias": weights["blocks.0.bias"]}, assign=True
-    )
-    says("was replaced by a tensor that is no shard of it", lambda: synchronised(model=model))
-
-
 def a_model_that_is_called_twice_before_a_backward_pass_is_averaged() -> None:
     """By a schedule whose exchanges all begin after the pass."""
     ends = []
@@ -239,7 +212,6 @@ CASES: list[Callable[[], None]] = [
     padding_before_the_first_elements_moves_no_gradient,
     modules_of_one_group_are_one_unit,
     gradients_of_inputs_alone_exchange_nothing,
-    shards_that_a_checkpoint_has_replaced_are_trained,
     a_model_that_is_called_twice_before_a_backward_pass_is_averaged,
     shards_of_all_kinds_end_with_the_weights_of_ddp,
     replicas_of_a_tensor_parallel_model_are_averaged,

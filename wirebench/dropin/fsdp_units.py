@@ -13,9 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
-from wirebench.dropin.shard_view import fsdp_modules, local, reshard
+from wirebench.dropin.shard_view import local, reshard
 from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer, check_alike
 
@@ -177,7 +176,7 @@ def units_of(model: nn.Module) -> list[Unit]:
     UserError where it is not sharded, or a parameter that learns is in no unit.
     """
     _refuse_unsharded(model)
-    take_replaced(model)
+    reshard(model)
     units = [unit for unit in _all_units(model) if unit.layers]
     held = {id(parameter) for unit in units for parameter in unit.parameters}
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -186,24 +185,6 @@ def units_of(model: nn.Module) -> list[Unit]:
     if outside is not None:
         raise UserError(f"model: {outside} is in no module of fully_shard; call fully_shard(model), too")
     return units
-
-
-def take_replaced(model: nn.Module) -> None:
-    """Let FSDP take the model's parameters for its shards, which it would do in its first forward pass.
-
-    `load_state_dict(assign=True)` replaces them, and FSDP then moves those that it has to pad. UserError for one that
-    is no shard.
-    """
-    reshard(model)
-    for group in (group for module in fsdp_modules(model) for group in _groups_of(module)):
-        for each in _of(group, "fsdp_params"):
-            place = _of(each, "_module_info")
-            if not isinstance(getattr(place.module, place.param_name), DTensor):
-                raise UserError(
-                    f"model: {place.param_name} was replaced by a tensor that is no shard of it (no DTensor); "
-                    "load_state_dict(assign=True) needs the shards"
-                )
-            _of(each, "reset_sharded_param")()
 
 
 def frozen_units(model: nn.Module) -> list[Unit]:

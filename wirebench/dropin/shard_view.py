@@ -160,10 +160,7 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
     group  the ranks that have the same shard. UserError without it, and for a model that is sharded over several
            dimensions: PyTorch sums over one of them itself
     """
-    if fsdp_modules(model):
-        from wirebench.dropin.fsdp_units import take_replaced  # with all of FSDP2, which a whole model does not need
-
-        take_replaced(model)
+    reshard(model)
     sharded = False
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
