@@ -347,10 +347,6 @@ def wrong_uses_are_one_line() -> None:
             says("returns updates", lambda: wrap(sharded(), compressor, between))  # noqa: B023
         elif compressor.whole_model:
             says("pass scheduler=schedulers.build('single')", lambda: wrap(sharded(), compressor, between))  # noqa: B023
-    clipping = compressors.build("dgc", momentum=0.0, clip=0.1)
-    one_message = schedulers.build("single")
-    says("a rank has its shard alone; build it with clip=0",
-         lambda: wrap(sharded(), clipping, between, scheduler=one_message))  # fmt: skip
     for name in ("outer", "dear", "builtin"):
         rule = schedulers.build(name)
         says(f"'{name}' does not only merge", lambda: wrap(sharded(), none, between, scheduler=rule))  # noqa: B023
@@ -389,6 +385,18 @@ def wrong_uses_are_one_line() -> None:
     topk = wrap(doubled, compressors.build("topk"), between)
     says("not of float64", lambda: doubled(batch(0)[0].double()).sum().backward())
     topk.close()
+
+
+def a_norm_of_the_whole_gradient_is_one_line() -> None:
+    """A rank knows the norm of its shard; with one shard that is the whole."""
+    build = partial(compressors.build, "dgc", momentum=0.0, clip=0.1)
+    rule = schedulers.build("single")
+    says(
+        "a rank has its shard alone; build it with clip=0",
+        lambda: wirebench.compress_replicas(sharded(), build(), job.MESH["replicate"], scheduler=rule),
+    )
+    mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
+    wirebench.compress_replicas(sharded(mesh=mesh["shard"]), build(), mesh["replicate"], scheduler=rule).close()
 
 
 def a_hook_that_comes_later_is_one_line() -> None:
@@ -507,6 +515,7 @@ CASES: list[Callable[[], None]] = [
     two_passes_that_both_reduce_average_twice,
     checkpointed_blocks_are_averaged,
     wrong_uses_are_one_line,
+    a_norm_of_the_whole_gradient_is_one_line,
     a_hook_that_comes_later_is_one_line,
     a_compressor_serves_one_model,
     a_divide_factor_of_the_users_counts,

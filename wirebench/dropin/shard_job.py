@@ -14,7 +14,7 @@ from wirebench.costmodel.piecewise import Points
 from wirebench.dropin.exchange_job import ExchangeJob
 from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
-from wirebench.dropin.overflow import Overflow, remembers
+from wirebench.dropin.overflow import Overflow, guarded
 from wirebench.dropin.shard_cut import ShardCut
 from wirebench.errors import UserError
 from wirebench.exchange.holders import restore
@@ -47,7 +47,7 @@ class ShardJob(ExchangeJob):
         seed: int,
         warmup_steps: int,
     ) -> None:
-        guards = scaler is not None and scaler.is_enabled() and remembers(compressor)
+        guards = scaler is not None and scaler.is_enabled() and guarded(compressor)
         guard = ShardedOverflow(engine, scaler, units) if guards and scaler is not None else None
         super().__init__(engine, compressor, collective, seed, units[0].device, guard)
         self.units = units
