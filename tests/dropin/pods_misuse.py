@@ -437,8 +437,9 @@ def compressors_are_made_ready_before_training() -> None:
     wrap = wirebench.compress_replicas
     for make in (lambda build: wrap(sharded(), build, job.MESH["replicate"]),
                  lambda build: wirebench.compress_shards(sharded(), build)):  # fmt: skip
-        build, seen = compressors.build("quantised_sum", feedback=False), list[torch.device]()
-        build.prepare = seen.append  # type: ignore[method-assign]
+        build: Any = compressors.build("quantised_sum", feedback=False)
+        seen: list[torch.device] = []
+        build.prepare = seen.append
         made: Any = make(build)
         assert seen == [torch.device("cpu")]
         made.close()

@@ -193,7 +193,7 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
 def refuse_clip(maker: str, compressor: Method, model: nn.Module) -> None:
     """UserError for a compressor that clips the whole gradient, where a rank has a shard of it."""
     shared = any(isinstance(each, DTensor) and each.device_mesh.size() > 1 for each in model.parameters())
-    if shared and getattr(compressor.memory, "clip", 0.0):
+    if shared and getattr(compressor.memory, "clip", False):
         raise UserError(
             f"{maker}: clip of {name_of(compressor)!r} limits the norm of the whole gradient, and a rank has its shard "
             "alone; build it with clip=0, and clip the averages before the optimizer's step"
