@@ -58,7 +58,7 @@ class SignSGD(Method):
         super().__init__()
         if feedback and (form, scale) != ("mean", "mean"):
             raise ValueError('feedback needs form = "mean" and scale = "mean"; set feedback = false for the others')
-        self.form, self.scale = form, scale
+        self.form, self.scale, self.scale_free = form, scale, scale == "one"
         if form == "vote":
             self.uncaptured = "in form = vote a zero votes for plus or minus by the step's number"
         self.feedback = Feedback() if feedback else None

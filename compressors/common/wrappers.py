@@ -36,6 +36,7 @@ class Wrapper(Method):
         self.voters, self.divides = inner.voters, inner.divides
         self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
         self.reads_weights, self.makes_update = inner.reads_weights, inner.makes_update
+        self.scale_free = inner.scale_free
         self.usual_step, self.any_dtype = inner.usual_step, inner.any_dtype
         self.unshared, self.uncaptured = inner.unshared, inner.uncaptured
 

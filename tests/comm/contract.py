@@ -178,9 +178,12 @@ def gathers(c: Communicator) -> Check:
 def broadcasts(c: Communicator) -> Check:
     for root in (0, 1):
         tensors = [torch.full((2, 2), float(c.rank)), torch.tensor(c.rank), torch.tensor([c.rank > 0]), torch.empty(0)]
-        strided = torch.full((3, 2), c.rank).t()
-        yield c.broadcast([*tensors, strided], root)
+        strided, gaps = torch.full((3, 2), c.rank).t(), (torch.arange(8.0) + 10 * c.rank)[::2]
+        expanded = torch.full((1, 3), float(c.rank)).expand(4, 3)
+        yield c.broadcast([*tensors, strided, gaps, expanded], root)
         same(tensors[0], torch.full((2, 2), float(root)))
         same(tensors[1], torch.tensor(root))
         same(tensors[2], torch.tensor([root > 0]))
         same(strided, torch.full((2, 3), root))
+        same(gaps, torch.arange(0.0, 8.0, 2) + 10 * root)
+        same(expanded, torch.full((4, 3), float(root)))

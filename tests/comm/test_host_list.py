@@ -181,6 +181,19 @@ def test_hosts_are_selected_as_by_deepspeed(include: str, exclude: str, left: li
 
 
 @pytest.mark.parametrize(
+    ("include", "left"),
+    [
+        ("fd00::1", [("fd00::1", 4)]),
+        ("[fd00::1]@h2", [("fd00::1", 4), ("h2", 2)]),
+        ("[fd00::1]:0,2", [("fd00::1", 2)]),
+    ],
+)
+def test_an_ipv6_address_is_selected_as_it_is_listed(include: str, left: list[tuple[str, int]]) -> None:
+    hosts = [ListedHost("fd00::1", 4), ListedHost("h2", 2)]
+    assert select(hosts, include) == [ListedHost(*each) for each in left]
+
+
+@pytest.mark.parametrize(
     ("include", "exclude", "line"),
     [
         ("h1", "h2", "--include: stands alone, without --exclude"),

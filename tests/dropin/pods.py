@@ -282,6 +282,21 @@ def an_overflow_on_one_rank_skips_the_step_on_all_four() -> None:
     assert apart(*runs) < 1e-6, apart(*runs)
 
 
+def signs_have_no_scale() -> None:
+    """A step is as long as without a scaler, whose scale they do not have."""
+    options: dict[str, Any] = {"form": "vote", "feedback": False, "scale": "one"}
+    ends = []
+    for scaled in (False, True):
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        model, replicas = pods("signsgd", scaler=scaler, **options)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        scaler.scale(loss_of(model, 0)).backward()
+        scaler.step(optimizer)
+        ends.append(whole(model))
+        replicas.close()
+    assert apart(*ends) < 1e-6, apart(*ends)
+
+
 def spoil(_: nn.Module, __: object, output: Tensor) -> Tensor:
     """The gradient of the first output overflows."""
     output.register_hook(lambda grad: grad.index_fill(1, torch.tensor([0]), torch.inf))
@@ -323,6 +338,7 @@ CASES: list[Callable[[], None]] = [
     a_restart_goes_on_to_the_bit,
     an_overflow_on_one_rank_skips_the_step_on_all_four,
     a_scaler_that_nobody_told_of_is_refused,
+    signs_have_no_scale,
 ]
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
+from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, full, gradients, loss_of, pods, resumable, whole
+from tests.dropin.pods_misuse import SENDS_ZEROS
 from tests.dropin.pods_sums import few_bits
 from tests.dropin.pods_view import same_on_replicas
 from wirebench import compressors, schedulers
@@ -135,6 +137,31 @@ def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
         replicas.close()
 
 
+def a_model_that_is_called_twice_before_a_backward_pass_is_averaged() -> None:
+    """By a schedule whose exchanges all begin after the pass."""
+    ends = []
+    for kind in ("ddp", "pods"):
+        model, replicas = Net(), None
+        trained: Any = DistributedDataParallel(model) if kind == "ddp" else None
+        if trained is None:
+            trained, replicas = pods(model=model, scheduler=schedulers.build("single"))
+        optimizer = job.sgd(model.parameters())
+        for step in range(3):
+            optimizer.zero_grad()
+            (loss_of(trained, step) + loss_of(trained, step, 1)).backward()
+            optimizer.step()
+        ends.append(whole(model))
+        if replicas:
+            assert replicas.steps == 3
+            replicas.close()
+    assert apart(*ends) < 1e-6, apart(*ends)
+    if not SENDS_ZEROS:
+        return
+    model, replicas = pods()  # zeros come when the first half of the pass is over, and the gradients later
+    says("take scheduler=schedulers.build('single')", (loss_of(model, 0) + loss_of(model, 0, 1)).backward)
+    replicas.close()
+
+
 class Columns(nn.Module):
     """Matrices whose columns two ranks share evenly."""
 
@@ -188,6 +215,7 @@ CASES: list[Callable[[], None]] = [
     padding_before_the_first_elements_moves_no_gradient,
     modules_of_one_group_are_one_unit,
     gradients_of_inputs_alone_exchange_nothing,
+    a_model_that_is_called_twice_before_a_backward_pass_is_averaged,
     shards_of_all_kinds_end_with_the_weights_of_ddp,
     replicas_of_a_tensor_parallel_model_are_averaged,
 ]

@@ -255,9 +255,13 @@ def two_passes_that_both_reduce_average_twice() -> None:
 
 
 def checkpointed_blocks_are_averaged() -> None:
-    """Without a reentrant pass; a nested one, after which nothing of the outer pass comes, ends in one line."""
+    """Without a reentrant pass; a nested one, after which nothing of the outer pass comes, ends in one line.
+
+    Its gradients are not added to those of the next step.
+    """
     for nested in (False, True):
-        model, replicas = pods(model=Checkpointed(nested))
+        rule = schedulers.build("single") if nested else None
+        model, replicas = pods(model=Checkpointed(nested), scheduler=rule)
         for step in range(2):
             if nested and step:
                 says("use_reentrant=False", lambda: loss_of(model, 1).backward())  # noqa: B023
@@ -346,6 +350,18 @@ def wrong_uses_are_one_line() -> None:
     topk.close()
 
 
+def a_norm_of_the_whole_gradient_is_one_line() -> None:
+    """A rank knows the norm of its shard; with one shard that is the whole."""
+    build = partial(compressors.build, "dgc", momentum=0.0, clip=0.1)
+    rule = schedulers.build("single")
+    says(
+        "a rank has its shard alone; build it with clip=0",
+        lambda: wirebench.compress_replicas(sharded(), build(), job.MESH["replicate"], scheduler=rule),
+    )
+    mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
+    wirebench.compress_replicas(sharded(mesh=mesh["shard"]), build(), mesh["replicate"], scheduler=rule).close()
+
+
 def a_hook_that_comes_later_is_one_line() -> None:
     model, replicas = pods()
     late = [each.register_post_accumulate_grad_hook(print) for each in model.parameters()]
@@ -377,6 +393,19 @@ def a_divide_factor_of_the_users_counts() -> None:
         sums.append(gradients(model))
         replicas.close()
     assert all(torch.allclose(2 * mean, total) for mean, total in zip(*sums, strict=True))
+
+
+def compressors_are_made_ready_before_training() -> None:
+    """A C compiler takes seconds, for which no step should wait."""
+    wrap = wirebench.compress_replicas
+    for make in (lambda build: wrap(sharded(), build, job.MESH["replicate"]),
+                 lambda build: wirebench.compress_shards(sharded(), build)):  # fmt: skip
+        build: Any = compressors.build("quantised_sum", feedback=False)
+        seen: list[torch.device] = []
+        build.prepare = seen.append
+        made: Any = make(build)
+        assert seen == [torch.device("cpu")]
+        made.close()
 
 
 def a_report_counts_what_goes_between_replicas() -> None:
@@ -450,9 +479,11 @@ CASES: list[Callable[[], None]] = [
     two_passes_that_both_reduce_average_twice,
     checkpointed_blocks_are_averaged,
     wrong_uses_are_one_line,
+    a_norm_of_the_whole_gradient_is_one_line,
     a_hook_that_comes_later_is_one_line,
     a_compressor_serves_one_model,
     a_divide_factor_of_the_users_counts,
+    compressors_are_made_ready_before_training,
     a_report_counts_what_goes_between_replicas,
     fewer_replicas_keep_the_residuals,
     a_rank_that_dies_is_named_by_its_replica,

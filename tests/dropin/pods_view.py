@@ -142,6 +142,8 @@ def wrong_uses_are_one_line() -> None:
     native = sharded(mesh=job.MESH)
     says("over a mesh of 2 dimensions", lambda: wirebench.synchronise(native, *build, process_group=group))
     says("mesh: shard is", lambda: wirebench.synchronise(sharded(), *build, process_group=dist.group.WORLD))
+    clipping = {"options": {"momentum": 0.0, "clip": 0.1}}
+    says("synchronise: clip of 'dgc' limits the norm", lambda: synchronised("dgc", "single", **clipping))
     scaler = torch.amp.GradScaler("cpu")
     says("takes no GradScaler", lambda: synchronised(scaler=scaler))
     model = sharded()

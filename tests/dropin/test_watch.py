@@ -84,6 +84,28 @@ def test_a_loop_that_is_left_by_break_too_early_says_so(capsys: pytest.CaptureFi
     assert not list(Path("watched").iterdir())
 
 
+def test_a_profiler_of_the_loops_own_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second profiler cancels the first, and PyTorch crashes when the first one's results are written."""
+    with torch.profiler.profile() as own:
+        assert loop(wirebench.watch(batches(9), steps=2)) == 9
+    assert "another profiler of PyTorch's records these steps; no file is written" in capsys.readouterr().err
+    assert any(each.key == "aten::addmm" for each in own.key_averages())
+
+
+@pytest.mark.parametrize("last", [5, 8], ids=["ended", "still recording"])
+def test_a_profiler_that_the_loop_starts_takes_our_place(last: int, capsys: pytest.CaptureFixture[str]) -> None:
+    own = torch.profiler.profile()
+    for place, values in enumerate(wirebench.watch(batches(12), steps=3)):
+        if place == 5:
+            own.start()
+        torch.mm(values.T, values)
+        if place == last:
+            own.stop()
+    assert "another profiler of PyTorch's was started, and ended this one" in capsys.readouterr().err
+    assert not list(Path("watched").iterdir())
+    assert any(each.key == "aten::mm" and each.count == last - 4 for each in own.key_averages())
+
+
 LAUNCHERS = {
     "torchrun": {"RANK": "3", "WORLD_SIZE": "4"},
     "mpirun": {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},

@@ -93,6 +93,14 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
+def each_once(tensor: Tensor) -> Tensor:
+    """A view in which each element stands for itself: an expanded tensor has one in several places."""
+    for dim, stride in enumerate(tensor.stride()):
+        if not stride and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
 def ring_reduce_bytes(num_bytes: int, size: int) -> int:
     """Bytes that one of `size` ranks sends in a ring all-reduce: the count used for engines' own all-reduce."""
     return 2 * (size - 1) * num_bytes // size

@@ -15,7 +15,7 @@ import ipaddress
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def task_counts(text: str, where: str, most: int) -> Iterator[tuple[int, int]]:
     Raises UserError for any other text, and for more tasks on a node than `most`.
     """
     for part in text.split(","):
-        known = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,18})\))?", part)
+        known = re.fullmatch(r"([0-9]{1,9})(?:\(x([1-9][0-9]{0,17})\))?", part)
         if not known or not 1 <= int(known[1]) <= most:
             raise UserError(f"{where}: must be counts from 1 to {most}, such as 2(x3),1, got {text!r}")
         yield int(known[1]), int(known[2] or 1)
@@ -151,12 +151,12 @@ def _filter(hosts: Sequence[ListedHost], option: str, text: str) -> dict[str, se
     """The slots by host that a filter names; an empty set: all of them."""
     known, chosen = {host.name: host.slots for host in hosts}, {}
     for part in text.split("@"):
-        name, colon, slots = part.partition(":")
+        name, slots = _name_and_slots(part, known)
         if name not in known:
             raise UserError(
                 f"{option}: no host {name!r} is listed; it reads h1@h2:0,2, and there is: {', '.join(known)}"
             )
-        numbers = slots.split(",") if colon else []
+        numbers = [] if slots is None else slots.split(",")
         if not all(re.fullmatch("[0-9]{1,6}", each) for each in numbers):
             raise UserError(f"{option}: {part!r}: slots read 0,2")
         most = known[name]
@@ -166,6 +166,17 @@ def _filter(hosts: Sequence[ListedHost], option: str, text: str) -> dict[str, se
             )
         chosen[name] = set(map(int, numbers))
     return chosen
+
+
+def _name_and_slots(part: str, known: Collection[str]) -> tuple[str, str | None]:
+    """A host of a filter, and its slots; an IPv6 address stands alone, or in brackets before its slots."""
+    if part in known:
+        return part, None
+    address = re.fullmatch(r"\[([^\]]+)\](?::(.*))?", part)
+    if address:
+        return address[1], address[2]
+    name, colon, slots = part.partition(":")
+    return name, slots if colon else None
 
 
 def _of_line(line: str, where: str) -> list[ListedHost]:

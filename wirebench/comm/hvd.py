@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wirebench.comm.base import Communicator, Handle, Receive, as_bytes, device_of, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import (
+    Communicator,
+    Handle,
+    Receive,
+    as_bytes,
+    device_of,
+    each_once,
+    received_dtype,
+    ring_reduce_bytes,
+)
 from wirebench.comm.peers import reporting_loss
 from wirebench.errors import PeerLost, UserError
 
@@ -78,7 +87,7 @@ class HorovodCommunicator:
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> Handle:
         """Overwrite with the root's, as bytes because some types Horovod lacks."""
-        pairs = [(tensor, tensor.contiguous()) for tensor in tensors if tensor.numel()]
+        pairs = [(each, each.contiguous()) for each in map(each_once, tensors) if each.numel()]
         with reporting_loss():
             calls = [
                 self.hvd.broadcast_async_(as_bytes(flat.view(-1)), root, name=f"wirebench.broadcast.{number}")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wirebench.comm.base import LENGTH_BYTES, Receive, lengths_go_ahead, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import LENGTH_BYTES, Receive, each_once, lengths_go_ahead, received_dtype, ring_reduce_bytes
 
 SEGMENT_BYTES = 1 << 20
 
@@ -129,10 +129,11 @@ class LocalCommunicator:
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> LocalHandle:
         """Overwrite with the root's."""
-        number = self._post("broadcast", [t.clone() for t in tensors])
+        own = list(map(each_once, tensors))
+        number = self._post("broadcast", [t.clone() for t in own])
 
         def result() -> None:
-            for mine, theirs in zip(tensors, self.hub.posted("broadcast", number)[root], strict=True):
+            for mine, theirs in zip(own, self.hub.posted("broadcast", number)[root], strict=True):
                 mine.copy_(theirs)
 
         return LocalHandle(result, sum(t.nbytes for t in tensors) if self.rank == root and self.size > 1 else 0)

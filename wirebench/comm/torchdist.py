@@ -7,7 +7,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wirebench.comm.base import LENGTH_BYTES, Receive, device_of, lengths_go_ahead, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import (
+    LENGTH_BYTES,
+    Receive,
+    as_bytes,
+    device_of,
+    each_once,
+    lengths_go_ahead,
+    received_dtype,
+    ring_reduce_bytes,
+)
 from wirebench.comm.peers import reporting_loss
 
 
@@ -74,15 +83,19 @@ class TorchCommunicator:
         return handle
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> "TorchHandle":
-        """Overwrite with the root's."""
-        pairs = [(self._to_wire(tensor), tensor) for tensor in tensors]
+        """Overwrite with the root's, as bytes because some types Gloo lacks.
+
+        Gloo reads and writes as many elements as a tensor has from its first one on, whatever its strides.
+        """
+        pairs = [(self._to_wire(each.contiguous()), each) for each in map(each_once, tensors) if each.numel()]
+        on_wire = [as_bytes(flat.view(-1)) for flat, _ in pairs]
         works = _start(
-            lambda: [dist.broadcast(each, group=self.group, async_op=True, group_src=root) for each, _ in pairs]
+            lambda: [dist.broadcast(each, group=self.group, async_op=True, group_src=root) for each in on_wire]
         )
 
         def result() -> None:
-            for on_wire, tensor in pairs:
-                _back(on_wire, tensor)
+            for flat, tensor in pairs:
+                _back(flat, tensor)
 
         sent = sum(t.nbytes for t in tensors) if self.rank == root and self.size > 1 else 0
         return TorchHandle(works, result, sent)

@@ -54,6 +54,8 @@ class ExchangeJob:
         self.failed: Exception | None = None
         topology = Topology.of_hosts([peer.host for peer in engine.peers])
         self.server = RequestExecutor(engine.communicators[0], collective, topology)
+        for each in (compressor, self.server):
+            each.prepare(device)
         self._device, self._overflow = device, overflow
         self._meter: Meter | None = None
         self._waiting: list[Waiting] = []

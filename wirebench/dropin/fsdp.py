@@ -28,7 +28,7 @@ from wirebench.dropin.exchange_job import refuse_whole_model
 from wirebench.dropin.fsdp_units import Unit, backward_runs, frozen_units, refuse_unfrozen, units_of
 from wirebench.dropin.replicas import make_alike, parts_of, refuse_meta
 from wirebench.dropin.shard_job import ShardJob
-from wirebench.dropin.shard_view import place_of, refuse_other_shard, refuse_shard_group
+from wirebench.dropin.shard_view import place_of, refuse_clip, refuse_other_shard, refuse_shard_group
 from wirebench.dropin.usage import (
     mark_state,
     method_and_collective,
@@ -87,6 +87,7 @@ def compress_replicas(
     for unit in (*units, *frozen):
         unit.refuse_hooks()
     _refuse_method(method, scheduler, units)
+    refuse_clip(NAME, method, model)
     group = _refuse_mesh(mesh).get_group()
     refuse_shard_group(model, group, f'{NAME}: pass the dimension of the replicas, mesh["replicate"]')
     engine = attach(units[0].device, timeout_seconds, group)

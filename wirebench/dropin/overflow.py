@@ -54,10 +54,15 @@ class Overflow:
 
 
 def overflow_of(engine: Engine, compressor: Method, scaler: torch.amp.GradScaler | None) -> Overflow | None:
-    """None where there is nothing to guard: no scaler, a disabled one, or a compressor that does not remember."""
-    if scaler is None or not scaler.is_enabled() or not remembers(compressor):
+    """None where there is nothing to guard: no scaler, a disabled one, or a compressor that scales with the loss."""
+    if scaler is None or not scaler.is_enabled() or not guarded(compressor):
         return None
     return Overflow(engine, scaler)
+
+
+def guarded(compressor: Method) -> bool:
+    """Whether the loss's scale must not reach it: it changes between steps, and what has no scale is divided by it."""
+    return compressor.scale_free or remembers(compressor)
 
 
 def remembers(compressor: Method) -> bool:
@@ -75,10 +80,11 @@ def refuse_unknown_scaler(compressor: Method, known: torch.amp.GradScaler | None
     To be called within the optimizer's step.
     """
     steps = _scaler_that_steps()
-    if steps is None or steps is known or not steps.is_enabled() or not remembers(compressor):
+    if steps is None or steps is known or not steps.is_enabled() or not guarded(compressor):
         return
+    why = "remembers earlier steps" if remembers(compressor) else "returns signs, which have no scale"
     raise UserError(
-        f"compressor {name_of(compressor)!r} remembers earlier steps, and a GradScaler that it does not know scales "
+        f"compressor {name_of(compressor)!r} {why}, and a GradScaler that it does not know scales "
         "the loss; pass it: scaler=scaler in synchronise, comm_hook or compress_replicas"
     )
 

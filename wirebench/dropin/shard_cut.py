@@ -37,9 +37,14 @@ class ShardCut:
         self._ready: list[list[float]] = []
 
     @property
+    def waits(self) -> bool:
+        """Whether the exchanges of all steps wait for the end of the backward pass."""
+        return self._scheduler.driver.starts == "backward"
+
+    @property
     def holding(self) -> bool:
         """Whether exchanges of this step wait for the end of the backward pass."""
-        return self._scheduler.driver.starts == "backward" or self.steps > 0
+        return self.waits or self.steps > 0
 
     def arrived(self, place: int) -> None:
         """FSDP has reduced a unit."""

@@ -14,7 +14,7 @@ from wirebench.costmodel.piecewise import Points
 from wirebench.dropin.exchange_job import ExchangeJob
 from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
-from wirebench.dropin.overflow import Overflow, remembers
+from wirebench.dropin.overflow import Overflow, guarded
 from wirebench.dropin.shard_cut import ShardCut
 from wirebench.errors import UserError
 from wirebench.exchange.holders import restore
@@ -47,7 +47,7 @@ class ShardJob(ExchangeJob):
         seed: int,
         warmup_steps: int,
     ) -> None:
-        guards = scaler is not None and scaler.is_enabled() and remembers(compressor)
+        guards = scaler is not None and scaler.is_enabled() and guarded(compressor)
         guard = ShardedOverflow(engine, scaler, units) if guards and scaler is not None else None
         super().__init__(engine, compressor, collective, seed, units[0].device, guard)
         self.units = units
@@ -61,6 +61,8 @@ class ShardJob(ExchangeJob):
         self._gradients: dict[int, Tensor] = {}
         """By group, the gradients of its units that have come in."""
         self._queued = 0
+        self._pass = -1
+        """Autograd's number of the backward pass in which they have come."""
         self._dtype: torch.dtype | None = None
         """In which FSDP reduces all units: what all messages and residuals are laid out for."""
         self._timed = False
@@ -78,21 +80,30 @@ class ShardJob(ExchangeJob):
         return bool(self._arrived)
 
     def arrive(self, place: int, shard: Tensor, epoch: int) -> None:
-        """A unit's shard, summed over the shards' ranks. It becomes zeros, to which `finish` adds the average."""
+        """A unit's shard, summed over the shards' ranks. It becomes zeros, to which `finish` adds the average.
+
+        A unit that comes again in a pass is added to what came, if no exchange begins before the pass ends.
+        """
         unit = self.units[place]
         unit.refuse_changes(shard)
         conformance.refuse_dtype(self.compressor, shard.dtype)
         self._refuse_dtypes(unit, shard.dtype)
-        if place in self._arrived:
+        now, again = torch._C._current_graph_task_id(), place in self._arrived
+        if again and not (self.cut.waits and now == self._pass):
             raise UserError(
                 f"compress_replicas: the gradient of {unit.label} came twice in a backward pass. Where a module runs "
-                "twice in a forward pass, call fully_shard for its caller alone; checkpointing needs "
+                "twice before it, take scheduler=schedulers.build('single'); checkpointing needs "
                 "use_reentrant=False; after a backward pass that failed, close() it and call compress_replicas again"
             )
         if not self._arrived:
             self._begin_step()
+            self._pass = now
         self._hooks = torch.cuda.current_stream(self._device) if self._stream is not None else None
-        torch.div(shard[unit.span], unit.divisor, out=self._place_of(place, shard))
+        gradient = self._place_of(place, shard)
+        if again:
+            gradient.add_(shard[unit.span] / unit.divisor)
+        else:
+            torch.div(shard[unit.span], unit.divisor, out=gradient)
         shard.zero_()
         self._arrived.add(place)
         self.cut.arrived(place)

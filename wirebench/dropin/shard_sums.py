@@ -65,6 +65,7 @@ class ShardSums:
 
     def __init__(self, engine: Engine, units: Sequence[Unit], compressor: Method) -> None:
         self.engine, self.compressor = engine, compressor
+        compressor.prepare(engine.device)
         topology = Topology.of_hosts([peer.host for peer in engine.peers])
         self._server = RequestExecutor(engine.communicators[0], NativeCollective(), topology)
         self._calls = self._sent = self._dense = 0

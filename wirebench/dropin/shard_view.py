@@ -15,6 +15,8 @@ from wirebench.comm.attach import Group
 from wirebench.dropin.backward_end import BackwardEnd
 from wirebench.dropin.usage import AGAIN, CHANGED, EARLY, ModelWatch, holds
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import name_of
+from wirebench.gradient.contract import Method
 from wirebench.utils.hooks import WeakHook
 
 SHARD = "mesh: shard"
@@ -183,6 +185,16 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
     if isinstance(group, dist.ProcessGroup):
         refuse_shard_group(model, group, 'process_group: pass mesh["replicate"].get_group()')
     return ShardView(model)
+
+
+def refuse_clip(maker: str, compressor: Method, model: nn.Module) -> None:
+    """UserError for a compressor that clips the whole gradient, where a rank has a shard of it."""
+    shared = any(isinstance(each, DTensor) and each.device_mesh.size() > 1 for each in model.parameters())
+    if shared and getattr(compressor.memory, "clip", False):
+        raise UserError(
+            f"{maker}: clip of {name_of(compressor)!r} limits the norm of the whole gradient, and a rank has its shard "
+            "alone; build it with clip=0, and clip the averages before the optimizer's step"
+        )
 
 
 def refuse_shard_group(model: nn.Module, group: dist.ProcessGroup, remedy: str) -> None:

@@ -26,7 +26,7 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, parts_of, trainable
-from wirebench.dropin.shard_view import ShardView, ShardWatch, place_of, refuse_other_shard, view_of
+from wirebench.dropin.shard_view import ShardView, ShardWatch, place_of, refuse_clip, refuse_other_shard, view_of
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
@@ -93,6 +93,7 @@ def synchronise(
     view = view_of(model, process_group)
     if view is not None:
         _refuse_shards(driver, scaler)
+        refuse_clip("synchronise", method, view.real)
         usage.refuse_held(model)
         _end_replicas(model)
         model, optimizer = view.model, None if optimizer is None else view.optimizer(optimizer)

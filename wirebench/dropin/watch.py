@@ -5,6 +5,7 @@ with wirebench.watch(steps=5): ...                      any loop; a step ends wh
 It works in loops under DDP, FSDP2 and Horovod, on every rank; each writes a file, and rank 0 prints the command.
 """
 
+import gc
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import profile as autograd_profiler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
@@ -124,6 +126,10 @@ class Watch(Generic[T]):
             self.step()
 
     def _start(self) -> None:
+        if torch.autograd._profiler_enabled():
+            self._ended = True
+            _warn("another profiler of PyTorch's records these steps; no file is written")
+            return
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         self._watches = InterfaceWatch(), CoreWatch()
         # With a schedule the profiler names its steps.
@@ -137,6 +143,10 @@ class Watch(Generic[T]):
         if self._profiler is None or self._counted <= WARM_UP + 1:
             self._drop()
             raise UserError(f"watch: {self._too_early()}")
+        if self._replaced():
+            self._drop()
+            _warn("another profiler of PyTorch's was started, and ended this one; no file is written")
+            return
         try:
             facts = _facts(*self._watches)
         except UserError as error:
@@ -166,12 +176,24 @@ class Watch(Generic[T]):
             "warm up"
         )
 
+    def _replaced(self) -> bool:
+        """Whether another profiler was started since: it has cancelled this one, and PyTorch crashes on its results."""
+        mine = self._profiler.profiler
+        # By type: to ask a weak proxy for its class is an error where its object is gone.
+        others = (each for each in gc.get_objects() if type(each) is autograd_profiler and each is not mine)
+        started = any(
+            each.entered
+            and (each.kineto_results is None or each.profiling_start_time_ns > mine.profiling_start_time_ns)
+            for each in others
+        )
+        return started or not torch.autograd._profiler_enabled()
+
     def _drop(self) -> None:
-        """Stop without writing a file."""
+        """Stop without writing a file; what has taken this profiler's place goes on."""
         self._ended = True
-        if self._profiler is not None:
+        if self._profiler is not None and not self._replaced():
             self._profiler.stop()
-            self._profiler = None
+        self._profiler = None
 
 
 def watch(batches: Iterable[T] | None = None, *, steps: int = 5, folder: str | Path = "watched") -> Watch[T]:

@@ -86,6 +86,7 @@ class Method(Compressor):
                    refused
     makes_update   what it returns is the update itself (signs, say), not an average of gradients. It goes with plain
                    SGD, which subtracts it times the rate, and whose weight decay is then decoupled, as in AdamW
+    scale_free     its result does not grow with the gradient, so that a loss's scale (GradScaler) must not reach it
     usual_step     a step with the requests that most steps of a run have: planners and benchmarks look at it
     density        share of the entries that it sends, which a warm-up sets; 0 where another option counts, None for a
                    method that has none
@@ -113,6 +114,7 @@ class Method(Compressor):
     reads_weights: bool = False
     any_dtype: bool = False
     makes_update: bool = False
+    scale_free: bool = False
     usual_step: int = 0
     density: Any = None  # a method that has one counts with it, and need not declare anew that it is a float
 
