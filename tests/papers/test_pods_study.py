@@ -91,7 +91,7 @@ def test_the_table_has_speeds_bytes_predictions_and_losses(tmp_path: Path) -> No
     predicted = next(line for line in text.splitlines() if line.startswith("| dense | 5 |")).split(" | ")
     # 34,176 parameters, half of them on each of two ranks that share 1 MB/s: 137 ms, on top of 300 ms without them.
     assert predicted[5] == "20.00" and predicted[6] == "437" and predicted[9].endswith("(0.0684) |")
-    assert "| dense | 3 | 210 | 2.0100 [1.9852 to 2.0348] | - |" in text and "| int4 | 3 | 210 | 2.1100" in text
+    assert "| dense | 3 | 210 | - | 2.0100 [1.9852 to 2.0348] | - |" in text and "| int4 | 3 | 210 | - | 2.1100" in text
 
 
 def test_runs_end_with_the_link_that_would_give_the_wanted_ratio(

@@ -260,7 +260,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     few = "| gs_sgd | 1 | 60.00 | -30.0 | too few seeds | 60.0 | not reached | not reached | 150 MB | 2x |"
     assert gs_sgd.startswith(few)
     for name in ("epochs.svg", "bytes.svg"):
-        assert (tmp_path / "convergence/resnet20" / name).stat().st_size > 5_000
+        assert (tmp_path / "convergence/resnet20" / name).stat().st_size > 4_000
 
 
 def verdict(folder: Path, claim: str) -> str:

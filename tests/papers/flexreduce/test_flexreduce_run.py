@@ -71,7 +71,8 @@ def test_every_layout_is_measured_and_the_cells_learn_their_link(tmp_path: Path)
     assert {header["link"] for header in results.headers.values()} == {"200mbit"}
     assert results.headers["2+3"]["launch"] == shown(fake.commands[1]).replace("/cells/.", "/cells/")
     measured = collective_results.load(tmp_path / "cells" / "2+3.jsonl")
-    assert list(measured.cells) == layout_cells("2+3")
+    for found, made in zip(measured.cells, layout_cells("2+3"), strict=True):  # files have some digits of seconds
+        assert found.collective == made.collective and found.seconds == pytest.approx(made.seconds)
 
 
 def test_the_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
