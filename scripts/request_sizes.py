@@ -1,4 +1,4 @@
-"""Play the exchanges of all compressors, and write how large their requests are: configs/request_sizes.json.
+"""Play the exchanges of all compressors, and write how large their requests are, for wirebench/planner/data.
 
 python scripts/request_sizes.py
 

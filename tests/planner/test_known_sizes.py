@@ -1,4 +1,4 @@
-"""configs/request_sizes.json is what compressors ask for, and has all that README's example needs."""
+"""data/request_sizes.json.gz is what compressors ask for, and has all that README's example needs."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from wirebench.gradient.flat import Layer
 from wirebench.planner import compositions, known_sizes
 from wirebench.planner.known_sizes import ANY, PATH, WORLDS
 
-TABLE = json.loads(PATH.read_text(encoding="utf-8"))
+TABLE = known_sizes.table(PATH)
 TWO = ("fp16", "terngrad")
 """One that asks for the same in all worlds, and one that does in none of them."""
 OTHER_WORLDS = (7, 12, 100)
@@ -70,7 +70,7 @@ def test_readmes_example_plays_nothing(size: int, tmp_path: Path, monkeypatch: p
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     example = next(line for line in readme if line.startswith("wirebench advise --model ")).split()[2:]
     compositions._kept_sizes.cache_clear()
-    monkeypatch.setattr(request_sizes, "play", lambda *_: pytest.fail("it is in configs/request_sizes.json"))
+    monkeypatch.setattr(request_sizes, "play", lambda *_: pytest.fail("it is in data/request_sizes.json.gz"))
     example[example.index("--workers") + 1] = str(size)
     assert verb("advise")([*example, "--json", str(tmp_path / "found.json")]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
@@ -88,9 +88,9 @@ def test_what_is_written_is_read(tmp_path: Path):
     layers = [Layer("", 0, 4096, 2, 64), Layer("", 0, 64, 1, 64)]
     played: dict[tuple[str, float | None], dict[int, Known]]
     played = {(name, None): known_sizes.played(make_of(name), layers) for name in TWO}
-    path = tmp_path / "sizes.json"
-    path.write_text(known_sizes.written(played))
-    content = json.loads(path.read_text())
+    path = tmp_path / "sizes.json.gz"
+    path.write_bytes(known_sizes.written(played))
+    content = known_sizes.table(path)
     assert [{*" ".join(content[name]).split()} for name in TWO] == [{ANY}, {*map(str, WORLDS)}]
     for name in TWO:
         before = known_sizes.of(name, None, path)

@@ -1,10 +1,11 @@
 """Request sizes of the suite's compressors that were played before, so that a plan need not play them.
 
-configs/request_sizes.json has them, as `python scripts/request_sizes.py` writes it. Whatever it lacks is played when it
+data/request_sizes.json.gz has them, as `python scripts/request_sizes.py` writes it. Whatever it lacks is played when it
 is asked for: other densities, shapes of layers or numbers of workers, and a user's own compressor.
 """
 
 import functools
+import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +18,8 @@ from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.utils.json_lines import json_text
-from wirebench.utils.package import CONFIGS
 
-PATH = CONFIGS / "request_sizes.json"
+PATH = Path(__file__).parent / "data" / "request_sizes.json.gz"
 WORLDS = (2, 3, 4, 8, 16, 24, 32, 64, 128, 256, 1000)
 """Numbers of ranks that are played. What all of them have in common counts for any number."""
 ANY = "any"
@@ -28,7 +28,7 @@ KINDS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Sum, Reduce,
 
 def of(name: str, density: float | None, path: Path = PATH) -> Callable[[int], Known]:
     """A function from the number of ranks to the known sizes of a compressor. density: None if it has none."""
-    by_worlds = _table(path).get(label(name, density), {})
+    by_worlds = table(path).get(label(name, density), {})
 
     def known(size: int) -> Known:
         fitting = (entries for worlds, entries in by_worlds.items() if worlds == ANY or str(size) in worlds.split())
@@ -38,8 +38,9 @@ def of(name: str, density: float | None, path: Path = PATH) -> Callable[[int], K
 
 
 @functools.lru_cache(maxsize=4)
-def _table(path: Path) -> dict[str, dict[str, list[Any]]]:
-    found: dict[str, dict[str, list[Any]]] = json.loads(path.read_text(encoding="utf-8"))
+def table(path: Path) -> dict[str, dict[str, list[Any]]]:
+    """The file's entries, by compressors and numbers of ranks."""
+    found: dict[str, dict[str, list[Any]]] = json.loads(gzip.decompress(path.read_bytes()))
     return found
 
 
@@ -58,16 +59,16 @@ def read(entries: Iterable[Any]) -> dict[Asked, list[RequestSize]]:
     }
 
 
-def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> str:
-    """The file's text, from what was played of each compressor at a density, by the number of ranks.
+def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> bytes:
+    """The file, from what was played of each compressor at a density, by the number of ranks.
 
     An entry stands once, under all numbers of ranks for which it was played with the same requests.
     """
-    lines = []
-    for (name, density), by_world in sizes.items():
-        inner = ",\n".join(f'  "{worlds}": {json_text(_entries(known))}' for worlds, known in _alike(by_world).items())
-        lines.append(f' "{label(name, density)}": {{\n{inner}\n }}')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    content = {
+        label(name, density): {worlds: _entries(known) for worlds, known in _alike(by_world).items()}
+        for (name, density), by_world in sizes.items()
+    }
+    return gzip.compress(json_text(content).encode(), mtime=0)
 
 
 def _alike(by_world: Mapping[int, Known]) -> dict[str, dict[Asked, list[RequestSize]]]:
