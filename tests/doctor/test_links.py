@@ -204,6 +204,20 @@ def test_a_host_whose_link_is_slow_is_named_once() -> None:
     assert line.startswith("h2: link: it sends and receives 94 Mbit/s, the fastest link carries 936 Mbit/s (")
 
 
+def test_a_slower_interface_costs_the_ratio_of_the_rates() -> None:
+    def two(number: int) -> dict[str, Any]:
+        links = eth0(number, mbit=10_000.0)["links"] | {"eth1": interface(f"10.9.0.{number}", mbit=1000.0)}
+        return {"links": links, "name_addresses": [f"10.9.0.{number}"]}
+
+    found = [each for each in links.judge(Seen(every(two), ring())) if "Gloo takes eth1" in each.what]
+    assert [each.cost for each in found] == pytest.approx([10.0] * len(HOSTS))
+
+
+def test_the_slower_of_two_interfaces_is_a_ways_rate() -> None:
+    seen = Seen(every(lambda n: eth0(n, mbit=1000.0 if n == 1 else 10_000.0)), ring())
+    assert [seen.line_rate(way) for way in (("h1", "h2"), ("h2", "h1"), ("h2", "h3"))] == [1e9, 1e9, 1e10]
+
+
 # --- An all-reduce, and what is normal for it
 
 
