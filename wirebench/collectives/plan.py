@@ -204,13 +204,22 @@ def copy_bounds(plan: Plan) -> tuple[int, ...]:
 
 
 def copied_pieces(plan: Plan) -> list[tuple[int, int, set[int]]]:
-    """The pieces of the copy half: where each begins and ends, and the ranks that receive it; the others have it."""
+    """The pieces of the copy half: where each begins and ends, and the ranks to which it comes; the others have it.
+
+    A rank that has sent a piece has had it, also where it comes back: FlexReduce's on uneven machines do.
+    """
     bounds = copy_bounds(plan)
+    senders: list[set[int]] = [set() for _ in bounds[1:]]
     receivers: list[set[int]] = [set() for _ in bounds[1:]]
     for transfers in plan.copy:
-        for t in transfers:
-            for number in range(bisect_left(bounds, t.start), bisect_left(bounds, t.stop)):
-                receivers[number].add(t.dst)
+        spans = [(t, range(bisect_left(bounds, t.start), bisect_left(bounds, t.stop))) for t in transfers]
+        for t, numbers in spans:
+            for number in numbers:
+                senders[number].add(t.src)
+        for t, numbers in spans:
+            for number in numbers:
+                if t.dst not in senders[number]:
+                    receivers[number].add(t.dst)
     return [(*span, ranks) for span, ranks in zip(pairwise(bounds), receivers, strict=True)]
 
 

@@ -11,7 +11,7 @@ from tests.collectives.trees import Returned
 from wirebench import collectives, compressors
 from wirebench.collectives.execution.coded import coded_program_of
 from wirebench.collectives.execution.executor import RequestExecutor
-from wirebench.collectives.plan import Collective, check
+from wirebench.collectives.plan import Collective, check, copied_pieces
 from wirebench.collectives.wire import items_of
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
@@ -60,6 +60,29 @@ def test_all_ranks_get_the_same_bits_near_the_sum(name: str) -> None:
         # At worst every hop rounds the whole sum of the largest numbers.
         worst = step * topology.size * sum(float(each.abs().max()) for each in inputs)
         assert 0 < float((answers[0] - torch.stack(inputs).sum(0)).abs().max()) < worst, (form, layout)
+
+
+@pytest.mark.parametrize("layout", ["1+3", "1+4", "2+5", "1+2+4"])
+def test_a_piece_that_comes_back_is_coded_by_the_rank_that_had_it(layout: str) -> None:
+    """On uneven machines FlexReduce's copy half sends pieces back to the rank that sent them first."""
+    topology = Topology.parse(layout)
+    inputs, collective = inputs_of(topology.size, 9000), coded("flexreduce", "int8")
+    plan = collective.plan(topology, items_of(collective, 9000).number)
+    assert plan is not None
+    came, sent = (
+        {(rank, item) for each in plan.copy for t in each for rank in [side(t)] for item in range(t.start, t.stop)}
+        for side in (lambda t: t.dst, lambda t: t.src)
+    )
+    coders = {
+        item: {*range(topology.size)} - receivers
+        for start, stop, receivers in copied_pieces(plan)
+        for item in range(start, stop)
+    }
+    assert all(coders.values()) and any((rank, item) in came & sent for item, ranks in coders.items() for rank in ranks)
+    answers, _ = served(collective, topology, inputs)
+    wanted = torch.stack(inputs).sum(0)
+    for each in answers:
+        assert torch.equal(each, answers[0]) and 0 < float((each - wanted).norm() / wanted.norm()) < 0.02
 
 
 @pytest.mark.parametrize("name", ["ring", "one_hop", "halving_doubling", "hierarchical", "flexreduce"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives.execution.program import RankProgram, RankRound, Span, program_of, run_program
-from wirebench.collectives.plan import Code, Plan, Transfer, Wire, copy_bounds, swapped
+from wirebench.collectives.plan import Code, Plan, Transfer, Wire, copied_pieces, copy_bounds, swapped
 from wirebench.comm.base import Handle
 from wirebench.comm.metered import Metered
 
@@ -39,7 +39,7 @@ class CodedProgram(NamedTuple):
     """One rank's part of a plan with a wire format.
 
     reduce  its rounds; sends: for each of them the messages, in the order of `RankRound.sends`
-    pieces  of the copy half, all of them; own: those that this rank codes, as it does not receive them
+    pieces  of the copy half, all of them; own: those that this rank codes, as it has them first
     copy    the rounds of the copy half, whose items are bytes of the pieces' buffer
     """
 
@@ -64,8 +64,7 @@ def coded_program_of(plan: Plan, rank: int) -> CodedProgram:
     pieces = tuple(Coded(*span, *place) for span, place in zip(pairwise(bounds), pairwise(places), strict=True))
     at = dict(zip(bounds, places, strict=False))
     copy = tuple(tuple(Transfer(t.src, t.dst, at[t.start], at[t.stop]) for t in transfers) for transfers in plan.copy)
-    come = [t for transfers in copy for t in transfers if t.dst == rank]
-    own = tuple(each for each in pieces if not any(t.start <= each.begin and each.end <= t.stop for t in come))
+    own = tuple(each for each, (*_, comes_to) in zip(pieces, copied_pieces(plan), strict=True) if rank not in comes_to)
     swaps = [{Span(m.dst, m.start, m.stop) for m in swapped(each) if m.src == rank} for each in plan.reduce]
     sends = tuple(
         tuple(Sent(span, span in kept) for span in each.sends) for each, kept in zip(reduce, swaps, strict=True)
