@@ -55,6 +55,11 @@ RANKS = {"group": 4, "within": 4}
 """Ranks that an option is for, where it is for several."""
 ESTIMATES = {"gaussian", "sidco"}
 """Choices that take a launch or two more or less, by how many entries they find."""
+MORE = {
+    "fetch_sgd density=0.1": 17, "fetch_sgd warmup=(0.25,)": 17, "sketched_sgd indices=bitmap": 13,
+    "onebit dense_below=9": 13,
+}  # fmt: skip
+"""Cases that take more than MOST, as the docs state."""
 REFERENCE = "hash=reference"
 """The textbook's hash, which has no kernels."""
 SOME: list[tuple[str, dict[str, Any]]] = [
@@ -137,7 +142,7 @@ def test_an_exchange_starts_few_kernels_however_many_layers(name, option, value,
     few, many = (
         launches(monkeypatch, name, shapes(count), ranks, **options) for count in (FEW, FEWER if name in LONG else MANY)
     )
-    assert many.total() <= MOST, many
+    assert many.total() <= MORE.get(f"{name} {option}={value}", MOST), many
     assert few == many or value in ESTIMATES, many - few
 
 

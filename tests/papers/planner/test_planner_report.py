@@ -405,7 +405,7 @@ def test_the_committed_constants_are_as_good_as_those_of_a_fit_made_here() -> No
     runs: dict[str, Resimulated] = {}
     for folder, where in ((CONSTANTS, ""), (CONSTANTS.with_name("prediction-100"), "prediction-100/")):
         runs |= {where + name: run for name, run in replayed(folder, "", rates).items()}
-    fitted = [runs[each["run"]] for each in ranges.table()["runs"] if each["fitted"]]
+    fitted = [runs[each["run"]] for each in ranges.table(CONSTANTS / ranges.NAME)["runs"] if each["fitted"]]
     committed, here = (
         statistics.fmean(abs(run.error(machine)) for run in fitted)
         for machine in (ranges.machine().processor, fit(fitted))
