@@ -1,5 +1,5 @@
 """Emulated clusters, as the tests of clusters have them."""
 
-from tests.cluster.conftest import begin, cluster
+from tests.cluster.conftest import begin, cluster, place
 
-__all__ = ["begin", "cluster"]
+__all__ = ["begin", "cluster", "place"]
