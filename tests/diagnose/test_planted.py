@@ -143,7 +143,7 @@ def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said
     tried = json.loads(ended.out)["trial"]["tried"][0]
-    assert tried["finding"] == "small messages" and tried["command"].endswith("train.py scheduler.name=mg_wfbp")
+    assert tried["finding"] == "small messages" and tried["command"].endswith(" scheduler.name=mg_wfbp")
     assert tried["predicted_saving_seconds"] > 0 and tried["measured_saving_seconds"] > 0
 
 
