@@ -57,7 +57,7 @@ class Trained:
     seeds        whether a repeat is another seed, a whole training that resumes; else the rows take turns
     layouts      ranks on each machine, of every world that the paper has; none: whatever the launch has
     needs        which of INPUTS the data lies in; "": none
-    keeps        files beside record and config that stay; on emulated hosts those of the first turn
+    keeps        files beside record and config that stay; on emulated hosts files of the first turn
     here         the emulated cluster; None: a cluster of one's own
     folder       of the runs on emulated hosts, below results/
     between      what stands for a space in the names of runs

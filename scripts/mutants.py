@@ -5,7 +5,7 @@
 
 A mutant changes one operator, comparison, constant or condition of one function. It is described by its function and
 the line's text, so that the same sample can be tried on two commits; where the line is gone, so is the mutant. `try`
-goes on where it was interrupted, and leaves every file as it was. Run it in a clone of its own.
+continues where it was interrupted, and leaves every file as it was. Run it in a clone of its own.
 """
 
 import ast

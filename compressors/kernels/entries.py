@@ -237,7 +237,7 @@ def _below(places, count, target, steps):
 @triton.jit(do_not_specialize=["count", "steps"])
 def _place(out, index, total, flags, numel, count, divisor, steps,
            KIND: tl.constexpr, FLAGS: tl.constexpr, SPAN: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
-    """A program owns SPAN places: all of them are filled, then those of `index` that lie there are written."""
+    """A program owns SPAN places: all of them are filled, then the entries of `index` that lie there are written."""
     begin = tl.program_id(0).to(tl.int64) * SPAN
     own = begin + tl.arange(0, SPAN)
     fill = tl.where(_any(flags, FLAGS), float("nan"), 0.0)

@@ -229,7 +229,7 @@ def _peel(table, keys, shifts, signs, place_signs, arrived, state, taken, heads,
           ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """A pass has two phases. The first adds what the last pass put into the cells' lists and finds the cells that show
     one place. The second takes the places out of the keys and lists their values. An entry of a list is the number of
-    a cell; `places` has those of this pass and of the last one.
+    a cell; `places` has the places of this pass and of the last one.
     """
     cells = ROWS * columns
     first, step = tl.program_id(0) * BLOCK, tl.num_programs(0) * BLOCK

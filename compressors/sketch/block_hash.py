@@ -147,7 +147,7 @@ class BlockHash:
 
 
 def _copied(device: torch.device, *arrays: "np.ndarray[Any, Any]") -> list[Tensor]:
-    """Arrays, those of wider numbers first, on `device`: in one copy, for which the host does not wait."""
+    """Arrays, the ones of wider numbers first, on `device`: in one copy, for which the host does not wait."""
     if device.type == "cpu":
         return [torch.from_numpy(each) for each in arrays]
     code = torch.from_numpy(np.concatenate([each.reshape(-1).view(np.uint8) for each in arrays]))

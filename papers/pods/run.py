@@ -7,9 +7,9 @@ wirebench study pods run --parts 5x --link "10gbit;40mbit" --out FOLDER
 wirebench study pods report                    afterwards: tables and verdicts
 
 Parts 5x and 20x have links between pods on which the dense exchange takes about 5 and 20 times as long as a step
-computes on two cores of an AMD EPYC. Each part ends with a line that says how long it took, and which --link would
-give the wanted time, the hosts' rate first; the second command above asks for this line in two minutes. Of the
-times there are five turns. The part `loss` trains all steps on fast links, with three seeds.
+computes on two cores of an AMD EPYC. Each part ends with a line that says how many times the computing it was, and
+which --link would give the wanted time, the hosts' rate first. The second command above asks for it in two minutes.
+Times have five turns. The part `loss` trains all steps on fast links, with three seeds.
 """
 
 import argparse

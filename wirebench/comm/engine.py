@@ -151,7 +151,7 @@ class Engine:
         self.detach()
 
     def detach(self) -> None:
-        """Leave the groups of the engine's own; a job that it was attached to goes on."""
+        """Leave the groups of the engine's own; a job that it was attached to keeps its own."""
         for closer in self.closers:
             closer()
 

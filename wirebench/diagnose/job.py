@@ -73,7 +73,7 @@ class Job(NamedTuple):
     first        the first rank's file, for commands
     loads        whether the loop has a DataLoader
     left_out     whole steps of a file, the most, that exchange nothing or have no backward pass, and are not read
-    passes       backward passes of a step; quiet: those of them that sum no gradients, since the loop accumulates them
+    passes       backward passes of a step; quiet: how many of them sum no gradients, since the loop accumulates them
     rows         for each rank and step its seconds by phase, and the GPU's gaps
     buckets      bytes of each gradient message of a step, in backward order
     merge        elements of the messages of the planner's merge, merge_gain: seconds of a step that it saves; () and 0

@@ -397,7 +397,7 @@ def _cut(layers: Sequence[TraceLayer], buckets: Sequence[int]) -> dict[str, Any]
 
 
 def _passes(file: RankFile) -> tuple[int, int]:
-    """The backward passes of most steps, and those of them that sum no gradients."""
+    """The backward passes of most steps, and how many of them sum no gradients."""
     return Counter((step.passes, step.quiet) for step in file.steps).most_common(1)[0][0]
 
 

@@ -118,7 +118,7 @@ class Watch(Generic[T]):
         self._depth += 1
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer has stepped; Horovod's does so in its own name and in that of the class that it extends."""
+        """An optimizer has stepped; Horovod's says so twice: for itself, and for the class that it extends."""
         self._depth = max(self._depth - 1, 0)
         if self._stepping is None:
             self._stepping = id(optimizer)
@@ -189,7 +189,7 @@ class Watch(Generic[T]):
         return started or not torch.autograd._profiler_enabled()
 
     def _drop(self) -> None:
-        """Stop without writing a file; what has taken this profiler's place goes on."""
+        """Stop without writing a file; a profiler that has taken this one's place records further."""
         self._ended = True
         if self._profiler is not None and not self._replaced():
             self._profiler.stop()

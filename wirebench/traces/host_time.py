@@ -104,7 +104,7 @@ class Host:
         self.wrapped = bool(forwards)
         marks += [(each.begin, each.end, "forward") for each in forwards]
         # Where a wrapper says when the forward pass begins, no operator before it is one of the pass.
-        goes_on = "goes on" if forwards else "forward"
+        goes_on = "continued" if forwards else "forward"
         roots = [each for each in recording.operators if each.root is each and each.node is None]
         begins = [span[0] for span in known]
         for each in roots:
@@ -115,7 +115,7 @@ class Host:
 
 
 def _within(moments: Sequence[float], begin: float, end: float) -> list[float]:
-    """Those of the moments, which are in order, from `begin` on and before `end`."""
+    """The moments from `begin` on and before `end`; they are in order."""
     return list(moments[bisect.bisect_left(moments, begin) : bisect.bisect_left(moments, end)])
 
 
@@ -127,7 +127,7 @@ def _segments(marks: Sequence[tuple[float, float, str]]) -> dict[str, list[Span]
     spans: dict[str, list[Span]] = {name: [] for name in ("data", "forward", "backward", "update", "before")}
     label, begin, end = "", 0.0, -math.inf
     for at, until, name in marks:
-        if name == "goes on":
+        if name == "continued":
             if label != "forward":
                 continue
             name = "forward"

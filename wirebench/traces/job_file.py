@@ -99,7 +99,7 @@ class ProfiledStep(NamedTuple):
     phases      seconds by name (step_stats.PHASES)
     exposed     when it waited for collectives
     launch_gap  seconds in which the GPU was idle while the host was in the passes or the update; None on a CPU
-    passes      backward passes; quiet: those of them that sum no gradients, since the loop accumulates them
+    passes      backward passes; quiet: how many of them sum no gradients, since the loop accumulates them
     """
 
     number: int

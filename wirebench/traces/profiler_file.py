@@ -15,7 +15,7 @@ from wirebench.utils.parsing import json_of
 
 GZIP = b"\x1f\x8b"
 FRAME = re.compile(r'("cat": "python_function", "name": ").*?(", "pid": )', re.DOTALL)
-"""A frame's name in the file: many releases write quotes in it as they are, or memory that was freed."""
+"""A frame's name in the file: many releases write quotes in it without a backslash, or memory that was freed."""
 LATEST = 1e18
 """Microseconds: times from there on are no clock's."""
 LARGEST = 2**40

@@ -40,7 +40,7 @@ def columns(heads: Sequence[str], left: Collection[str] = (), gap: int = 2, **op
 
 
 def say(shown_on: Console, lines: Iterable[str]) -> None:
-    """Print lines as they are, each in one piece."""
+    """Print lines without markup, each in one piece."""
     for line in lines:
         shown_on.print(line, markup=False, highlight=False, soft_wrap=True)
 
