@@ -9,7 +9,7 @@ from wirebench.errors import UserError
 Interval = tuple[float, float]
 
 FORMERLY_ALL_GATHER = "handed out"
-"""What it ended with before that; results/ has such traces."""
+"""How the span of an all-gather ended in older traces, such as some in results/."""
 
 
 def spans_of(saved: Any, path: Path) -> list[tuple[str, float, float]]:

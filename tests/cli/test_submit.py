@@ -11,6 +11,7 @@ from tests.papers.records import KNOWN, Doctor, doctor, put
 from wirebench.cli.results import submit
 from wirebench.errors import UserError
 from wirebench.record import recorded
+from wirebench.record.lines import named
 
 
 def whole(root: Path, name: str) -> Path:
@@ -104,7 +105,7 @@ def test_runs_of_one_name_and_copies_are_refused(seeds, tmp_path):
 def test_a_damaged_file_is_one_line(seeds, tmp_path, capfd):
     file = packed(tmp_path, seeds[0], "--claim", "counts")
     *shared, line = file.read_text().splitlines()
-    run = json.loads(line)
+    run = named(json.loads(line))
     changes: list[dict[str, Any]] = [{"run": name} for name in (3, "", ".", "/x/a-0", "../a-0", "a/b", "-0", "a-x")]
     changes += [{"note": note} for note in (3, [1], None, {"claim": [1]})]
     damages: list[dict[str, Any]] = [{"git": {"commit": None, "dirty": False}}, {"cpu": 3}]

@@ -12,7 +12,7 @@ window.faults = async (width) => {
   }
   for (const chart of document.querySelectorAll(".chart")) found.push(...ofChart(chart));
   // How a table sorts does not depend on the width, and takes most of the time.
-  for (const table of width > 1000 ? document.querySelectorAll("table.dataTable") : []) if (!(await sorts(table))) found.push(`does not sort: ${table.textContent.trim().slice(0, 40)}`);
+  for (const table of width > 1000 ? document.querySelectorAll("table.rows") : []) if (!(await sorts(table))) found.push(`does not sort: ${table.textContent.trim().slice(0, 40)}`);
   return found;
 };
 

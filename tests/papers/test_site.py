@@ -82,7 +82,7 @@ def test_every_page_shows_what_it_has(width: int, site: Path, page: Any) -> None
         faults += [f"{name}: {said}" for said in (*page.evaluate(f"faults({width})"), *page.complaints)]
         page.complaints.clear()
         charts += page.locator(".chart").count()
-        tables += page.locator("table.dataTable").count()
+        tables += page.locator("table.rows").count()
     assert faults == []
     assert len(files) > len(available()) + 50 and charts > 50 and tables > 100
 
@@ -101,7 +101,7 @@ def test_claims_are_filtered_by_study_author_verdict_and_words(width: int, site:
     page.get_by_label("study", exact=True).select_option("mg_wfbp")
     page.get_by_label("of", exact=True).select_option("a paper")
     assert 0 < rows.count() < reproduced < every
-    assert page.locator(".claims .dt-info").inner_text() == f"{rows.count()} of {every}"
+    assert page.locator(".claims .info").inner_text() == f"{rows.count()} of {every}"
     for name in ("verdict", "study", "of"):
         page.get_by_label(name, exact=True).select_option("")
     assert rows.count() == every

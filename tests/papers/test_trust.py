@@ -20,6 +20,7 @@ from papers.study import Study
 from tests.papers.records import KNOWN, Doctor, doctor, put, sound
 from wirebench.errors import UserError
 from wirebench.record import recorded
+from wirebench.record.lines import named
 from wirebench.record.rules import broken
 
 
@@ -269,7 +270,7 @@ def copied(tmp_path: Path) -> Path:
 
 def rewrite(file: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     """The lines of a file of runs as `change` returns them, without those of which it returns None."""
-    lines = [change(json.loads(line)) for line in file.read_text().splitlines()]
+    lines = [change(named(json.loads(line))) for line in file.read_text().splitlines()]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line is not None))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
 from wirebench.record import recorded, schema
-from wirebench.record.lines import decode, encode
+from wirebench.record.lines import decode, encode, named
 from wirebench.utils import json_lines
 
 RUN = RESULTS / "gs-sgd/vgg16/gtopk-0"
@@ -60,21 +60,24 @@ def test_what_follows_or_repeats_is_not_written_and_is_read_as_it_was() -> None:
     sent = [float(1_000_000 * (epoch + 1)) for epoch in range(12)]
     events = [{"name": name, "at": place} for place, name in enumerate("abcabcabcabc")]
     record: dict[str, Any] = {
-        "config": {}, "environment": {"utc": "2026-11-25T01:40:10+00:00"}, "parameters": 250,
+        "config": {}, "environment": {"utc": "2026-11-25T01:40:10+00:00"}, "parameters": 250, "world_size": 4,
         "history": [{"epoch": epoch, "top1": 0.1 * epoch, "wire_bytes_total": each} for epoch, each in enumerate(sent)],
         "final": {"top1": 0.1 * 11}, "step_seconds": {"median": 0.123456789}, "phases": {"forward": 0.0123456789},
-        "bytes_per_step": {"dense": 1000, "payload": 300.0}, "compression_ratio": {"with_indices": 1000 / 300.0},
+        "bytes_per_step": {"dense": 1000, "payload": 300.0, "wire": 70.0, "wire_mean": 70.0, "wire_max": 71.0},
+        "compression_ratio": {"with_indices": 1000 / 300.0, "values": 1000 / 300.0, "wire": 1500 / 70.0},
         "prediction": {"step_seconds": 0.13, "measured_seconds": 0.123456789, "error": 0.13 / 0.123456789 - 1},
         "ranks": [{"rank": rank, "phases": {"forward": 0.0123456789 + rank / 9}} for rank in range(2)],
         "events": [{**each, "more": 1} if each["name"] == "a" else each for each in events],
     }  # fmt: skip
     shared: dict[str, Any] = {}
     line = encode({"run": "a-0", "note": {}, "record": record}, shared)
-    values = line["record"][1:]
-    assert not {0.13 / 0.123456789 - 1, 1000, 1000 / 300.0, 250} & {
+    parts = named(line)
+    values = parts["record"][1:]
+    assert not {0.13 / 0.123456789 - 1, 1000, 1000 / 300.0, 1500 / 70.0, 250} & {
         each for each in values if not isinstance(each, list | dict)
     }
-    assert values.count(0.123456789) == 1 and line["environment"][1:] == ["25T01:40:10"]
+    assert [values.count(each) for each in (0.123456789, 70.0, 71.0)] == [1, 1, 1]
+    assert parts["environment"][1:] == ["25T01:40:10"]
     assert any("+" in each for each in shared.values() if isinstance(each, dict)), (
         "regular steps are written by their steps"
     )
@@ -111,10 +114,12 @@ def test_an_older_line_is_read_and_rewritten_once() -> None:
     read = {"config": {"train": {"lr": 0.1, "seed": 3}, "model": {"name": "gpt"}},
             "history": [{"loss": 0.5, "epoch": 1}, {"loss": 0.25, "epoch": 1}]}  # fmt: skip
     now = recorded.rewritten(runs, beside)
-    known = {each["id"]: each["value"] for each in map(json.loads, now[1].splitlines())}
+    known = {key: shape for each in map(json.loads, now[1].splitlines()) for key, shape in each.items()}
     assert [decode(json.loads(each), known)["record"] for each in now[0].splitlines()] == [read, read]
     assert recorded.rewritten(*now) == now and recorded.canonical(*now) == recorded.canonical(runs, beside)
-    assert now != (runs, beside)
+    between = [json.dumps({"id": key, "value": shape}) for key, shape in known.items()]
+    names = [json.dumps(named(json.loads(each))) for each in now[0].splitlines()]
+    assert recorded.rewritten("\n".join(names), "\n".join(between)) == now != (runs, beside)
 
 
 @pytest.mark.slow
@@ -135,7 +140,7 @@ def test_runs_are_lines_of_one_file_and_the_last_of_a_name_counts(tmp_path: Path
         )
     assert sorted(path.name for path in (tmp_path / "study").rglob("*")) == [recorded.SHARED, recorded.RUNS]
     lines = (tmp_path / "study" / recorded.RUNS).read_text().splitlines()
-    assert [json.loads(line)["run"] for line in lines] == ["part/dense-0", "part/dense-1", "part/dense-0"]
+    assert [json.loads(line)[0] for line in lines] == ["part/dense-0", "part/dense-1", "part/dense-0"]
     shared = (tmp_path / "study" / recorded.SHARED).read_text().splitlines()
     assert len(shared) == len(set(shared)) and sum(map(len, lines)) < 3 * len(json.dumps(recorded.read(RUN))) / 2
     first, second = recorded.directly_below(tmp_path / "study/part")

@@ -1,9 +1,9 @@
 """A run as a line of runs.jsonl: its own values, and references to what it shares with other runs.
 
-A line is {"run": name, PART: [id, value, ...], ...}. Each part of a run is the shape of that id with the line's values
-in the places of HOLE, in order, and the run's name in the places of RUN. A shape stands once, as {"id": ...,
-"value": ...} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with these keys
-changed. So keys, names and settings are written once, and a line has what was measured:
+A line is [name, [id, value, ...], ...]: the run's name, and a list for each of PARTS. Each part of a run is the shape
+of that id with the line's values in the places of HOLE, in order, and the run's name in the places of RUN. A shape
+stands once, as {id: shape} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with
+these keys changed. So keys, names and settings are written once, and a line has what was measured:
 
 - Numbers are values, in a list together. Numbers of a record's config and environment, and under a key of ALIKE,
   belong to the shape.
@@ -20,6 +20,7 @@ changed. So keys, names and settings are written once, and a line has what was m
 Numbers have ten digits, under keys of FEWER and in lists of files fewer; settings keep all theirs.
 """
 
+import base64
 import copy
 import hashlib
 import math
@@ -42,6 +43,8 @@ FEWER = {
 }  # fmt: skip
 """Digits of the numbers below these keys of a record, which no table shows with more. The run's own `seconds_total` has
 all: it tells a run from a copy."""
+ID_LENGTH = 6
+"""Of 64 characters each: among a thousand shapes the risk that two have the same id is 1 in 100,000."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -56,6 +59,8 @@ ALIKE = (
 )  # fmt: skip
 """Keys of a record and of files with whole numbers that many runs share."""
 NOTE = "note"
+PARTS = (NOTE, *SETTINGS, "record", "files")
+"""What a line has after the name; null for a part that the run lacks, unless no other follows."""
 VALUE = re.compile(r"((?<==)(?!\S*\{\})[^\s=]+|\d+(?:\.\d+)?)")
 WORDED = dict.fromkeys(("command", "launch", "settings", "warnings"), VALUE) | {
     "peers": re.compile(r"((?<=pid )\d+)"),
@@ -64,7 +69,7 @@ WORDED = dict.fromkeys(("command", "launch", "settings", "warnings"), VALUE) | {
 """Keys of texts of which a part is a value, and what finds the parts."""
 
 
-def encode(run: Mapping[str, Any], shared: Values) -> Values:
+def encode(run: Mapping[str, Any], shared: Values) -> list[Any]:
     """A run ("run", its name; "note", "record", "files") as its line has it; `shared` gets its shapes by their ids."""
     record, note = run["record"], run[NOTE]
     settings = {name: record[name] for name in SETTINGS if isinstance(record.get(name), dict)}
@@ -73,7 +78,9 @@ def encode(run: Mapping[str, Any], shared: Values) -> Values:
         settings["environment"] = {key: each for key, each in settings["environment"].items() if key != "command"}
     parts = {NOTE: rounded(note), **settings, "record": _reduced(_kept(record | dict.fromkeys(settings)))}
     parts |= {"files": rounded(run["files"], listed=FILE_DIGITS)} if run.get("files") else {}
-    return {"run": run["run"], **{name: _Shaping(run["run"], name, shared).part(part) for name, part in parts.items()}}
+    names = PARTS if "files" in parts else PARTS[:-1]
+    shaped = {name: _Shaping(run["run"], name, shared).part(parts[name]) for name in names if name in parts}
+    return [run["run"], *map(shaped.get, names)]
 
 
 def _kept(value: Any, digits: int = DIGITS, above: str = "") -> Any:
@@ -93,19 +100,30 @@ def _at(value: Any, *path: str | int) -> Any:
     return value
 
 
-def _ratio(record: Values, of: tuple[str, ...], to: tuple[str, ...]) -> float | None:
-    numbers = _at(record, *of), _at(record, *to)
-    return numbers[0] / numbers[1] if all(isinstance(each, int | float) for each in numbers) and numbers[1] else None
+def _ratio(number: Any, other: Any) -> float | None:
+    return number / other if all(isinstance(each, int | float) for each in (number, other)) and other else None
 
 
 def _error(record: Values) -> float | None:
-    ratio = _ratio(record, ("prediction", "step_seconds"), ("step_seconds", "median"))
+    ratio = _ratio(_at(record, "prediction", "step_seconds"), _at(record, "step_seconds", "median"))
     return None if ratio is None else ratio - 1
 
 
 def _dense(record: Values) -> int | None:
     parameters = _at(record, "parameters")
     return 4 * parameters if isinstance(parameters, int) else None
+
+
+def _to_ring(key: str) -> Callable[[Values], float | None]:
+    """What a dense ring sends over what the record says under this key."""
+
+    def ratio(record: Values) -> float | None:
+        dense, workers = _at(record, "bytes_per_step", "dense"), _at(record, "world_size")
+        known = isinstance(dense, int) and isinstance(workers, int) and workers > 0
+        # As in wirebench/comm/base.py, whose import of torch would slow down the reading of records.
+        return _ratio(2 * (workers - 1) * dense // workers, _at(record, "bytes_per_step", key)) if known else None
+
+    return ratio
 
 
 def _copy(*path: str | int) -> Callable[[Values], Any]:
@@ -119,9 +137,14 @@ FOLLOWING: Mapping[tuple[str | int, ...], Callable[[Values], Any]] = {
     ("prediction", "measured_seconds"): _copy("step_seconds", "median"),
     ("prediction", "error"): _error,
     ("bytes_per_step", "dense"): _dense,
+    ("bytes_per_step", "wire_mean"): _copy("bytes_per_step", "wire"),
+    ("bytes_per_step", "wire_max"): _copy("bytes_per_step", "wire"),
     ("compression_ratio", "with_indices"): lambda record: _ratio(
-        record, ("bytes_per_step", "dense"), ("bytes_per_step", "payload")
+        _at(record, "bytes_per_step", "dense"), _at(record, "bytes_per_step", "payload")
     ),
+    ("compression_ratio", "values"): _copy("compression_ratio", "with_indices"),
+    ("compression_ratio", "wire"): _to_ring("wire_mean"),
+    ("compression_ratio", "nic"): _to_ring("nic"),
     ("ranks", 0, "step_seconds"): _copy("step_seconds", "median"),
     **{("ranks", 0, "phases", name): _copy("phases", name) for name in PHASES},
 }
@@ -158,12 +181,13 @@ def _completed(record: Values) -> Values:
     return record
 
 
-def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:
+def decode(line: Any, shared: Mapping[str, Any]) -> Values:
     """What `encode` was given, but for further digits. KeyError, TypeError, ... for what is no line."""
+    line = named(line)
     if isinstance(line["record"], dict):
         return _plain(line, shared)
     run: Values = {"run": line["run"]}
-    for name in (NOTE, *SETTINGS, "record", "files"):
+    for name in PARTS:
         if name in line:
             key, *values = line[name]
             filling = _Filling(line["run"], iter(values), shared)
@@ -172,6 +196,13 @@ def decode(line: Mapping[str, Any], shared: Mapping[str, Any]) -> Values:
                 raise ValueError(f"{name} has more values than its shape {key}")
     run["record"] = _completed(run["record"] | {name: run.pop(name) for name in SETTINGS if name in run})
     return run
+
+
+def named(line: Any) -> Any:
+    """The parts of a line by their names, as an older line has them."""
+    if not isinstance(line, list):
+        return line
+    return {name: part for name, part in zip(("run", *PARTS), line, strict=False) if part is not None}
 
 
 class _Shaping:
@@ -345,8 +376,9 @@ def _merged(base: Any, own: Mapping[str, Any]) -> Any:
 
 
 def _id(value: Any, shared: Values) -> str:
-    key = hashlib.sha256(json_text(value).encode()).hexdigest()[:10]
-    shared[key] = value
+    key = base64.urlsafe_b64encode(hashlib.sha256(json_text(value).encode()).digest())[:ID_LENGTH].decode()
+    if shared.setdefault(key, value) != value:
+        raise ValueError(f"two shapes have the id {key}")
     return key
 
 

@@ -151,7 +151,7 @@ def canonical(runs: str, shared: str) -> list[str]:
 
 def _runs(runs: str, shared: str) -> Iterator[Values]:
     try:
-        known = {line["id"]: line["value"] for line in map(json_of, filter(None, shared.split("\n")))}
+        known = dict(_entry(json_of(line)) for line in filter(None, shared.split("\n")))
         yield from (decode(json_of(line), known) for line in filter(None, runs.split("\n")))
     except MALFORMED as error:
         raise UserError(f"a line of runs cannot be read: {error!r}") from error
@@ -176,7 +176,7 @@ def unpacked(file: Path) -> list[NotedRun]:
         raise UserError(f"{file}: its last line has no end; was the file sent whole?")
     if not lines:
         raise UserError(f"{file}: has no run")
-    if sum("run" in line for _, line in _whole_lines(whole)) > len(lines):
+    if sum(_is_run(line) for _, line in _whole_lines(whole)) > len(lines):
         raise UserError(f"{file}: two of its runs have one name")
     return [run._replace(folder=path.relative_to(whole.parent)) for path, run in lines.items()]
 
@@ -204,7 +204,19 @@ def _whole(run: NotedRun, name: Path) -> Values:
 
 
 def _shared_lines(shared: Values) -> Iterator[str]:
-    return (f"{json_text({'id': key, 'value': value})}\n" for key, value in shared.items())
+    return (f"{json_text({key: value})}\n" for key, value in shared.items())
+
+
+def _entry(line: Mapping[str, Any]) -> tuple[str, Any]:
+    """The id and the shape of a line of SHARED; older lines have keys for both."""
+    if line.keys() == {"id", "value"}:
+        return line["id"], line["value"]
+    [entry] = line.items()
+    return entry
+
+
+def _is_run(line: Any) -> bool:
+    return not isinstance(line, dict) or "run" in line
 
 
 def _above(path: Path) -> Iterator[Path]:
@@ -259,8 +271,8 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
     found: dict[Path, NotedRun] = {}
     for number, line in _whole_lines(file):
         try:
-            if line.keys() == {"id", "value"}:
-                shared[line["id"]] = line["value"]
+            if not _is_run(line):
+                shared.update([_entry(line)])
                 continue
             run = decode(line, shared)
             name, note, record, files = run["run"], run["note"], run["record"], run.get("files", {})
@@ -279,7 +291,7 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
 
 def _shared(folder: Path) -> Values:
     file = folder / SHARED
-    return {line["id"]: line["value"] for _, line in _whole_lines(file)} if file.is_file() else {}
+    return dict(_entry(line) for _, line in _whole_lines(file)) if file.is_file() else {}
 
 
 def _whole_lines(file: Path) -> Iterator[tuple[int, Any]]:
