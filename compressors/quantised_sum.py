@@ -125,7 +125,8 @@ class QuantisedSum(Method):
                 empty = pieces[0][:0]
                 by_rank = dict(zip(members, pieces, strict=True))
                 parts = [by_rank.get(rank, empty) for rank in range(world.size)]
-            answers = yield Route(parts, values=value_bytes(numel, form))
+            lengths = [len(parts[world.rank]) if rank in by_rank else 0 for rank in range(world.size)]
+            answers = yield Route(parts, value_bytes(numel, form), lengths)
             with phase("decode"):
                 share = added([answers[rank] for rank in members], chunk_of(form, self.chunk), form)
                 numel = share.numel()
@@ -153,7 +154,9 @@ class QuantisedSum(Method):
             padded[:, :numel] = whole.view(world.size, numel)
             rng = self._draws(world, 0, whole.device)
             message = quantised(padded.view(-1), chunk, self.form, padded.numel(), world.size, False, rng)
-        answers = yield Route(list(message.chunk(world.size)), values=value_bytes(padded.numel(), self.form))
+        parts = message.chunk(world.size)
+        lengths = [len(parts[world.rank])] * world.size
+        answers = yield Route(parts, value_bytes(padded.numel(), self.form), lengths)
         with phase("decode"):
             return added(answers, chunk, self.form)[:numel]
 

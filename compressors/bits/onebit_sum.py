@@ -56,7 +56,7 @@ def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, 
         waiting.add_(served)
         served.zero_()
         parts = [_coded(waiting[share.piece], share.groups, words) for share in shares]
-    answers = yield Route(parts, values=sum(_words(share) for share in shares))
+    answers = yield Route(parts, sum(_words(share) for share in shares), [len(parts[world.rank])] * world.size)
     with phase("decode"):
         total.add_(_average(answers, groups, words, torch.empty_like(total)), alpha=world.size)
     with phase("encode"):
@@ -89,7 +89,7 @@ def _average_at_once(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext
         )
         ends = [words + len(each.groups) if each.groups else 0 for each in shares]
         parts = [row[:end] for row, end in zip(buffer, ends, strict=True)]
-    answers = yield Route(parts, values=sum(_words(each) for each in shares))
+    answers = yield Route(parts, sum(_words(each) for each in shares), [len(parts[world.rank])] * world.size)
     message = table.nothing
     if groups:
         with phase("decode"):

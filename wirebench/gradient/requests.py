@@ -73,11 +73,13 @@ class Route:
 
     `parts` is one tensor for every rank, in rank order, this rank's own among them: one-dimensional, of one dtype
     everywhere and of any length, which may be 0. The answer is a list of one tensor from every rank, in rank order.
-    `values` as in `Gather`, of all parts together.
+    `values` as in `Gather`, of all parts together. `lengths` are the elements that come from every rank, in rank order,
+    where all ranks know theirs: then no length travels in front of a part, and its receive is posted before any send.
     """
 
     parts: Sequence[Tensor]
     values: int | None = None
+    lengths: Sequence[int] | None = None
 
 
 Request = Sum | Reduce | Gather | Merge | Route

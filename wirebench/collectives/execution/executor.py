@@ -127,7 +127,7 @@ class RequestExecutor:
         if isinstance(request, Gather):
             return (yield from self._gather(request.tensor))
         if isinstance(request, Route):
-            return "pairs", (yield from run_route(request.parts, self.communicator))
+            return "pairs", (yield from run_route(request.parts, self.communicator, request.lengths))
         return (yield from self._merge(request))
 
     def _reduce(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor | None]]:
