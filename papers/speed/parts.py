@@ -153,8 +153,8 @@ class Merge(NamedTuple):
 #       fused:bucket_cap_mb=1.65:first_bucket_mb=1.65
 # The topology has what the machine's two cores need for messages: with bare links the planner would send each layer by
 # itself. Exchange and computing take about equally long. ResNet-110 fits in DDP's second bucket, which DDP sends when
-# the backward pass is over; of ResNet-18 that is a third of the gradient. A run takes 13 steps of 0.3 to 1 s and about 8
-# s to start, so that five turns of both take 10 minutes.
+# the backward pass is over; of ResNet-18 that is a third of the gradient. A run takes 12 steps of 0.3 to 1 s, and
+# about 7 s to start: five turns of both take 10 minutes.
 MERGES = {
     "ddp_caps-resnet110": Merge(
         "400mbit", 5, "resnet110_gtx1080ti", 128, (0.143592, 0.705566, 3.810546, 1.931945), 1.65, 1.25, 1.19
