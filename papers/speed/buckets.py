@@ -1,12 +1,12 @@
 """The table of plain DDP with the planner's buckets: steps per second, and the gain that the planner predicted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from papers import trust
 from papers.estimate import mean
 from papers.page import Page
-from papers.rows import DDP, Row, load, made_by, ms, times_faster
+from papers.rows import DDP, Row, made_by, ms, times_faster
 from papers.speed.parts import HOSTS, LISTED, MERGES, ONE, OURS, OWN, Merge
 from wirebench.planner.ddp_caps import caps_text
 from wirebench.utils.markdown import table
@@ -23,17 +23,23 @@ ABOUT = {
 }
 
 
-def page(folder: Path) -> Page:
-    """The page of a folder of runs; UserError for no runs, or runs of several settings."""
-    return Page(folder, document({row.label: row for row in load(folder)}))
+def is_of(rows: Iterable[Row]) -> bool:
+    """Whether a folder's rows are of plain DDP in several buckets."""
+    return any(row.label in (LISTED, ONE) for row in rows)
+
+
+def page(folder: Path, rows: Iterable[Row]) -> Page:
+    """The page of a folder's rows."""
+    return Page(folder, document({row.label: row for row in rows}))
 
 
 def merge_of(row: Row) -> Merge | None:
     """The planner's merge for the setting of a row; None for a setting that it was not asked about."""
     run = row.runs[0]
-    trace, dilation = run.record["config"]["model"].get("trace"), run.has("config", "network", "dilation")
-    given = (run.note["link"], run.note["hosts"], trace, dilation)
-    return next((each for each in MERGES.values() if (each.link, HOSTS, each.trace, each.dilation) == given), None)
+    config = run.record["config"]
+    trace, batch = config["model"].get("trace"), config["data"].get("batch_size")
+    given = (run.note["link"], run.note["hosts"], trace, batch, run.has("config", "network", "dilation"))
+    return next((m for m in MERGES.values() if (m.link, HOSTS, m.trace, m.batch, m.dilation) == given), None)
 
 
 def document(rows: Mapping[str, Row]) -> str:

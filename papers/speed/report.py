@@ -36,9 +36,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each folder, and one for several that differ in the rate of their links."""
     folders = _folders(options)
-    rows = {folder: load(folder) for folder in folders if not _is_local(folder) and not _is_merged(folder)}
+    rows = {folder: load(folder) for folder in folders if not _is_local(folder)}
+    merged = [buckets.page(folder, those) for folder, those in rows.items() if buckets.is_of(those)]
+    rows = {folder: those for folder, those in rows.items() if not buckets.is_of(those)}
     own = [Page(folder, document(those), {"steps.svg": figure(those)}) for folder, those in rows.items()]
-    merged = map(buckets.page, filter(_is_merged, folders))
     local = map(waiting.page, filter(_is_local, folders))
     return [*own, *map(by_link.page, by_link.groups(list(rows))), *local, *merged]
 
@@ -58,10 +59,6 @@ def _folders(options: argparse.Namespace) -> list[Path]:
 
 def _is_local(folder: Path) -> bool:
     return folder.name in {each.name for each in LOCAL}
-
-
-def _is_merged(folder: Path) -> bool:
-    return folder.name in {each.name for each in MERGED}
 
 
 def figure(rows: Sequence[Row]) -> Figure:
