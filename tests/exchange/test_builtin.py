@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from tests.comm.processes import Ranks
 from tests.exchange.lanes import Net, Plain, check_gradients, images, loss_of, plain_gradients
@@ -68,22 +69,26 @@ def test_ddp_averages(two, bucket_cap_mb, parts):
     two.call(averages, bucket_cap_mb, parts)
 
 
-def averages_in_buckets(caps: Sequence[float]) -> tuple[list[int], list[int]]:
-    """In every rank: the bytes of DDP's buckets in its first step, and from the second one on. Averages are right."""
+def averages_in_buckets(caps: Sequence[float]) -> tuple[list[list[int]], str]:
+    """In every rank: the bytes of DDP's buckets, step by step, and as DDP's log has them. All averages are right."""
     model, rank = Plain(), dist.get_rank()
-    sync, sizes = synchroniser(model, bucket_caps_mb=caps), []
-    for step in range(3):
+    sync = synchroniser(model, bucket_caps_mb=caps)
+    steps: list[list[int]] = []
+
+    def seen(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        steps[-1].append(bucket.buffer().nbytes)
+        return allreduce_hook(dist.group.WORLD, bucket)
+
+    sync.module.register_comm_hook(None, seen)
+    for step in range(4):
+        steps.append([])
         sync.begin(step, 0)
         sync.enable_sync()
         loss_of(sync.module, images(10 * step + rank)).backward()
         sync.finish()
         check_gradients(model, plain_gradients([images(10 * step + each) for each in range(SIZE)]))
-        told = sync.module._get_ddp_logging_data()
-        sizes.append(told["rebuilt_bucket_sizes"] if told.get("has_rebuilt_buckets") else told["bucket_sizes"])
     sync.close()
-    first, second, third = ([int(word) for word in each.split(",")] for each in sizes)
-    assert second == third
-    return first, second
+    return steps, sync.module._get_ddp_logging_data()["rebuilt_bucket_sizes"]
 
 
 @pytest.mark.skipif(CAPS not in builtin._NAMES, reason=f"torch before 2.15 has no {CAPS}")
@@ -93,9 +98,11 @@ def test_ddp_has_the_planners_buckets_from_its_second_step_on(two, cut):
     ends = list(itertools.accumulate(cut))
     elements = [sum(layers[end - count : end]) for count, end in zip(cut, ends, strict=True)]
     caps = caps_of_elements(elements)
-    for first, later in two.call(averages_in_buckets, caps):
-        assert later == [4 * each for each in elements]
-        assert sum(first) == sum(later)
+    wanted = [4 * each for each in elements]
+    for (first, *later), logged in two.call(averages_in_buckets, caps):
+        assert later == [wanted] * 3
+        assert sum(first) == sum(wanted)
+        assert logged == ", ".join(map(str, wanted))
     scheduler = schedulers.build("native", bucket_caps_mb=caps)
     assert [group.stop for group in scheduler.partition([LayerCost("", each) for each in layers], float)] == ends
 
