@@ -23,13 +23,21 @@ class Fused(Scheduler):
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Groups closed as soon as their bytes reach the cap."""
-        groups: list[range] = []
-        start = size = 0
-        for i, layer in enumerate(layers):
-            size += layer.numel * BYTES_PER_ELEMENT
-            if size >= self.caps[min(len(groups), 1)]:
-                groups.append(range(start, i + 1))
-                start, size = i + 1, 0
-        if start < len(layers):
-            groups.append(range(start, len(layers)))
-        return groups
+        return cut_at(self.caps, layers)
+
+
+def cut_at(caps: Sequence[int], layers: Sequence[LayerCost]) -> list[range]:
+    """The groups of layers that are closed as soon as their fp32 bytes reach their cap.
+
+    caps  bytes of each group in turn, at least one; the last cap holds for all further groups
+    """
+    groups: list[range] = []
+    start = size = 0
+    for i, layer in enumerate(layers):
+        size += layer.numel * BYTES_PER_ELEMENT
+        if size >= caps[min(len(groups), len(caps) - 1)]:
+            groups.append(range(start, i + 1))
+            start, size = i + 1, 0
+    if start < len(layers):
+        groups.append(range(start, len(layers)))
+    return groups

@@ -1,6 +1,7 @@
 """What takes turns on emulated hosts: every compressor, the gs-SGD paper's methods, schedules, and local steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from papers.accuracy.modern import SPARSE, STREAMING
 from papers.gs_sgd.variants import readings, variants
@@ -8,6 +9,7 @@ from papers.launched import Trained
 from papers.trainings import Composition, OwnCluster
 from wirebench import compressors
 from wirebench.compose.resolve import optimizer_for
+from wirebench.planner.ddp_caps import caps_text
 from wirebench.telemetry.timeline import TRACE
 
 CONFIG = "configs/tables/{}.toml"
@@ -115,6 +117,72 @@ SCHEDULES = {
     )
 }  # fmt: skip
 """By network, nodes, and the links' rate in life."""
+
+HOSTS = 4
+OWN, LISTED, ONE, OURS = "DDP", "DDP bucket_cap_mb_list", "DDP bucket_cap_mb", "optimal"
+
+
+class Merge(NamedTuple):
+    """A merge that the planner found for plain DDP, and what it expected of it, over DDP with its own buckets.
+
+    link, dilation  of the emulated hosts; trace, batch: what is replayed
+    caps            MiB of each bucket; one: MiB of all buckets, for a PyTorch that takes one cap
+    gain, one_gain  steps per second over DDP's own
+    """
+
+    link: str
+    dilation: int
+    trace: str
+    batch: int
+    caps: tuple[float, ...]
+    one: float
+    gain: float
+    one_gain: float
+
+    @property
+    def predicted(self) -> Mapping[str, float]:
+        """Steps per second over DDP's own, by label. Our schedule sends the messages that the caps make."""
+        return {OWN: 1.0, LISTED: self.gain, ONE: self.one_gain, OURS: self.gain}
+
+
+# The planner's answers are written down instead of asked for in every run: a run's command then names its caps, runs of
+# later turns have the same ones, and the predictions are older than the runs. `wirebench advise` printed them, here of
+# ResNet-110 (of ResNet-18: --trace resnet18_gtx1080ti --speed 0.1, without --gbit); a test asks it again.
+#   wirebench advise --trace resnet110_gtx1080ti --speed 0.2 --gbit 0.4 --workers 4 --compressors none --all \
+#       --topology configs/topologies/4x_1gbit_2cores.toml --schedulers wfbp fused single mg_wfbp optimal \
+#       fused:bucket_cap_mb=1.65:first_bucket_mb=1.65
+# The topology has what the machine's two cores need for messages: with bare links the planner would send each layer by
+# itself. Exchange and computing take about equally long. ResNet-110 fits in DDP's second bucket, which DDP sends when
+# the backward pass is over; of ResNet-18 that is a third of the gradient. A run takes 12 steps of 0.3 to 1 s, and
+# about 7 s to start: five turns of both take 10 minutes.
+MERGES = {
+    "ddp_caps-resnet110": Merge(
+        "400mbit", 5, "resnet110_gtx1080ti", 128, (0.143592, 0.705566, 3.810546, 1.931945), 1.65, 1.25, 1.19
+    ),
+    "ddp_caps-resnet18": Merge(
+        "1gbit", 10, "resnet18_gtx1080ti", 32, (1.956939, 9.003906, 27.648437, 5.982666), 11.1, 1.05, 1.0
+    ),
+}
+
+
+def _with_caps(name: str, merge: Merge) -> Trained:
+    """DDP with its own buckets, with the planner's, and with one cap; the same messages by our own exchange.
+
+    All use the engine's all-reduce. Our schedule is the planner's, `optimal`.
+    """
+    ddp = BASELINES["DDP"]
+    rows = {
+        OWN: ddp,
+        LISTED: (*ddp, f"scheduler.bucket_caps_mb={caps_text(merge.caps).replace(' ', '')}"),
+        ONE: (*ddp, f"scheduler.bucket_cap_mb={merge.one:g}"),
+        OURS: ("compressor.name=none", "scheduler.name=optimal"),
+    }
+    shared = (f"model.trace={merge.trace}", f"data.batch_size={merge.batch}", f"network.dilation={merge.dilation}")
+    place = OwnCluster(merge.link, HOSTS)
+    return _on(place, name.replace("-", "/"), _rows("ddp_caps", rows), shared, may_diverge=False)
+
+
+DDP_CAPS = {name: _with_caps(name, merge) for name, merge in MERGES.items()}
 
 DENSE, SPARSELOCO, STREAMED, WAITING = "dense", "sparseloco", "streaming_diloco", "streaming_diloco delay=0"
 PAIRS = ((SPARSELOCO, DENSE), (STREAMED, WAITING))

@@ -1,6 +1,6 @@
-"""Tables and figures of what was measured on emulated hosts: every compressor, and the local steps of today.
+"""Tables and figures of what was measured on emulated hosts: every compressor, local steps, and plain DDP's buckets.
 
-wirebench study speed report                               of results/methods/* and results/today/speed
+wirebench study speed report                               of results/methods/*, today/speed and ddp_caps/*
 wirebench study speed report results/methods/vgg16         of a folder of runs
 wirebench study speed report FOLDER/vgg16-*gbit            of several, with by_link beside them
 """
@@ -11,18 +11,21 @@ from pathlib import Path
 
 from papers.findings import Finding
 from papers.page import Page, tables_below
-from papers.rows import DENSE, Row, cluster, fastest, load, provenance_of
+from papers.rows import DENSE, NEEDS, Row, cluster, fastest, load, provenance_of
 from papers.runner import RESULTS
-from papers.speed import by_link, waiting
-from papers.speed.parts import LOCAL_STEPS
+from papers.speed import buckets, by_link, waiting
+from papers.speed.parts import DDP_CAPS, LOCAL_STEPS
 from papers.speed.table import document
 from wirebench.figures import colours
 from wirebench.figures.bars import Bar, Look, stacked
 from wirebench.figures.provenance import counted
 from wirebench.figures.style import Figure, around, finished
+from wirebench.record import recorded
 
 LOCAL = {RESULTS / part.folder for part in LOCAL_STEPS.values()}
 """Where the local steps' runs are."""
+MERGED = [RESULTS / part.folder for part in DDP_CAPS.values()]
+"""Where the runs of plain DDP with the planner's buckets are."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +37,11 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """One for each folder, and one for several that differ in the rate of their links."""
     folders = _folders(options)
     rows = {folder: load(folder) for folder in folders if not _is_local(folder)}
+    merged = [buckets.page(folder, those) for folder, those in rows.items() if buckets.is_of(those)]
+    rows = {folder: those for folder, those in rows.items() if not buckets.is_of(those)}
     own = [Page(folder, document(those), {"steps.svg": figure(those)}) for folder, those in rows.items()]
-    return [*own, *map(by_link.page, by_link.groups(list(rows))), *map(waiting.page, filter(_is_local, folders))]
+    local = map(waiting.page, filter(_is_local, folders))
+    return [*own, *map(by_link.page, by_link.groups(list(rows))), *local, *merged]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
@@ -47,7 +53,8 @@ def _folders(options: argparse.Namespace) -> list[Path]:
     if options.folders:
         return list(options.folders)
     found = [Path(folder) for [folder] in tables_below(RESULTS / "methods")]
-    return [*(each for each in found if each.name != by_link.FOLDER), *(each for each in LOCAL if waiting.load(each))]
+    more = [*(each for each in LOCAL if waiting.load(each)), *(each for each in MERGED if recorded.noted(each, NEEDS))]
+    return [*(each for each in found if each.name != by_link.FOLDER), *more]
 
 
 def _is_local(folder: Path) -> bool:

@@ -315,7 +315,7 @@ def wrong_uses_are_one_line() -> None:
         says(f"'{name}' does not only merge", lambda: wrap(sharded(), none, between, scheduler=rule))  # noqa: B023
     partly = Net()
     fully_shard(partly.blocks[0], mesh=job.MESH["shard"])
-    says("is in no module of fully_shard", lambda: wrap(partly, none, between))
+    says("learn its own; call fully_shard(model), too", lambda: wrap(partly, none, between))
     says("is in no module of fully_shard, so that", lambda: wirebench.synchronise(
         partly, none, schedulers.build("wfbp"), process_group=between.get_group()))  # fmt: skip
     with torch.device("meta"):
@@ -348,6 +348,34 @@ def wrong_uses_are_one_line() -> None:
     topk = wrap(doubled, compressors.build("topk"), between)
     says("not of float64", lambda: doubled(batch(0)[0].double()).sum().backward())
     topk.close()
+
+
+def a_parameter_that_fsdp_ignores_is_averaged_by_its_loop() -> None:
+    """As the refusal says, which comes while it learns; then all gradients are those of DDP."""
+    model, between, none = Net(), job.MESH["replicate"], compressors.build("none")
+    wrapped = sharded(model, ignored_params={model.head, *model.blocks[1].parameters()})
+    call = partial(wirebench.compress_replicas, wrapped, none, between)
+    says("head was in ignored_params of fully_shard, or came after that call", call)
+    says("leave it out of ignored_params, or freeze it during this call and average its gradients yourself", call)
+    says("leave it out of ignored_params", lambda: wirebench.synchronise(
+        wrapped, none, schedulers.build("wfbp"), process_group=between.get_group()))  # fmt: skip
+    ignored = [model.head, *model.blocks[1].parameters()]
+    for parameter in ignored:
+        parameter.requires_grad_(False)
+    replicas = call()
+    for parameter in ignored:
+        parameter.requires_grad_(True)
+    plain = DistributedDataParallel(Net())
+    for step in range(2):
+        for trained in (wrapped, plain):
+            trained.zero_grad()
+            loss_of(trained, step).backward()
+        for parameter in ignored:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        pairs = zip(gradients(model), gradients(plain), strict=True)
+        assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs), step
+    replicas.close()
 
 
 def a_norm_of_the_whole_gradient_is_one_line() -> None:
@@ -479,6 +507,7 @@ CASES: list[Callable[[], None]] = [
     two_passes_that_both_reduce_average_twice,
     checkpointed_blocks_are_averaged,
     wrong_uses_are_one_line,
+    a_parameter_that_fsdp_ignores_is_averaged_by_its_loop,
     a_norm_of_the_whole_gradient_is_one_line,
     a_hook_that_comes_later_is_one_line,
     a_compressor_serves_one_model,

@@ -10,7 +10,7 @@ from papers.emulated import trainings
 from papers.gs_sgd.variants import LITERAL, variants
 from papers.runner import RESULTS, ROOT
 from papers.series import options_of
-from papers.speed.parts import BASELINES, GS_SGD, LINKS, LOCAL_STEPS, METHODS, SCHEDULES
+from papers.speed.parts import BASELINES, DDP_CAPS, GS_SGD, LINKS, LOCAL_STEPS, METHODS, SCHEDULES
 from tests.flexreduce import run_record
 from tests.papers import verb
 from tests.papers.records import unlinked, write
@@ -20,7 +20,7 @@ from wirebench.compose.resolve import refuse_cut, resolve
 from wirebench.config import loader
 from wirebench.record import recorded
 
-PARTS = {**METHODS, **GS_SGD, **SCHEDULES, **LOCAL_STEPS}
+PARTS = {**METHODS, **GS_SGD, **SCHEDULES, **LOCAL_STEPS, **DDP_CAPS}
 
 
 def record(name: str, seconds: float, wire: float = 1e6, nic: float = 1.02e6) -> dict:

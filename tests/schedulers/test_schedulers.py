@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +107,28 @@ def test_builtin_leaves_everything_to_the_engine():
     assert schedulers.build("builtin").partition(of_sizes(*[1] * 12), cost) == [range(0, 1), range(1, 12)]
     with pytest.raises(UserError, match=r"^scheduler\.bucket_cap_mb is at least 0"):
         schedulers.build("builtin", bucket_cap_mb=-1.0)
+
+
+def test_builtin_has_a_cap_for_each_bucket_and_the_last_one_for_all_others():
+    scheduler = schedulers.build("builtin", bucket_caps_mb=[2, 0.5, 3.0])
+    groups = scheduler.partition(of_sizes(1, 1, 1, 1, 1, 1, 1, 1, 1, 0.1), cost)
+    assert groups == [range(0, 2), range(2, 3), range(3, 6), range(6, 9), range(9, 10)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bucket_caps_mb": [1.0, 0.0]}, r"bucket_caps_mb are more than 0 MiB, got \[1\.0, 0\.0\]"),
+        ({"bucket_caps_mb": [-1.0]}, "bucket_caps_mb are more than 0 MiB"),
+        ({"bucket_caps_mb": [1.0], "bucket_cap_mb": 1.0}, "bucket_caps_mb replaces bucket_cap_mb; give one of them"),
+        ({"bucket_caps_mb": [1.0, math.inf]}, "bucket_caps_mb: needs a finite number, got inf"),
+        ({"bucket_caps_mb": ["1"]}, "bucket_caps_mb: needs a list of a number, got"),
+        ({"bucket_caps_mb": 25.0}, "bucket_caps_mb: needs a list of a number, got 25.0"),
+    ],
+)
+def test_caps_of_buckets_that_are_none_are_one_line(options, said):
+    with pytest.raises(UserError, match=rf"^scheduler\.{said}"):
+        schedulers.build("builtin", **options)
 
 
 def test_who_waits_for_the_backward_pass_and_who_needs_a_profile():

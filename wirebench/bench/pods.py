@@ -112,6 +112,8 @@ def refuse(settings: Config) -> None:
         raise UserError(f"engine.name: FSDP2 is torch.distributed's, not {settings.engine.name!r}")
     if settings.scheduler.profile:
         raise UserError("scheduler.profile: a run in pods reads none; leave it out")
+    if _is_native(settings) and (given := [key for key, value in settings.scheduler.options.items() if value]):
+        raise UserError(f"scheduler.{given[0]}: FSDP makes its own messages, of whole units; leave it out")
     if settings.compressor.warmup:
         raise UserError("compressor.warmup: a run in pods has one density; leave it out")
     if settings.optimizer.name in ("muon", "dion2"):

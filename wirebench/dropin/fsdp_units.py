@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
-from wirebench.dropin.shard_view import local, reshard
+from wirebench.dropin.shard_view import local, refuse_outside, reshard
 from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer, check_alike
 
@@ -183,7 +183,7 @@ def units_of(model: nn.Module) -> list[Unit]:
     check_alike(learning)
     outside = next((name for name, parameter in learning.items() if id(parameter) not in held), None)
     if outside is not None:
-        raise UserError(f"model: {outside} is in no module of fully_shard; call fully_shard(model), too")
+        refuse_outside(model, outside, ", or freeze it during this call and average its gradients yourself")
     return units
 
 

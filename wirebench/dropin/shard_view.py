@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -178,13 +178,27 @@ def view_of(model: nn.Module, group: Group) -> ShardView | None:
         return None
     whole = next((name for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)), None)
     if whole is not None and fsdp_modules(model):
-        raise UserError(
-            f"model: {whole} is in no module of fully_shard, so that the ranks of a pod would each learn their own; "
-            "call fully_shard(model), too"
-        )
+        refuse_outside(model, whole)
     if isinstance(group, dist.ProcessGroup):
         refuse_shard_group(model, group, 'process_group: pass mesh["replicate"].get_group()')
     return ShardView(model)
+
+
+def refuse_outside(model: nn.Module, name: str, remedy: str = "") -> NoReturn:
+    """UserError for a parameter that learns and that FSDP does not reduce.
+
+    remedy  another one than to let FSDP have it, where it is in a module of FSDP's
+    """
+    outside = model.get_parameter(name)
+    if any(outside is each for module in fsdp_modules(model) for each in module.parameters()):
+        raise UserError(
+            f"model: {name} was in ignored_params of fully_shard, or came after that call, so that each rank would "
+            f"learn its own; leave it out of ignored_params{remedy}"
+        )
+    raise UserError(
+        f"model: {name} is in no module of fully_shard, so that each rank would learn its own; call "
+        "fully_shard(model), too"
+    )
 
 
 def refuse_clip(maker: str, compressor: Method, model: nn.Module) -> None:

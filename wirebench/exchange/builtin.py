@@ -1,7 +1,7 @@
 """The engines' own gradient synchronisers, driven as ours are: the baselines that every result is compared with."""
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -21,6 +21,8 @@ from wirebench.gradient.conformance import DENSE, name_of
 # The name since torch 2.15; the one before still works there but warns.
 _NAMES = inspect.signature(DistributedDataParallel).parameters
 _KEEP_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
+_CAPS = "bucket_cap_mb_list"
+OWN_CAPS = "scheduler.bucket_caps_mb"
 
 
 class EnginesOwn(Driver):
@@ -58,7 +60,7 @@ class EnginesOwn(Driver):
         """The synchroniser of the engine, around the one model of this process."""
         return builtin_sync(
             workers.engine, workers.models[0], workers.optimizers[0], bucket_cap_mb=scheduler.bucket_cap_mb,
-            accumulation=workers.accumulation, unused=workers.unused,
+            bucket_caps_mb=scheduler.bucket_caps_mb, accumulation=workers.accumulation, unused=workers.unused,
         )  # fmt: skip
 
     @classmethod
@@ -75,6 +77,9 @@ class DdpSync(EnginesOwn):
     """torch.nn.parallel.DistributedDataParallel; `module` is what the train loop calls.
 
     bucket_cap_mb  DDP's bucket size in MiB; 0: its default (25, the first bucket 1)
+    bucket_caps_mb the size of each bucket instead, in the order in which gradients come; empty: bucket_cap_mb counts.
+                   UserError where this torch has no such argument, or with `find_unused`. DDP knows that order after
+                   its first step: the buckets of that step begin at the model's other end
     find_unused    some parameters take no part in the loss
     Buffers of the model (statistics of normalisation) stay each rank's own, as they do with our schedulers.
     """
@@ -82,7 +87,13 @@ class DdpSync(EnginesOwn):
     module: DistributedDataParallel
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, device: torch.device, bucket_cap_mb: float, find_unused: bool
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        device: torch.device,
+        bucket_cap_mb: float,
+        find_unused: bool,
+        bucket_caps_mb: Sequence[float] = (),
     ) -> None:
         super().__init__("DistributedDataParallel", model, dist.get_world_size())
         self.optimizer = optimizer
@@ -92,6 +103,12 @@ class DdpSync(EnginesOwn):
             "find_unused_parameters": find_unused,
             _KEEP_BUFFERS: False,
         }
+        if bucket_caps_mb:
+            if _CAPS not in _NAMES:
+                raise UserError(f"{OWN_CAPS}: DDP takes {_CAPS} from torch 2.15 on, and this is {torch.__version__}")
+            if find_unused:  # then DDP never cuts its buckets anew
+                raise UserError(f"{OWN_CAPS}: needs a model all of whose parameters take part in the loss")
+            options[_CAPS] = list(bucket_caps_mb)
         self.module = DistributedDataParallel(model, **options)
 
     def begin(self, step: int, epoch: int) -> None:
@@ -142,11 +159,17 @@ def builtin_sync(
     bucket_cap_mb: float,
     accumulation: int,
     unused: Collection[str],
+    bucket_caps_mb: Sequence[float] = (),
 ) -> DdpSync | HorovodSync:
-    """The synchroniser that comes with the engine. The local engine has none: UserError."""
+    """The synchroniser that comes with the engine.
+
+    UserError: the local engine has none, and caps of single buckets are the torch engine's.
+    """
+    if bucket_caps_mb and engine.name != "torch":
+        raise UserError(f"{OWN_CAPS}: needs engine.name=torch, whose DDP takes {_CAPS}; the engine is {engine.name}")
     engine.uncounted = True
     if engine.name == "torch":
-        return DdpSync(model, optimizer, engine.device, bucket_cap_mb, find_unused=bool(unused))
+        return DdpSync(model, optimizer, engine.device, bucket_cap_mb, bool(unused), bucket_caps_mb)
     if engine.name == "horovod":
         return HorovodSync(engine.module, model, optimizer, accumulation)
     raise UserError("scheduler.name: 'builtin' needs an engine with a synchroniser of its own: torch or horovod")
