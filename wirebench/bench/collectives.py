@@ -71,13 +71,13 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("needs at least 2 ranks")
     topology = topology_file.of_job(options.topology or "", [peer.host for peer in engine.peers], "--topology")
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
-    with naming(KEYS):
-        trials = {key: AllReduceBenchmark(engine, collective, topology, nic) for key, collective in built.items()}
+    trials = {key: AllReduceBenchmark(engine, collective, topology, nic) for key, collective in built.items()}
     ring = functools.partial(Ring().plan, topology)
     about, load = header(options, engine, topology), LoadMeter()
     results: list[AllReduceResult] = []
     for items in sizes:
-        results += measure(options, engine, trials, items, ring)
+        with naming(KEYS):
+            results += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
             print(f"  {size_text(items * FLOAT_BYTES)} done", file=sys.stderr, flush=True)
         about["load"] = load.loads(engine)
