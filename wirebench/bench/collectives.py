@@ -61,11 +61,11 @@ def main(arguments: Sequence[str]) -> int:
     """Measure; rank 0 prints and writes. 1 where a sum was wrong."""
     options = parse(arguments)
     sizes = [parse_size(text) for text in options.sizes]
+    built = chosen(options.collectives, options.wires)
     if launched().alone:
         raise UserError("start it with wirebench cluster run, torchrun or horovodrun; see --help")
     if launched().rank == 0:
         check_outputs(**{"json": options.json, "nccl-json": options.nccl_json})
-    built = chosen(options.collectives, options.wires)
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)
     if engine.size == 1:
         raise UserError("needs at least 2 ranks")
@@ -93,7 +93,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def chosen(names: Sequence[str], wires: Sequence[str]) -> dict[tuple[str, str], Collective]:
-    """Each collective in each format; UserError for an unknown one, and for a format on the engine's own."""
+    """Each collective in each format; UserError for an unknown one, one named twice, a format on the engine's own."""
+    for option, given in (("--collectives", names), ("--wires", wires)):
+        if twice := sorted({each for each in given if given.count(each) > 1}):
+            raise UserError(f"{option}: named twice: {', '.join(twice)}")
     codes = {wire: None if wire == UNCODED else code_of(wire, "--wires") for wire in wires}
     built = {}
     for name in names:
