@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from tests.charts import lines
 from tests.cli.verbs import verb
 from tests.collectives.execution.test_coded import coded, inputs_of, served
 from tests.distributed.forked import fork
+from tests.distributed.launch import ROOT
 from tests.flexreduce import cell, put_cells
 from wirebench import collectives
 from wirebench.bench import fit_network, plot_collectives
@@ -250,6 +252,31 @@ def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> N
     told = [line for line in ended.err.splitlines() if line.startswith("wirebench bench collectives: ")]
     assert any(says in line for line in told), ended.said
     assert "wirebench/bench" not in ended.err, ended.said
+
+
+def test_the_times_of_the_page_are_those_of_its_file() -> None:
+    """docs/sums.md: for each format bytes, and the times of both ways, alone and over bf16's ring."""
+    cells = collective_results.load(ROOT / "results/cpu-2core/collectives/4x1gbit-wires.jsonl").cells
+    of = {(each.collective, each.wire): each for each in cells}
+    dense, other = of["ring", ""], of["ring", "bf16"]
+    page = (ROOT / "docs/sums.md").read_text(encoding="utf-8")
+    for wire in ("", "bf16", "fp8", "int8", "int4"):
+        planned = planned_of(of["ring", wire])
+        row = [f"`{wire or 'fp32'}`", f"{planned / planned_of(dense):.3f}", f"{planned * 8 / 1e6:.0f}"]
+        for each in (of["ring", wire], of["one_hop", wire]):
+            low, high = (1e3 * end for end in each.spread)
+            ratios = [mine / its for mine, its in zip(each.seconds, other.seconds, strict=True)]
+            below, middle, above = np.percentile(ratios, [10, 50, 90])
+            row += [f"{1e3 * each.median:.0f} [{low:.0f} - {high:.0f}]"]
+            row += ["1.000" if each is other else f"{middle:.3f} [{below:.3f} - {above:.3f}]"]
+            assert wire_text(each) == "1.003" and planned_of(each) == pytest.approx(planned, rel=1e-3)
+        assert f"| {' | '.join(row)} |\n" in page
+
+
+def planned_of(cell: AllReduceResult) -> float:
+    """Bytes that the busiest machine sends by its plan."""
+    assert cell.machines
+    return max(machine[2] for machine in cell.machines)
 
 
 main = verb("bench", "plot-collectives")
