@@ -177,20 +177,19 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_sums_in_wire_formats_on_real_processes(engine: str, tmp_path: Path) -> None:
     """Also of one number, and in segments that start together, or in turn; each is what virtual ranks get."""
-    out, wires = tmp_path / "cells.jsonl", ("none", "bf16", "int8")
+    out = tmp_path / "cells.jsonl"
     words = ["--sizes", "4", "9m", "--repeats", "3", "--seconds", "1", "--topology", "1+2", "--json", out]
-    words += ["--collectives", "ring", "tree", "--wires", *wires, "--nccl-json", tmp_path / "nccl.json"]
+    words += ["--collectives", "ring", "tree", "--wires", "none", "int8", "--nccl-json", tmp_path / "nccl.json"]
     ended = fork(engine, 3, words, tmp_path, script=SCRIPT)
     assert ended.code == 0, ended.said
     cells = collective_results.load(out).cells
-    formats = ("", "bf16", "int8")
     assert [(c.items, c.collective, c.wire) for c in cells] == [
-        (items, name, wire) for items in (1, 2_250_000) for name in ("ring", "tree") for wire in formats
+        (items, name, wire) for items in (1, 2_250_000) for name in ("ring", "tree") for wire in ("", "int8")
     ]
     for each in cells:
         assert each.right and len(each.seconds) == 3
         assert each.reproduced is (True if each.wire else None)
-        assert each.max_error < {"": 1e-6, "bf16": 0.01, "int8": 0.02}[each.wire]
+        assert each.max_error < (0.02 if each.wire else 1e-6)
         assert (each.segments > 1) == (each.items > 1)
         assert each.plan == each.label
     assert all(each.max_error > 1e-4 for each in cells if each.wire and each.items > 1)
@@ -204,7 +203,7 @@ def test_a_sum_in_a_wire_format_that_is_wrong_by_one_bit_is_found(tmp_path: Path
     words = ["--sizes", "9m", "--repeats", "1", "--seconds", "0.1", "--json", out]
     words += ["--collectives", "ring", "tree", "one_hop", "--wires", "int8"]
     ended = fork("torch", 3, words, tmp_path, script="tests/bench/spoiled_sums.py")
-    assert ended.code == 1, ended.said
+    assert 1 in ended.codes, ended.said
     assert "wrong sums: tree in int8 of 9 MB, one_hop in int8 of 9 MB" in ended.err
     ring, tree, one_hop = collective_results.load(out).cells
     assert ring.right and not tree.identical and one_hop.identical and one_hop.reproduced is False
@@ -218,7 +217,7 @@ def trial(collective: Collective, topology: Topology) -> AllReduceBenchmark:
     return AllReduceBenchmark(engine, collective, topology, nic)
 
 
-@pytest.mark.parametrize("form", ["bf16", "int8", "nvfp4"])
+@pytest.mark.parametrize("form", ["int8", "nvfp4"])
 def test_planned_bytes_are_those_that_ranks_send_scales_included(form: str) -> None:
     """Of a sum in several segments, whose last chunk is not full."""
     topology, numel, collective = Topology.parse("1+1+1"), 3_800_001, coded("ring", form)
@@ -306,7 +305,8 @@ def test_each_wire_format_has_figures_of_its_own() -> None:
     names = {f"{kind}-a{wire}.svg": kind for kind in ("latency", "busbw") for wire in ("", "-int8")}
     assert drawn.keys() == names.keys()
     for name, figure in drawn.items():
-        assert charts.specification(figure)["title"]["text"].endswith(", in int8") == ("int8" in name)
+        title = " ".join(charts.specification(figure)["title"]["text"])
+        assert title.endswith(", in int8") == ("int8" in name), title
         assert lines(figure)["ring"][0] == [4000]
     assert lines(drawn["latency-a-int8.svg"])["limit of the links"] == ([4000], [pytest.approx(4 * 260 * 8 / 1e3)])
     # A figure against learners needs the format on several clusters.
