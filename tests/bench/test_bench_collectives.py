@@ -308,7 +308,7 @@ def test_each_wire_format_has_figures_of_its_own() -> None:
         title = " ".join(charts.specification(figure)["title"]["text"])
         assert title.endswith(", in int8") == ("int8" in name), title
         assert lines(figure)["ring"][0] == [4000]
-    assert lines(drawn["latency-a-int8.svg"])["limit of the links"] == ([4000], [pytest.approx(4 * 260 * 8 / 1e3)])
+    assert lines(drawn["latency-a-int8.svg"])["limit of the links"][1] == pytest.approx([4 * 260 * 8 / 1e3])
     # A figure against learners needs the format on several clusters.
     three = {"2+2": (plain, int8), "4": (cell("4", items=1000),), "2+3": (cell(items=1000),)}
     assert {wire: len(each) for wire, each in plot_collectives._compared(three, None).items()} == {"": 3}
