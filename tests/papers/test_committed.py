@@ -67,7 +67,7 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
     assert committed.of_benchmarks(tmp_path) == []
     cells = there / names[0]
     text = cells.read_text()
-    cells.write_text(re.sub(r'"seconds": \[[\d.e-]+', '"seconds": [9.0', text, count=1))
+    cells.write_text(re.sub(r'"seconds":\[[\d.e-]+', '"seconds":[9.0', text, count=1))
     assert [Path(line.partition(": ")[0]).name for line in committed.of_benchmarks(tmp_path)] == list(names[1:])
     cells.unlink()
     assert len(committed.of_benchmarks(tmp_path)) == 2, "a figure without cells shows nothing that was measured"
