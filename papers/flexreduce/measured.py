@@ -175,7 +175,7 @@ def rows(cells: Iterable[AllReduceResult]) -> list[Latencies]:
     for cell in cells:
         if cell.layout not in LAYOUTS:
             raise UserError(f"layout {cell.layout}: the paper has {', '.join(LAYOUTS)}")
-        cells_of.setdefault((LAYOUTS.index(cell.layout), cell.items), {})[cell.collective] = cell
+        cells_of.setdefault((LAYOUTS.index(cell.layout), cell.items), {})[cell.label] = cell
     return [Latencies(LAYOUTS[place], items, cells_of[place, items]) for place, items in sorted(cells_of)]
 
 

@@ -59,7 +59,7 @@ def rings(folder: Path) -> dict[int, dict[int, Times]]:
     for file in sorted(folder.rglob("cells/[!.]*.jsonl")):
         for cell in collective_results.load(file).cells:
             nodes = len(Topology.parse(cell.layout).machines)
-            if cell.collective == RING and nodes > 1:
+            if cell.label == RING and nodes > 1:
                 times = Times(cell.median, (min(cell.seconds), max(cell.seconds)))
                 found.setdefault(nodes, {})[cell.num_bytes] = times
     return found

@@ -71,8 +71,8 @@ def of_benchmarks(results: Path) -> list[str]:
 def benchmark_figures(results: Path) -> Iterator[tuple[Path, Figure | None]]:
     """The figures that benchmarks draw of their cells, by path; None for a file whose cells are missing.
 
-    Not every file of cells of collectives has figures, but every figure has its cells: KIND-STEM.svg has them in
-    STEM.jsonl.
+    Not every file of cells of collectives has figures, but every figure has its cells: KIND-STEM.svg and, of a wire
+    format, KIND-STEM-FORMAT.svg have them in STEM.jsonl.
     """
     for file in sorted(results.glob("*/compressors/cells.jsonl")):
         measured = compressor_results.load(file)
@@ -81,6 +81,7 @@ def benchmark_figures(results: Path) -> Iterator[tuple[Path, Figure | None]]:
         yield from ((file.with_name(name), figure) for name, figure in drawn.items())
     for path in sorted(results.glob("*/collectives/*.svg")):
         stem = path.stem.partition("-")[2]
+        stem = stem if path.with_name(f"{stem}.jsonl").is_file() else stem.rpartition("-")[0]
         cells = path.with_name(f"{stem}.jsonl")
         known = cells.is_file()
         drawn = plot_collectives.figures(stem, collective_results.load(cells), parse_rate(BENCH_LINK)) if known else {}

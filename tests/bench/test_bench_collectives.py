@@ -2,16 +2,32 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tests import charts
 from tests.charts import lines
 from tests.cli.verbs import verb
+from tests.collectives.execution.test_coded import coded, inputs_of, served
 from tests.distributed.forked import fork
+from tests.distributed.launch import ROOT
 from tests.flexreduce import cell, put_cells
-from wirebench.bench.all_reduce_benchmark import PERIOD, table
+from wirebench import collectives
+from wirebench.bench import fit_network, plot_collectives
+from wirebench.bench.all_reduce_benchmark import (
+    PERIOD,
+    AllReduceBenchmark,
+    _largest_error,
+    planned_bytes,
+    predicted_seconds,
+    table,
+)
 from wirebench.bench.collectives import parse_size, prediction_text, size_text, wire_text
 from wirebench.bench.plot_collectives import (
     busbw_against_size,
@@ -21,10 +37,14 @@ from wirebench.bench.plot_collectives import (
     latency_against_learners,
     latency_against_size,
 )
+from wirebench.collectives.plan import Collective
+from wirebench.comm.local import LocalHub
+from wirebench.comm.metered import Metered
 from wirebench.errors import UserError
 from wirebench.record import collective_results
-from wirebench.record.collective_results import AllReduceResult
+from wirebench.record.collective_results import AllReduceResult, CollectiveMeasurement
 from wirebench.topology import topology_file
+from wirebench.topology.tree import Link, Topology
 
 fit = verb("fit")
 
@@ -33,6 +53,7 @@ CELL = AllReduceResult(
     "ring", "ring", 1000, 4, 4, "2+2", "torch", "gloo", 1, 6, (0.002, 0.001, 0.003), 1e-8, True, 0.001,
     ((3300.0, 3300.0, 3000.0, 3000.0), (3000.0, 3000.0, 3000.0, 3000.0)),
 )  # fmt: skip
+CODED = dataclasses.replace(CELL, max_error=0.01, wire="int8", reproduced=True)
 
 
 def test_what_a_cell_says() -> None:
@@ -48,13 +69,44 @@ def test_a_wrong_sum_is_not_right() -> None:
     assert CELL.right
     assert not dataclasses.replace(CELL, identical=False).right
     assert not dataclasses.replace(CELL, max_error=2e-5).right
+    assert CODED.right and CODED.label == "ring in int8" and CELL.label == "ring"
+    assert not dataclasses.replace(CODED, identical=False).right
+    assert not dataclasses.replace(CODED, reproduced=False).right
 
 
 def test_cells_are_read_back(tmp_path: Path) -> None:
-    collective_results.save(tmp_path / "a.jsonl", {"layout": "2+2"}, [CELL])
+    collective_results.save(tmp_path / "a.jsonl", {"layout": "2+2"}, [CELL, CODED])
     measured = collective_results.load(tmp_path / "a.jsonl")
-    assert measured.cells == (CELL,)
+    assert measured.cells == (CELL, CODED)
     assert measured.header["layout"] == "2+2"
+
+
+def test_cells_of_older_files_have_no_wire_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    collective_results.save(path, {}, [CELL])
+    head, line = path.read_text().splitlines()
+    older = {key: value for key, value in json.loads(line).items() if key not in ("wire", "reproduced")}
+    path.write_text(f"{head}\n{json.dumps(older)}\n")
+    assert collective_results.load(path).cells == (CELL,)
+    path.write_text(f"{head}\n{json.dumps({key: older[key] for key in older if key != 'rounds'})}\n")
+    with pytest.raises(UserError, match=r"line 2 .* needs collective, plan"):
+        collective_results.load(path)
+
+
+@pytest.mark.parametrize(("wire", "reproduced"), [("int8", None), ("", True)])
+def test_a_cell_has_been_reproduced_in_a_wire_format_alone(wire: str, reproduced: bool | None, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    collective_results.save(path, {}, [dataclasses.replace(CELL, wire=wire, reproduced=reproduced)])
+    with pytest.raises(UserError, match=r"line 2 .* needs reproduced where there is a wire format, and only there"):
+        collective_results.load(path)
+
+
+def test_links_are_fitted_to_cells_without_a_wire_format(tmp_path: Path) -> None:
+    for name, cells in (("both", [CODED, CELL]), ("coded", [CODED])):
+        collective_results.save(tmp_path / name, {}, cells)
+    assert fit_network.load([tmp_path / "both"]) == [CELL]
+    with pytest.raises(UserError, match="cells: need one layout, got no cell at all"):
+        fit_network.load([tmp_path / "coded"])
 
 
 @pytest.mark.parametrize(
@@ -81,6 +133,13 @@ def test_every_rank_contributes_something_else_that_float32_holds_exactly() -> N
     tables = [table(rank) for rank in range(12)]
     assert all(each.numel() == PERIOD and (each.float().double() == each).all() for each in tables)
     assert len({tuple(each.tolist()) for each in tables}) == 12
+
+
+def test_a_number_that_is_none_is_an_infinite_error() -> None:
+    found = table(0)[:9].float()
+    assert _largest_error(found, table(0)) == 0
+    found[4] = torch.nan
+    assert _largest_error(found, table(0)) == math.inf
 
 
 def test_a_run_on_real_processes(tmp_path: Path) -> None:
@@ -114,6 +173,69 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
     assert fit([str(out), "--judge", str(topology)]) == 0
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_sums_in_wire_formats_on_real_processes(engine: str, tmp_path: Path) -> None:
+    """Also of one number, and in segments that start together, or in turn; each is what virtual ranks get."""
+    out = tmp_path / "cells.jsonl"
+    words = ["--sizes", "4", "9m", "--repeats", "3", "--seconds", "1", "--topology", "1+2", "--json", out]
+    words += ["--collectives", "ring", "tree", "--wires", "none", "int8", "--nccl-json", tmp_path / "nccl.json"]
+    ended = fork(engine, 3, words, tmp_path, script=SCRIPT)
+    assert ended.code == 0, ended.said
+    cells = collective_results.load(out).cells
+    assert [(c.items, c.collective, c.wire) for c in cells] == [
+        (items, name, wire) for items in (1, 2_250_000) for name in ("ring", "tree") for wire in ("", "int8")
+    ]
+    for each in cells:
+        assert each.right and len(each.seconds) == 3
+        assert each.reproduced is (True if each.wire else None)
+        assert each.max_error < (0.02 if each.wire else 1e-6)
+        assert (each.segments > 1) == (each.items > 1)
+        assert each.plan == each.label
+    assert all(each.max_error > 1e-4 for each in cells if each.wire and each.items > 1)
+    rows = json.loads((tmp_path / "nccl.json").read_text())["results"]
+    assert [row["experiment_name"] for row in rows] == [each.label for each in cells]
+
+
+def test_a_sum_in_a_wire_format_that_is_wrong_by_one_bit_is_found(tmp_path: Path) -> None:
+    """Whether one rank has it or all; the number lies in the last segment."""
+    out = tmp_path / "cells.jsonl"
+    words = ["--sizes", "9m", "--repeats", "1", "--seconds", "0.1", "--json", out]
+    words += ["--collectives", "ring", "tree", "one_hop", "--wires", "int8"]
+    ended = fork("torch", 3, words, tmp_path, script="tests/bench/spoiled_sums.py")
+    assert 1 in ended.codes, ended.said
+    assert "wrong sums: tree in int8 of 9 MB, one_hop in int8 of 9 MB" in ended.err
+    ring, tree, one_hop = collective_results.load(out).cells
+    assert ring.right and not tree.identical and one_hop.identical and one_hop.reproduced is False
+
+
+def trial(collective: Collective, topology: Topology) -> AllReduceBenchmark:
+    """What rank 0 of a job would measure; it runs nothing."""
+    communicators = [Metered(each) for each in LocalHub(topology.size).communicators]
+    engine: Any = SimpleNamespace(communicators=communicators, device=torch.device("cpu"))
+    nic: Any = None
+    return AllReduceBenchmark(engine, collective, topology, nic)
+
+
+@pytest.mark.parametrize("form", ["int8", "nvfp4"])
+def test_planned_bytes_are_those_that_ranks_send_scales_included(form: str) -> None:
+    """Of a sum in several segments, whose last chunk is not full."""
+    topology, numel, collective = Topology.parse("1+1+1"), 3_800_001, coded("ring", form)
+    each = trial(collective, topology)
+    assert len(each.segments(numel, 4).parts) > 1
+    _, sent = served(collective, topology, inputs_of(3, numel))
+    planned = planned_bytes(each, numel, 4, lambda items: pytest.fail("the collective has a plan"))
+    assert [to_others for to_others, _ in planned] == sent
+
+
+def test_a_prediction_in_a_wire_format_has_its_bytes_and_its_coding() -> None:
+    topology, numel = Topology.parse("2+2", [Link(0.0, 1e9), Link(0.0, 1e9)]), 14_700_000
+    of_fp32 = predicted_seconds(trial(collectives.build("ring"), topology), numel, 4)
+    of_int8 = predicted_seconds(trial(coded("ring", "int8"), topology), numel, 4)
+    assert of_fp32 and of_int8 and 1.05 * 260 / 1024 < of_int8 / of_fp32 < 1
+    assert predicted_seconds(trial(coded("ring", "int8"), Topology.parse("2+2")), numel, 4) is None
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -129,6 +251,31 @@ def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> N
     told = [line for line in ended.err.splitlines() if line.startswith("wirebench bench collectives: ")]
     assert any(says in line for line in told), ended.said
     assert "wirebench/bench" not in ended.err, ended.said
+
+
+def test_the_times_of_the_page_are_those_of_its_file() -> None:
+    """docs/sums.md: for each format bytes, and the times of both ways, alone and over bf16's ring."""
+    cells = collective_results.load(ROOT / "results/cpu-2core/collectives/4x1gbit-wires.jsonl").cells
+    of = {(each.collective, each.wire): each for each in cells}
+    dense, other = of["ring", ""], of["ring", "bf16"]
+    page = (ROOT / "docs/sums.md").read_text(encoding="utf-8")
+    for wire in ("", "bf16", "fp8", "int8", "int4"):
+        planned = planned_of(of["ring", wire])
+        row = [f"`{wire or 'fp32'}`", f"{planned / planned_of(dense):.3f}", f"{planned * 8 / 1e6:.0f}"]
+        for each in (of["ring", wire], of["one_hop", wire]):
+            low, high = (1e3 * end for end in each.spread)
+            ratios = [mine / its for mine, its in zip(each.seconds, other.seconds, strict=True)]
+            below, middle, above = np.percentile(ratios, [10, 50, 90])
+            row += [f"{1e3 * each.median:.0f} [{low:.0f} - {high:.0f}]"]
+            row += ["1.000" if each is other else f"{middle:.3f} [{below:.3f} - {above:.3f}]"]
+            assert wire_text(each) == "1.003" and planned_of(each) == pytest.approx(planned, rel=1e-3)
+        assert f"| {' | '.join(row)} |\n" in page
+
+
+def planned_of(cell: AllReduceResult) -> float:
+    """Bytes that the busiest machine sends by its plan."""
+    assert cell.machines
+    return max(machine[2] for machine in cell.machines)
 
 
 main = verb("bench", "plot-collectives")
@@ -148,6 +295,25 @@ def test_the_limit_of_the_links_counts_machines() -> None:
     assert dense_limit(cell("2+3", items=1000), 1e6) == pytest.approx(0.032)
     assert dense_limit(cell("1+1+1", items=1000), 1e6) == pytest.approx(0.032 * 4 / 3)
     assert dense_limit(cell("4", items=1000), 1e6) is None
+    # 1000 items are four times 256, each with a scale of four bytes.
+    assert dense_limit(cell("2+3", items=1000, wire="int8"), 1e6) == pytest.approx(4 * 260 * 8 / 1e6)
+
+
+def test_each_wire_format_has_figures_of_its_own() -> None:
+    plain, int8 = cell("2+2", items=1000), cell("2+2", items=1000, wire="int8", reproduced=True)
+    drawn = plot_collectives.figures("a", CollectiveMeasurement({}, (plain, int8)), 1e6)
+    names = {f"{kind}-a{wire}.svg": kind for kind in ("latency", "busbw") for wire in ("", "-int8")}
+    assert drawn.keys() == names.keys()
+    for name, figure in drawn.items():
+        title = " ".join(charts.specification(figure)["title"]["text"])
+        assert title.endswith(", in int8") == ("int8" in name), title
+        assert lines(figure)["ring"][0] == [4000]
+    assert lines(drawn["latency-a-int8.svg"])["limit of the links"][1] == pytest.approx([4 * 260 * 8 / 1e3])
+    # A figure against learners needs the format on several clusters.
+    three = {"2+2": (plain, int8), "4": (cell("4", items=1000),), "2+3": (cell(items=1000),)}
+    assert {wire: len(each) for wire, each in plot_collectives._compared(three, None).items()} == {"": 3}
+    three["4"] = (cell("4", items=1000, wire="int8", reproduced=True),)
+    assert {wire: len(each) for wire, each in plot_collectives._compared(three, None).items()} == {"": 2, "int8": 2}
 
 
 def test_latency_against_size_shows_medians_predictions_and_the_limit() -> None:

@@ -1,14 +1,17 @@
 """Counters and counts, and the table that has them side by side."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from tests.distributed.launch import Ended
 from wirebench.cluster.plan import make_plan
 from wirebench.cluster.traffic import difference, read_counters, read_counts, read_levels, traffic_table
 from wirebench.errors import UserError
+from wirebench.record import collective_results
 
 PLAN = make_plan("1+2", "200mbit")
 CARRIED = {"h0": (1_500, 2_000), "h1": (2_000, 1_500)}
@@ -68,3 +71,25 @@ def test_levels_are_read_off_the_switches_ports(tmp_path: Path) -> None:
     assert read_levels(file) == (150, 120, 1)
     file.write_text("head\nhead\neth0: 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n")
     assert read_levels(file) is None and read_levels(tmp_path / "none") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_sums_in_wire_formats_send_the_bytes_of_their_plans(
+    engine: str, cluster: Callable[..., Ended], tmp_path: Path
+) -> None:
+    """As the interfaces of four hosts count them: scales included, int8 sends 260 bytes where fp32 sends 1,024."""
+    path, shares = tmp_path / "cells.jsonl", {"none": 1, "int8": 260 / 1024, "int4": 132 / 1024}
+    words = ["--collectives", "ring", "one_hop", "--wires", *shares, "--sizes", "8m", "--repeats", 5, "--seconds", 1]
+    command = ["python", "-m", "wirebench", "bench", "collectives", *words, "--json", path]
+    ended = cluster("run", "--hosts", 4, "--link", "1gbit", "--engine", engine, "--", *command)
+    assert ended.code == 0, ended.said
+    sent: dict[tuple[str, str], float] = {}
+    for cell in collective_results.load(path).cells:
+        assert cell.right and cell.machines and len(cell.machines) == 4
+        for seen_out, seen_in, planned_out, planned_in in cell.machines:
+            assert planned_out <= seen_out < 1.05 * planned_out and planned_in <= seen_in < 1.05 * planned_in
+        sent[cell.collective, cell.wire or "none"] = sum(machine[0] for machine in cell.machines)
+    for (name, wire), each in sent.items():
+        assert each == pytest.approx(shares[wire] * sent[name, "none"], rel=0.02), (name, wire)
+    assert len(sent) == 6

@@ -34,6 +34,8 @@ def overhead(**changes: object) -> dict[str, Any]:
         ("turns", {}, {"seconds": [0.1] * 4}),
         ("numbers", {}, {"max_error": 0.1}),
         ("numbers", {}, {"identical": False}),
+        ("", {}, {"max_error": 0.1, "wire": "int8", "reproduced": True}),
+        ("numbers", {}, {"max_error": 0.1, "wire": "int8", "reproduced": False}),
         ("schema", {"kind": "mine"}, {}),
     ],
 )

@@ -12,7 +12,9 @@ from papers.runner import RESULTS, ROOT
 from papers.site import committed, content, readme, reproduce
 from papers.site.content import Section
 from papers.study import Study
+from tests.flexreduce import cell
 from wirebench.errors import UserError
+from wirebench.record import collective_results
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +67,20 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
     assert committed.of_benchmarks(tmp_path) == []
     cells = there / names[0]
     text = cells.read_text()
-    cells.write_text(re.sub(r'"seconds": \[[\d.e-]+', '"seconds": [9.0', text, count=1))
+    cells.write_text(re.sub(r'"seconds":\[[\d.e-]+', '"seconds":[9.0', text, count=1))
     assert [Path(line.partition(": ")[0]).name for line in committed.of_benchmarks(tmp_path)] == list(names[1:])
     cells.unlink()
     assert len(committed.of_benchmarks(tmp_path)) == 2, "a figure without cells shows nothing that was measured"
+
+
+def test_a_figure_of_a_wire_format_is_drawn_of_its_file(tmp_path: Path) -> None:
+    folder = tmp_path / "cpu-2core/collectives"
+    cells = [cell("2+2"), cell("2+2", wire="int8", reproduced=True)]
+    collective_results.save(folder / "2+2-again.jsonl", {}, cells)
+    known = {"busbw-2+2-again-int8.svg": True, "latency-2+2-again.svg": True, "latency-2+2-again-int4.svg": False}
+    for name in known:
+        (folder / name).touch()
+    assert {path.name: bool(figure) for path, figure in committed.benchmark_figures(tmp_path)} == known
 
 
 @pytest.mark.weekly

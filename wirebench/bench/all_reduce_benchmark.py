@@ -1,7 +1,8 @@
 """Measure an all-reduce: the same tensor on every rank of a job, with the exact answer known.
 
 nccl-tests' habits: warm up, check, repeat; a repeat is a loop of calls without a barrier between them, as long as
-the clock needs, and counts for its slowest rank.
+the clock needs, and counts for its slowest rank. In a wire format no sum is exact: there the answer is the one that the
+same plans give on virtual ranks.
 """
 
 import functools
@@ -14,30 +15,40 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from wirebench.bench.virtual_sums import coded_sum
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.execution.segments import Segments, segments
 from wirebench.collectives.plan import Collective, Plan
+from wirebench.collectives.wire import Items, items_of, wire_of
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather
+from wirebench.costmodel.coding import Coding
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, uplink_bytes
 from wirebench.exchange.advance import run
+from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.gradient.requests import Sum
+from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry.nic import InterfaceCounter
 from wirebench.topology.tree import Topology
 
 PERIOD = 1009
 MIN_LOOP_SECONDS = 0.02
 MAX_LOOP = 200
+MAX_DOUBLINGS = 100
+"""Of numbers below 1: they stay finite in fp32, and in all wire formats but fp16."""
+MAX_DOUBLINGS_FP16 = 15
+"""Its largest number is 65,504."""
 
 StandIn = Callable[[int], Plan]
 """The plan by which the engine's own collective is counted, for a number of items."""
 
 
 class Outcome(NamedTuple):
-    """What a check found: see AllReduceResult.max_error and .identical; `seconds` of the call."""
+    """What a check found: see AllReduceResult; `seconds` of the call."""
 
     max_error: float
     identical: bool
+    reproduced: bool | None
     seconds: float
 
 
@@ -55,13 +66,20 @@ class AllReduceBenchmark:
         self.engine, self.collective, self.topology, self.nic = engine, collective, topology, nic
         self.communicator = engine.communicators[0]
         self.server = RequestExecutor(self.communicator, collective, topology)
+        self.server.prepare(engine.device)
+        self.wire = wire_of(collective)
         self._seconds: list[float] = []
         self._bytes: list[tuple[int, int]] = []
         self._calls = 0
 
     def segments(self, items: int, item_bytes: int) -> Segments:
-        """How a sum is cut, with plans."""
-        return segments(functools.partial(self.collective.plan, self.topology), self.topology, items, item_bytes)
+        """How a sum is cut, with plans; bounds count the plans' items, of which one holds several in a wire format."""
+        plan_of, counted = functools.partial(self.collective.plan, self.topology), self.items(items, item_bytes)
+        return segments(plan_of, self.topology, counted.number, counted.sent_bytes)
+
+    def items(self, items: int, item_bytes: int) -> Items:
+        """A sum as plans count it."""
+        return items_of(self.collective, items, item_bytes)
 
     def check(self, tensor: Tensor) -> Outcome:
         """Fill `tensor` with this rank's part, sum it once, compare with the exact sum."""
@@ -76,15 +94,43 @@ class AllReduceBenchmark:
         scale = torch.stack(tables).abs().sum(0).max().item()
         error = _largest_error(tensor, exact) / scale if items else 0.0
         digest = hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
-        told = gather(self.communicator, [error, digest, seconds])
-        return Outcome(max(f[0] for f in told), len({f[1] for f in told}) == 1, max(f[2] for f in told))
+        told = gather(self.communicator, [error, digest, seconds, self._reproduced(tensor)])
+        errors, digests, times, reproduced = zip(*told, strict=True)
+        return Outcome(max(errors), len(set(digests)) == 1, all(reproduced) if self.wire else None, max(times))
+
+    def _reproduced(self, tensor: Tensor) -> bool:
+        """Whether this rank's share of the segments has the numbers that their plans give on virtual ranks.
+
+        A rank takes every size-th segment. Together the ranks, which end with the same bits, check the whole sum in the
+        time of one. A segment takes the memory of two tensors for every rank. True without a wire format.
+        """
+        if self.wire is None:
+            return True
+        size, unit = self.topology.size, self.wire.unit
+        for part in self.segments(tensor.numel(), FLOAT_BYTES).parts[self.communicator.rank :: size]:
+            assert part.plan is not None, "a plan with a wire format"
+            mine = tensor[part.start * unit : part.stop * unit].cpu()
+            grads = torch.zeros(size, (part.stop - part.start) * unit)
+            for rank, grad in enumerate(grads):
+                _fill(grad[: mine.numel()], table(rank).roll(-part.start * unit))
+            if not torch.equal(coded_sum(part.plan, grads)[: mine.numel()], mine):
+                return False
+        return True
 
     def loop_length(self, seconds: float) -> int:
         """Calls a repeat, from the time of one; the same on every rank when `seconds` is."""
         return min(MAX_LOOP, max(1, math.ceil(MIN_LOOP_SECONDS / max(seconds, 1e-9))))
 
     def repeat(self, tensor: Tensor, calls: int) -> None:
-        """Time one loop of calls."""
+        """Time one loop of calls on a tensor of zeros, whose sums stay finite however often they are repeated.
+
+        In a wire format it has numbers, as long as those stay finite: coding of zeros may take another time. It is left
+        with zeros.
+        """
+        if self.wire:
+            most = MAX_DOUBLINGS_FP16 if self.wire.between.name == "fp16" else MAX_DOUBLINGS
+            if calls * math.log2(self.topology.size) <= most:
+                _fill(tensor, table(self.communicator.rank))
         self.barrier()
         before = self.nic.read()
         begin = time.perf_counter()
@@ -96,6 +142,8 @@ class AllReduceBenchmark:
         after = self.nic.read()
         if before is not None and after is not None:
             self._bytes.append((after[0] - before[0], after[1] - before[1]))
+        if self.wire:
+            tensor.zero_()
 
     def take(self) -> Repeats:
         """The repeats since the last call, put together from all ranks."""
@@ -120,21 +168,33 @@ class AllReduceBenchmark:
 
 
 def predicted_seconds(trial: AllReduceBenchmark, items: int, item_bytes: int) -> float | None:
-    """The cost model's price; None where the topology does not have the speeds for it."""
+    """The cost model's price, with coding; None where the topology, or our rates of coding, do not have the speeds."""
     topology, cut = trial.topology, trial.segments(items, item_bytes)
-    if cut.plans:
-        known = all(branch.links for branch in topology.branches.values())
-        return pipelined_seconds(cut.plans, topology, item_bytes, cut.apart) if known else None
-    return native_seconds(topology, items * item_bytes) if topology.native else None
+    if not cut.plans:
+        return native_seconds(topology, items * item_bytes) if topology.native else None
+    wire, each = trial.wire, trial.items(items, item_bytes).num_bytes
+    known = all(branch.links for branch in topology.branches.values())
+    coding = _coding(wire.between.name, trial.engine.device.type == "cuda") if known and wire else None
+    if not known or (wire and coding is None):
+        return None
+    return pipelined_seconds(cut.plans, topology, each, cut.apart, coding)
+
+
+@functools.cache
+def _coding(form: str, on_gpu: bool) -> Coding | None:
+    """Our rates of coding in this format; None where it was not measured."""
+    rates = Rates.shipped(on_gpu=on_gpu)
+    return rates.coding(rates.bytes_per_second) if rates.codes(form) else None
 
 
 def planned_bytes(
     trial: AllReduceBenchmark, items: int, item_bytes: int, stand_in: StandIn
 ) -> list[tuple[float, float]]:
-    """Bytes (sent, received) across each machine's interface, by the plan's own count."""
+    """Bytes (sent, received) across each machine's interface, by the plan's own count; scales of a format included."""
     plans = trial.segments(items, item_bytes).plans or [stand_in(items)]
+    each = trial.items(items, item_bytes).num_bytes
     distinct = {id(plan): plan for plan in plans}
-    counts = {key: uplink_bytes(plan, trial.topology, item_bytes) for key, plan in distinct.items()}
+    counts = {key: uplink_bytes(plan, trial.topology, each) for key, plan in distinct.items()}
     totals = zip(*(counts[id(plan)] for plan in plans), strict=True)
     return [(sum(m.sent for m in machine), sum(m.received for m in machine)) for machine in totals]
 
@@ -152,8 +212,10 @@ def _fill(tensor: Tensor, values: Tensor) -> None:
 
 
 def _largest_error(tensor: Tensor, exact: Tensor) -> float:
+    """Over all numbers; infinite where one is NaN."""
     largest = 0.0
     for start in range(0, tensor.numel(), 1000 * PERIOD):
         piece = tensor[start : start + 1000 * PERIOD].cpu().double()
-        largest = max(largest, (piece - exact.repeat(-(-piece.numel() // PERIOD))[: piece.numel()]).abs().max().item())
+        error = (piece - exact.repeat(-(-piece.numel() // PERIOD))[: piece.numel()]).abs().max().item()
+        largest = max(largest, math.inf if math.isnan(error) else error)
     return largest

@@ -4,10 +4,13 @@
   torchrun --nproc-per-node 4 -m wirebench bench collectives --collectives native ring tree --sizes 4 64k 4m
   torchrun --nproc-per-node 4 -m wirebench bench collectives --collectives ring --nccl-json ring.json
   horovodrun -np 4 wirebench bench collectives
+  wirebench cluster run --hosts 4 --link 1gbit -- wirebench bench collectives --collectives ring --wires bf16 int8
 
 Every rank runs it. All collectives take turns at each size, so what slows the machine down slows all of them. Each is
-checked against the exact sum first. Sizes are bytes of float32; 60kf means 60,000 floats. --nccl-json writes what
-nccl-tests' all_reduce_perf -J does (docs/formats.md). Files are written after each size, so that Ctrl-C loses one.
+checked against the exact sum first. Sizes are bytes of float32; 60kf means 60,000 floats. --wires measures each
+collective in each of these wire formats (docs/sums.md), coding included. A sum in a wire format has to be the one that
+the same plans give on virtual ranks in one process. --nccl-json writes what nccl-tests' all_reduce_perf -J does
+(docs/formats.md). Files are written after each size, so that Ctrl-C loses one.
 """
 
 import argparse
@@ -22,9 +25,13 @@ import torch
 
 from wirebench import collectives
 from wirebench.bench.all_reduce_benchmark import AllReduceBenchmark, StandIn, planned_bytes, predicted_seconds
+from wirebench.collectives.native import is_engines_own
+from wirebench.collectives.plan import Collective
 from wirebench.collectives.ring import Ring
+from wirebench.collectives.wire import NO_PLAN
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
+from wirebench.compressors.bits.coded import code_of
 from wirebench.config.loader import EngineConfig
 from wirebench.errors import UserError
 from wirebench.formats import nccl_tests
@@ -37,10 +44,16 @@ from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.topology import topology_file
 from wirebench.topology.tree import Topology
-from wirebench.utils.cli import check_outputs, parser_of
+from wirebench.utils.cli import check_outputs, naming, parser_of
 from wirebench.utils.console import columns, console
 
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
+UNCODED = "none"
+"""Among wire formats: fp32 as it is."""
+Trials = dict[tuple[str, str], AllReduceBenchmark]
+"""By collective and wire format, \"\" without one."""
+KEYS = {"collective.wire": "--wires", "collective.name": "--collectives"}
+"""How to set here what refusals of wire formats name."""
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "kf": 4_000, "mf": 4_000_000, "ki": 1024, "mi": 1024**2}
 
 
@@ -48,22 +61,23 @@ def main(arguments: Sequence[str]) -> int:
     """Measure; rank 0 prints and writes. 1 where a sum was wrong."""
     options = parse(arguments)
     sizes = [parse_size(text) for text in options.sizes]
+    built = chosen(options.collectives, options.wires)
     if launched().alone:
         raise UserError("start it with wirebench cluster run, torchrun or horovodrun; see --help")
     if launched().rank == 0:
         check_outputs(**{"json": options.json, "nccl-json": options.nccl_json})
-    chosen = {name: collectives.build(name) for name in options.collectives}
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)
     if engine.size == 1:
         raise UserError("needs at least 2 ranks")
     topology = topology_file.of_job(options.topology or "", [peer.host for peer in engine.peers], "--topology")
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
-    trials = {name: AllReduceBenchmark(engine, collective, topology, nic) for name, collective in chosen.items()}
+    trials = {key: AllReduceBenchmark(engine, collective, topology, nic) for key, collective in built.items()}
     ring = functools.partial(Ring().plan, topology)
     about, load = header(options, engine, topology), LoadMeter()
     results: list[AllReduceResult] = []
     for items in sizes:
-        results += measure(options, engine, trials, items, ring)
+        with naming(KEYS):
+            results += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
             print(f"  {size_text(items * FLOAT_BYTES)} done", file=sys.stderr, flush=True)
         about["load"] = load.loads(engine)
@@ -72,21 +86,38 @@ def main(arguments: Sequence[str]) -> int:
     if engine.is_first:
         show(results, topology)
     engine.close()
-    wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in results if not cell.right]
+    wrong = [f"{cell.label} of {size_text(cell.num_bytes)}" for cell in results if not cell.right]
     if wrong and engine.is_first:
         print(f"wirebench bench collectives: wrong sums: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0
 
 
+def chosen(names: Sequence[str], wires: Sequence[str]) -> dict[tuple[str, str], Collective]:
+    """Each collective in each format; UserError for an unknown one, one named twice, a format on the engine's own."""
+    for option, given in (("--collectives", names), ("--wires", wires)):
+        if twice := sorted({each for each in given if given.count(each) > 1}):
+            raise UserError(f"{option}: named twice: {', '.join(twice)}")
+    codes = {wire: None if wire == UNCODED else code_of(wire, "--wires") for wire in wires}
+    built = {}
+    for name in names:
+        for wire, code in codes.items():
+            collective = collectives.build(name)
+            if code is not None and is_engines_own(collective):
+                with naming(KEYS):
+                    raise UserError(NO_PLAN)
+            built[name, "" if code is None else wire] = collectives.formatted(collective, code)
+    return built
+
+
 def measure(
-    options: argparse.Namespace, engine: Engine, trials: dict[str, AllReduceBenchmark], items: int, ring: StandIn
+    options: argparse.Namespace, engine: Engine, trials: Trials, items: int, ring: StandIn
 ) -> list[AllReduceResult]:
     """All collectives at one size, taking turns."""
     tensor = torch.zeros(items, device=engine.device)
     outcomes, calls = {}, {}
     for name, trial in trials.items():
         outcomes[name] = trial.check(tensor)
-        tensor.zero_()  # sums of zeros stay finite however often they are repeated
+        tensor.zero_()
         trial.repeat(tensor, 1)
         calls[name] = trial.loop_length(trial.take().seconds[0])
     round_seconds = sum(outcome.seconds * calls[name] for name, outcome in outcomes.items())
@@ -99,9 +130,10 @@ def measure(
 
 
 def cell_of(
-    engine: Engine, name: str, trial: AllReduceBenchmark, items: int, outcome: Any, ring: StandIn
+    engine: Engine, key: tuple[str, str], trial: AllReduceBenchmark, items: int, outcome: Any, ring: StandIn
 ) -> AllReduceResult:
-    """What a collective's turns at one size gave."""
+    """What a collective's turns at one size gave; `key`: its name, and its wire format."""
+    name, wire = key
     repeats, plans = trial.take(), trial.segments(items, FLOAT_BYTES).plans
     planned = planned_bytes(trial, items, FLOAT_BYTES, ring)
     machines = None
@@ -123,6 +155,8 @@ def cell_of(
         identical=outcome.identical,
         predicted_seconds=predicted_seconds(trial, items, FLOAT_BYTES),
         machines=machines,
+        wire=wire,
+        reproduced=outcome.reproduced,
     )
 
 
@@ -156,7 +190,7 @@ def show(results: Sequence[AllReduceResult], topology: Topology) -> None:
         low, high = cell.spread
         shown.add_row(
             size_text(cell.num_bytes),
-            cell.collective if cell.plan in (cell.collective, "native") else f"{cell.collective} ({cell.plan})",
+            cell.label if cell.plan in (cell.label, "native") else f"{cell.label} ({cell.plan})",
             f"{cell.median * 1e3:.3f}",
             f"[{low * 1e3:.3f} - {high * 1e3:.3f}]",
             f"{cell.algbw / 1e6:.1f}",
@@ -206,7 +240,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = parser_of("bench collectives", __doc__)
     known = collectives.available()
-    parser.add_argument("--collectives", nargs="+", default=known, help=f"default: all ({' '.join(known)})")
+    planned = [name for name in known if name != "native"]
+    parser.add_argument(
+        "--collectives", nargs="+", help=f"default: all ({' '.join(known)}); with wire formats all but native"
+    )
+    parser.add_argument(
+        "--wires",
+        nargs="+",
+        default=[UNCODED],
+        metavar="FORMAT",
+        help="wire formats; none, the default, is fp32 as it is",
+    )
     parser.add_argument("--sizes", nargs="+", default=SIZES.split(), help=f"default: {SIZES}")
     parser.add_argument("--topology", default="", help="file with link speeds, for the prediction (wirebench fit)")
     parser.add_argument("--repeats", type=int, default=20, help="turns of each collective at most")
@@ -217,6 +261,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nccl-json", type=Path, metavar="FILE", help="write them as nccl-tests' -J does")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args(arguments)
+    options.collectives = options.collectives or (known if set(options.wires) == {UNCODED} else planned)
     if options.repeats < 1 or options.seconds <= 0:
         parser.error("--repeats and --seconds are positive")
     return options

@@ -18,8 +18,8 @@ WIDTH = 120
 
 
 def load(paths: Sequence[Path]) -> list[AllReduceResult]:
-    """The cells of these files; UserError unless they are of one layout."""
-    measured = collective_results.load_all(paths)
+    """The cells of these files without a wire format, whose coding no link explains; UserError unless of one layout."""
+    measured = [cell for cell in collective_results.load_all(paths) if not cell.wire]
     layouts = sorted({cell.layout for cell in measured})
     if len(layouts) != 1:
         raise UserError(f"cells: need one layout, got {', '.join(layouts) or 'no cell at all'}")

@@ -5,7 +5,8 @@
   wirebench bench plot-collectives *.jsonl --out figures --size 6000kf --link 100mbit
 
 Lines are medians, bands reach from the 10th to the 90th percentile of the repeats, dashes are the cost model's
-prediction. --link draws the least time that any dense all-reduce needs on links of this rate, dotted.
+prediction. --link draws the least time that any dense all-reduce needs on links of this rate, dotted. Every wire format
+has figures of its own, with its name at the end of the file's.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from wirebench.bench.collectives import parse_size, size_text
+from wirebench.compressors.bits.coded import code_of
 from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
@@ -46,32 +48,35 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     rate = None if link is None else parse_rate(link)
     if rate is not None and all(dense_limit(each.cells[0], rate) is None for each in measured.values()):
         raise UserError("--link: no file is of more than one machine, so no link is crossed")
-    compared = _of_one_size({stem: each.cells for stem, each in measured.items()}, size)
+    compared = _compared({stem: each.cells for stem, each in measured.items()}, size)
     written = []
     for stem, each in measured.items():
         written += [save(figure, out / name) for name, figure in figures(stem, each, rate).items()]
-    if compared:
-        where = provenance(each.header["environment"] for each in measured.values() if "environment" in each.header)
-        written.append(save(latency_against_learners(compared, rate, where), out / f"learners-{compared[0].items}.svg"))
+    where = provenance(each.header["environment"] for each in measured.values() if "environment" in each.header)
+    for wire, cells in compared.items():
+        name = _named(f"learners-{cells[0].items}", wire)
+        written.append(save(latency_against_learners(cells, rate, where), out / name))
     return written
 
 
 def figures(stem: str, measured: CollectiveMeasurement, bits_per_second: float | None = None) -> dict[str, Figure]:
     """The figures of one measured file, by the names of their image files; `stem`: the measured file's name."""
     where = provenance([measured.header["environment"]] if "environment" in measured.header else [])
-    return {
-        f"latency-{stem}.svg": latency_against_size(measured.cells, bits_per_second, where),
-        f"busbw-{stem}.svg": busbw_against_size(measured.cells, where),
-    }
+    found: dict[str, Figure] = {}
+    for wire, cells in by_wire(measured.cells).items():
+        found[_named(f"latency-{stem}", wire)] = latency_against_size(cells, bits_per_second, where)
+        found[_named(f"busbw-{stem}", wire)] = busbw_against_size(cells, where)
+    return found
 
 
 def dense_limit(cell: AllReduceResult, bits_per_second: float) -> float | None:
     """The least seconds of any dense all-reduce: 2 (M-1)/M of the bytes cross the link of every one of M machines.
 
-    None for a single machine, whose ranks share no link.
+    Bytes are those of the cell's wire format. None for a single machine, whose ranks share no link.
     """
-    machines = len(Topology.parse(cell.layout).machines)
-    return None if machines == 1 else 2 * (machines - 1) / machines * cell.num_bytes * 8 / bits_per_second
+    machines, code = len(Topology.parse(cell.layout).machines), code_of(cell.wire, "wire")
+    sent = cell.num_bytes if code is None else code.num_bytes(-(-cell.items // code.unit) * code.unit)
+    return None if machines == 1 else 2 * (machines - 1) / machines * sent * 8 / bits_per_second
 
 
 def latency_against_size(
@@ -114,7 +119,7 @@ def latency_against_learners(
     lines += limit([place[cell.layout] for cell in ordered], ordered, bits_per_second)
     up = around(LATENCY, [0.0, *(value for line in lines for value in (*line.up, *line.high))])
     across = Axis("learners, and how they lie on machines", names=list(place.values()))
-    return _finished(lines, across, up, chosen, where, f"All-reduce of {size_text(chosen[0].num_bytes)}")
+    return _finished(lines, across, up, chosen, where, f"All-reduce of {size_text(chosen[0].num_bytes)}{_in(chosen)}")
 
 
 def latencies(name: str, places: Sequence[float | str], line: Sequence[AllReduceResult]) -> list[Curve]:
@@ -150,7 +155,15 @@ def _bytes(results: Sequence[AllReduceResult]) -> Axis:
 
 
 def _on(results: Sequence[AllReduceResult]) -> str:
-    return f"All-reduce on {results[0].layout}, {results[0].ranks} ranks"
+    return f"All-reduce on {results[0].layout}, {results[0].ranks} ranks{_in(results)}"
+
+
+def _in(results: Sequence[AllReduceResult]) -> str:
+    return f", in {results[0].wire}" if results[0].wire else ""
+
+
+def _named(name: str, wire: str) -> str:
+    return f"{name}-{wire}.svg" if wire else f"{name}.svg"
 
 
 def _finished(
@@ -170,6 +183,14 @@ def by_collective(results: Iterable[AllReduceResult]) -> dict[str, list[AllReduc
     return {name: lines[name] for name in (*colours.COLLECTIVES, *lines) if name in lines}
 
 
+def by_wire(results: Iterable[AllReduceResult]) -> dict[str, tuple[AllReduceResult, ...]]:
+    """Cells by wire format, in the order in which they were measured."""
+    formats: dict[str, list[AllReduceResult]] = {}
+    for cell in results:
+        formats.setdefault(cell.wire, []).append(cell)
+    return {wire: tuple(cells) for wire, cells in formats.items()}
+
+
 def _load(files: Sequence[Path]) -> dict[str, CollectiveMeasurement]:
     """What was measured by the name of its file; UserError for one without cells, of mixed clusters, or named twice."""
     measured = {file.stem: collective_results.load(file) for file in files}
@@ -179,6 +200,17 @@ def _load(files: Sequence[Path]) -> dict[str, CollectiveMeasurement]:
         if len({cell.layout for cell in each.cells}) != 1:
             raise UserError(f"{stem}: needs cells of one layout")
     return measured
+
+
+def _compared(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> dict[str, list[AllReduceResult]]:
+    """By wire format, the cells of `_of_one_size`; none for a format of which only one of several files has cells."""
+    formats: dict[str, dict[str, tuple[AllReduceResult, ...]]] = {}
+    for stem, cells in measured.items():
+        for wire, mine in by_wire(cells).items():
+            formats.setdefault(wire, {})[stem] = mine
+    shared = {wire: each for wire, each in formats.items() if len(each) > 1 or len(measured) == 1}
+    found = {wire: _of_one_size(each, size) for wire, each in shared.items()}
+    return {wire: cells for wire, cells in found.items() if cells}
 
 
 def _of_one_size(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> list[AllReduceResult]:

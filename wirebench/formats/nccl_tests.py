@@ -28,7 +28,7 @@ WARM_UP = 2
 def document(
     header: Mapping[str, Any], results: Sequence[AllReduceResult], repeats: int, ended: datetime
 ) -> dict[str, Any]:
-    """All results of one benchmark; `experiment_name` of each says which collective it is.
+    """All results of one benchmark; `experiment_name` of each says which collective it is, in which wire format.
 
     header   as the benchmark's own file has it
     repeats  turns of each collective, at most
@@ -109,7 +109,7 @@ def _row(result: AllReduceResult) -> dict[str, Any]:
         },
         "in_place_per_iter": _per_iteration([seconds * 1e6 for seconds in result.seconds]),
         "actual_iterations": len(result.seconds),
-        "experiment_name": result.collective,
+        "experiment_name": result.label,
     }
 
 

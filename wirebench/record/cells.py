@@ -8,7 +8,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 Cell = TypeVar("Cell")
@@ -16,14 +16,14 @@ MOST = 2**53
 """Counts are below this: as a float, as which they are calculated with, each is exact."""
 
 
-def decoded(kind: type[Cell], line: Any) -> Cell:
-    """A dataclass from the JSON object of all its fields."""
+def decoded(kind: type[Cell], line: Any, newer: Collection[str] = ()) -> Cell:
+    """A dataclass from the JSON object of all its fields; older files may lack `newer` ones, which have defaults."""
     hints = _hints(typing.cast(Any, kind))
     names = [each.name for each in dataclasses.fields(typing.cast(Any, kind))]
-    if not isinstance(line, dict) or set(line) != set(names):
+    if not isinstance(line, dict) or not set(names) - set(newer) <= set(line) <= set(names):
         raise ValueError(f"needs {', '.join(names)}")
     values = {}
-    for name in names:
+    for name in line:
         try:
             values[name] = _as(hints[name], line[name])
         except ValueError as error:

@@ -27,11 +27,15 @@ class AllReduceResult:
     ranks, layout       the world size and the topology's layout; engine, backend: who moved the bytes
     segments            parts into which the sum was cut; rounds: of one part's plan; both 0 for the engine's own
     seconds             of one all-reduce on the slowest rank, one per repeat
-    max_error           largest deviation from the exact sum, relative to the sum of magnitudes
+    max_error           largest deviation from the exact sum, relative to the sum of magnitudes; in a wire format it is
+                        the format's own error
     identical           all ranks ended with the same bits
     predicted_seconds   by the cost model; None where the topology has no speeds
     machines            bytes of one all-reduce across each machine's interface, [sent, received, plan's sent, plan's
                         received]; None on a single machine, or if no interface is counted
+    wire                wire format of the messages; "": fp32 as it is
+    reproduced          whether the sum is the one that the same plans give on virtual ranks in one process; None
+                        without a wire format, where the exact sum is known
     """
 
     collective: str
@@ -49,6 +53,8 @@ class AllReduceResult:
     identical: bool
     predicted_seconds: float | None
     machines: tuple[tuple[float, float, float, float], ...] | None
+    wire: str = ""
+    reproduced: bool | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -56,9 +62,17 @@ class AllReduceResult:
         return self.items * self.item_bytes
 
     @property
+    def label(self) -> str:
+        """The collective, and its wire format if it has one."""
+        return f"{self.collective} in {self.wire}" if self.wire else self.collective
+
+    @property
     def right(self) -> bool:
-        """Whether it was an all-reduce: the exact sum but for rounding, and the same bits on every rank."""
-        return self.identical and self.max_error <= MAX_ERROR
+        """Whether it was an all-reduce: the same bits on every rank, and the exact sum but for float32's rounding.
+
+        In a wire format: the sum that the plans give on virtual ranks.
+        """
+        return self.identical and is_sum(self.max_error, self.reproduced)
 
     @property
     def median(self) -> float:
@@ -87,6 +101,11 @@ class AllReduceResult:
         return None if self.predicted_seconds is None else self.predicted_seconds / self.median - 1
 
 
+def is_sum(max_error: float, reproduced: bool | None) -> bool:
+    """Whether a sum is what it should be, by a cell's `max_error` and `reproduced`."""
+    return max_error <= MAX_ERROR if reproduced is None else reproduced
+
+
 @dataclass(frozen=True)
 class CollectiveMeasurement:
     """A file of cells: `header` says where and how they were measured (environment, command, cluster)."""
@@ -112,13 +131,15 @@ def load(path: Path) -> CollectiveMeasurement:
 
 def _cell(path: Path, number: int, line: Any) -> AllReduceResult:
     try:
-        cell = decoded(AllReduceResult, line)
+        cell = decoded(AllReduceResult, line, newer=("wire", "reproduced"))
         check_times("seconds", cell.seconds)
         check_times("predicted_seconds", (cell.predicted_seconds or 1.0,))
         if not cell.seconds or not cell.items or not cell.item_bytes:
             raise ValueError("needs seconds, items and item_bytes")
         if Topology.parse(cell.layout).size != cell.ranks:
             raise ValueError(f"{cell.layout} has other ranks than {cell.ranks}")
+        if bool(cell.wire) != (cell.reproduced is not None):
+            raise ValueError("needs reproduced where there is a wire format, and only there")
     except (ValueError, UserError) as error:
         raise UserError(f"{path}: line {number} is not a cell of this version: {error}") from error
     return cell

@@ -4,10 +4,10 @@
   wirebench fit CELLS.jsonl --runs FOLDER --out topology.toml   with what messages cost the machine's processors
   wirebench fit OTHER.jsonl --judge topology.toml            how well a file predicts other cells
 
-CELLS is what wirebench bench collectives --json wrote, of one layout. Start-up time (alpha) and rate (1 / beta) are
-fitted per level of the topology, the cost of adding (gamma) once; lines are broken where one line does not fit. FOLDER
-has runs of `wirebench study planner run`: once per machine, their steps show what a request, a message and its bytes
-cost the cores that play all hosts, which compressors share (docs/topology.md).
+CELLS is what wirebench bench collectives --json wrote, of one layout; cells in wire formats are left out. Start-up time
+(alpha) and rate (1 / beta) are fitted per level of the topology, the cost of adding (gamma) once; lines are broken
+where one line does not fit. FOLDER has runs of `wirebench study planner run`: once per machine, their steps show what a
+request, a message and its bytes cost the cores that play all hosts, which compressors share (docs/topology.md).
 """
 
 import argparse
