@@ -24,6 +24,7 @@ class Page:
     """A table as Markdown, its figures by file name (None: one of an earlier report goes), and a sentence about it.
 
     files  text files beside it, by name: the same numbers for programs
+    alone  a report of its own, also where one command makes several
     """
 
     folder: Path
@@ -31,6 +32,7 @@ class Page:
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
     said: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
 
     def led_by(self, finding: str) -> "Page":
         """The page with a sentence and its first figure, if it has any, below its title; unchanged for ""."""

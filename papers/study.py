@@ -96,9 +96,9 @@ class Study:
         return cast(Report, self._module("report"))
 
     def pages(self, options: argparse.Namespace) -> list[Page]:
-        """What its report makes; the first page begins with the finding and a figure."""
-        pages = self.report.pages(options)
-        return [page.led_by(self.published.finding) if place == 0 else page for place, page in enumerate(pages)]
+        """What its report makes; a report's first page begins with the finding and a figure."""
+        pages, finding = self.report.pages(options), self.published.finding
+        return [page.led_by(finding) if page.alone or place == 0 else page for place, page in enumerate(pages)]
 
     def committed(self) -> list[argparse.Namespace]:
         """The options of each report that is under version control."""

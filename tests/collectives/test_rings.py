@@ -34,8 +34,11 @@ def test_uneven_chunks_differ_by_at_most_one_item_a_round(size, items):
 
 def test_everybody_talks_to_neighbours_only():
     plan = Ring().plan(Topology.flat(5), 10)
-    assert {(t.dst - t.src) % 5 for r in plan.reduce for t in r} == {1}
-    assert {(t.dst - t.src) % 5 for r in plan.copy for t in r} == {4}
+    # In one direction: a ring that turned around would wait until the ranks that lead have become those that follow.
+    assert {(t.dst - t.src) % 5 for r in (*plan.reduce, *plan.copy) for t in r} == {1}
+    assert plan.copy[0] == tuple(Transfer(rank, (rank + 1) % 5, 2 * rank, 2 * rank + 2) for rank in range(5))
+    few = Ring().plan(Topology.flat(5), 1)
+    assert [(t.src, t.dst) for r in few.copy for t in r] == [(4, 3), (3, 2), (2, 1), (1, 0)]
 
 
 def test_the_ring_enters_and_leaves_every_machine_once():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from papers.mg_wfbp.measured import figure, findings
+from papers.mg_wfbp.paper import PUBLISHED
 from papers.rows import load
 from tests import charts
 from tests.papers import verb
@@ -65,6 +66,18 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
     assert title.startswith("Schedules, time per step: googlenet_k80 on 4 hosts, ") and "slowed down 10 times" in title
     assert "1 to 2 turns each" in charts.note(drawn) and charts.axes(drawn, "x") == {"time per step, ms"}
     assert (tmp_path / "steps.svg").read_bytes().startswith(b"<svg")
+
+
+def test_the_reports_of_several_folders_are_those_of_each(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        put(folder, "wfbp", 0, made(0.5, 0.45, 64))
+        put(folder, "mg_wfbp", 0, made(0.4, 0.441, 14))
+        assert report([str(folder)]) == 0
+    alone = [(folder / "table.md").read_text() for folder in folders]
+    assert all(text.splitlines()[2] == PUBLISHED.finding for text in alone)
+    assert report([str(folder) for folder in folders]) == 0
+    assert [(folder / "table.md").read_text() for folder in folders] == alone
 
 
 def test_messages_stand_beside_the_backward_pass_that_hides_them(tmp_path: Path) -> None:

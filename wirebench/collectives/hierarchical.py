@@ -5,6 +5,8 @@ FlexReduce paper (DAC 2020, section II-A) describes it. The papers leave the par
 within a machine, and a ring among the masters.
 """
 
+from dataclasses import replace
+
 from wirebench.collectives.parts.groups import (
     Rounds,
     binomial_reduce,
@@ -30,6 +32,8 @@ class Hierarchical:
     def plan(self, topology: Topology, items: int) -> Plan:
         """Plan over `items` items: whole in the trees, cut into one chunk per master in the ring."""
         *levels, (root,) = topology.levels
+        if not levels:
+            return replace(Ring().plan(topology, items), name="hierarchical")
         rounds: Rounds = []
         for branches in levels:
             rounds += side_by_side(binomial_reduce(_masters(branch), items) for branch in branches)
