@@ -77,7 +77,7 @@ def averages_in_buckets(caps: Sequence[float]) -> tuple[list[list[int]], str]:
 
     def seen(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         steps[-1].append(bucket.buffer().nbytes)
-        return allreduce_hook(dist.group.WORLD, bucket)
+        return allreduce_hook(dist.distributed_c10d._get_default_group(), bucket)
 
     sync.module.register_comm_hook(None, seen)
     for step in range(4):
