@@ -148,7 +148,7 @@ def _copy(request: Request) -> Request:
     if isinstance(request, Merge):
         return Merge(request.message.clone(), request.combine, request.values, request.accounting)
     if isinstance(request, Route):
-        return Route([part.clone() for part in request.parts], request.values)
+        return Route([part.clone() for part in request.parts], request.values, request.lengths)
     return type(request)(request.tensor.clone(), request.values)
 
 
@@ -160,6 +160,9 @@ def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor] | N
     combine: Combine = Tensor.add_
     if isinstance(first, Merge):
         combine = first.combine if rank or first.accounting is None else first.accounting
+    if isinstance(first, Route):
+        lengths = [tensor.numel() for tensor in tensors]
+        assert first.lengths is None or list(first.lengths) == lengths, "a rank knows the lengths of what comes to it"
     if isinstance(first, Gather | Route):
         assert all(tensor.dim() == 1 for tensor in tensors), "only vectors are gathered and routed"
         assert not isinstance(first, Route) or len(first.parts) == len(requests), "every rank has a part"

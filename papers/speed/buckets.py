@@ -13,7 +13,7 @@ from wirebench.utils.markdown import table
 
 HEAD = (
     "method", "turns", "steps per second [95 % interval]", "x DDP [95 % interval]", "x DDP, predicted", "step ms",
-    "messages",
+    "messages, planned",
 )  # fmt: skip
 ABOUT = {
     OWN: "its own buckets: 1 MiB, then 25 MiB",

@@ -18,6 +18,7 @@ def run_route(
     """
     rank, size = communicator.rank, communicator.size
     assert len(parts) == size, f"{len(parts)} parts for {size} ranks"
+    assert lengths is None or len(lengths) == size, f"{len(lengths or ())} lengths for {size} ranks"
     # Each rank begins with its right neighbour: if all began with rank 0, that one's link would be the bottleneck.
     sends = [((rank + turn) % size, parts[(rank + turn) % size].contiguous()) for turn in range(1, size)]
     sources = [(rank - turn) % size for turn in range(1, size)]
