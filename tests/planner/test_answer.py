@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,7 +160,8 @@ def test_a_language_model_is_advised_by_the_loss_of_the_nearest_size(tmp_path, c
     assert ", of a GPT of 1.9M parameters, 0.9 tokens a parameter; " in line[1]
     larger = answer(tmp_path, *gpt, "--option", "width=384", *few)
     printed = capsys.readouterr().out
-    table = printed[printed.index(" compressor ") :].partition("\n\n")[0].splitlines()
+    below = printed[printed.index(" compressor ") :].splitlines()
+    table = list(takewhile(lambda line: not line[:1].isalpha(), below))  # what it rests on follows, a sentence a line
     assert len(table) > 4 and max(map(len, table)) <= 120
     line = re.search(r"^lowest loss at equal time +(.*)$", printed, re.M)
     assert line and re.search(
