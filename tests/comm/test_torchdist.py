@@ -51,14 +51,12 @@ def gathers_beside_rounds() -> None:
     """Two gathers and a round between them, of messages of one length, whose receives could take each other's."""
     c = TorchCommunicator()
     other = 1 - c.rank
-    handles = [
-        c.all_gather(torch.full((3,), 10.0 + c.rank)),
-        c.exchange([(other, torch.full((3,), 20.0 + c.rank))], [(other, 3)]),
-    ]
-    handles.append(c.all_gather(torch.full((3,), 30.0 + c.rank)))
-    for handle, tens in zip([handles[0], handles[2]], (10.0, 30.0), strict=True):
-        assert [each.tolist() for each in handle.wait()] == [[tens] * 3, [tens + 1] * 3]
-    assert handles[1].wait()[0].tolist() == [20.0 + other] * 3
+    first = c.all_gather(torch.full((3,), 10.0 + c.rank))
+    between = c.exchange([(other, torch.full((3,), 20.0 + c.rank))], [(other, 3)])
+    last = c.all_gather(torch.full((3,), 30.0 + c.rank))
+    for gather, tens in ((first, 10.0), (last, 30.0)):
+        assert [each.tolist() for each in gather.wait()] == [[tens] * 3, [tens + 1] * 3]
+    assert between.wait()[0].tolist() == [20.0 + other] * 3
     assert [each.numel() for each in c.all_gather(torch.ones(0)).wait()] == [0, 0]
     assert [each.dtype for each in c.all_gather(torch.ones(c.rank, dtype=torch.int16)).wait()] == [torch.int16] * 2
 

@@ -30,6 +30,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch, programs: int) -> Iterator[None]:
         time.sleep(0)
         return change(*args)
 
+    rewrite, alone = interpreter.FunctionRewriter.rewrite_ast, threading.Lock()
+
+    def rewrite_alone(rewriter: Any) -> Any:
+        with alone:  # CPython 3.11 counts the depth of all threads' syntax trees together: SystemError
+            return rewrite(rewriter)
+
     one_by_one = interpreter.GridExecutor.__call__
 
     def launch(kernel: Any, *args: Any, **kwargs: Any) -> None:
@@ -64,6 +70,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, programs: int) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.setattr(interpreter.InterpreterBuilder, "grid_idx", place, raising=False)
         patched.setattr(interpreter.GridExecutor, "__call__", launch)
+        patched.setattr(interpreter.FunctionRewriter, "rewrite_ast", rewrite_alone)
         patched.setattr(together, "programs", lambda device: programs)
         patched.setattr(interpreter.InterpreterBuilder, "create_atomic_rmw", give_way)
         yield
