@@ -72,7 +72,7 @@ def figures(stem: str, measured: CollectiveMeasurement, bits_per_second: float |
 def dense_limit(cell: AllReduceResult, bits_per_second: float) -> float | None:
     """The least seconds of any dense all-reduce: 2 (M-1)/M of the bytes cross the link of every one of M machines.
 
-    Bytes are those of the cell's wire format. None for a single machine, whose ranks share no link.
+    Bytes are counted in the cell's wire format. None for a single machine, whose ranks share no link.
     """
     machines, code = len(Topology.parse(cell.layout).machines), code_of(cell.wire, "wire")
     sent = cell.num_bytes if code is None else code.num_bytes(-(-cell.items // code.unit) * code.unit)

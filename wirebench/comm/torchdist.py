@@ -20,7 +20,7 @@ from wirebench.comm.base import (
 from wirebench.comm.peers import reporting_loss
 
 GATHER_TAG = 1
-"""Of messages of an all-gather between two ranks; those of `exchange` have 0."""
+"""Of messages of an all-gather between two ranks; messages of `exchange` have 0."""
 
 
 class TorchCommunicator:
@@ -90,7 +90,7 @@ class TorchCommunicator:
 
         Between two ranks Gloo's all-gather sends halves, and the word that a rank can take its second half waits in the
         one connection behind what that rank sends itself: one of both directions takes 1.5 times as long. Messages
-        whose receives are posted first do not. A tag of their own keeps them apart from those of `exchange`.
+        whose receives are posted first do not. A tag of their own keeps them apart from messages of `exchange`.
         """
         if self.size == 2 and blocks.device.type == "cpu":
             peer = 1 - self.rank
