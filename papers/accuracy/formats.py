@@ -2,7 +2,8 @@
 
 One hop is `quantised_sum`. A ring that codes every hop is dense training on the collective `ring` with a wire format;
 it has no feedback. All methods of a table have the same number of workers, and the same images or sequences in a step
-whatever that number is. A loss is as good as dense training's if a difference of 0.5 % is excluded (Schuirmann).
+whatever that number is. The GPT is the smallest of sizes.py, at 20 tokens a parameter and at the rate that the search
+found for dense training. A loss is as good as dense training's if a difference of 0.5 % is excluded (Schuirmann).
 """
 
 import statistics
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from papers import lossless, trust
-from papers.accuracy import cells
+from papers.accuracy import cells, sizes
 from papers.accuracy.curve import steps_of
 from papers.accuracy.modern import DENSE
 from papers.accuracy.rows import (
@@ -24,15 +25,15 @@ from papers.accuracy.rows import (
     shared,
     tokens,
 )
-from papers.accuracy.task import Task, laid_over, listed, methods_in
+from papers.accuracy.task import Composition, Methods, Task, laid_over, listed, methods_in
 from papers.page import Page
 from papers.rows import spread
 from papers.significance import Comparison
 from wirebench.config import loader
 from wirebench.utils.markdown import table
 
-SUFFIX = "_formats_"
-"""A part's name is its task's, this, and the number of workers."""
+SIZE, SUFFIX = "0.1m", "_formats_"
+"""The GPT, and the middle of a part's name: its model's, this, and the number of workers."""
 WORKERS = (4, 32)
 MARGIN = 0.005
 """Share of a loss that counts as no difference."""
@@ -69,16 +70,21 @@ def _settings() -> dict[str, tuple[str, ...]]:
 SETTINGS = _settings()
 
 
-def parts_of(task: Task, config: loader.Config) -> list[Task]:
-    """The task's parts, one for each number of workers. config: the task's own, whose batch all workers share."""
+def parts_of(task: Task, config: loader.Config, name: str, methods: Methods = listed) -> list[Task]:
+    """A task's parts, one for each number of workers. config: the task's own, whose batch all workers share."""
     whole = config.data.batch_size * config.engine.workers
     return [
         replace(
-            task, name=f"{task.name}{SUFFIX}{workers}", methods=listed, settings=SETTINGS, own=(),
+            task, name=f"{name}{SUFFIX}{workers}", methods=methods, settings=SETTINGS, own=(),
             shared=(*task.shared, f"engine.workers={workers}", f"data.batch_size={whole // workers}"),
         )
         for workers in WORKERS
     ]  # fmt: skip
+
+
+def at_dense_rate(part: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
+    """All formats of the GPT, or those that are named, at the rate of dense training; none before it has one."""
+    return sizes.at_rates(part, names, SIZE, lambda _: DENSE)
 
 
 def page(folder: Path, task: Task) -> Page | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from papers.accuracy.grid import CELLS
 from papers.accuracy.sizes import PER_STEP, SIZED, WORKERS, without_rate
 from papers.accuracy.task import Task
-from papers.accuracy.tasks import TASKS
+from papers.accuracy.tasks import GPT_BY_FORMAT, TASKS
 from papers.runner import in_words
 from papers.trainings import Training
 from wirebench.record import recorded
@@ -45,7 +45,7 @@ def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path, again: 
             time = f"{in_words(seconds / 60)} each{by}, {in_words(missing * seconds / 60)} left"
             alone += missing * seconds / 60 if task.place is not None else 0.0
             shared += missing * seconds / 60 if task.place is None else 0.0
-        lacking = without_rate(task) if task in (*SIZED, *CELLS) else []
+        lacking = without_rate(task) if task in (*SIZED, *CELLS, *GPT_BY_FORMAT) else []
         rates = f"; no rate yet: {', '.join(lacking)}" if lacking else ""
         told.append(f"{task.name}: {there} of {len(those)} cells are there; {time}{rates}")
     if len(planned) > 1 or alone or shared:

@@ -9,7 +9,7 @@
   wirebench study accuracy run --task gpt_0.1m_search              rates of every method, on the validation split
   wirebench study accuracy run --task gpt_0.1m_20 gpt_0.1m_2       the same GPT at 20 and at 2 tokens a parameter
   wirebench study accuracy run --task gpt_0.3m_20 --dry-run        how long it takes, by the cells that are there
-  wirebench study accuracy run --task gpt_formats_4                losses by wire format, on 4 workers
+  wirebench study accuracy run --task gpt_0.1m_formats_4           losses by wire format, on 4 workers
   wirebench study accuracy report                                  the tables and the figures, without training
 
 quick is a narrow ResNet-8 on images of 16 x 16 pixels, and resnet20 ResNet-20 on whole images, both with every
@@ -102,12 +102,13 @@ def series(quick: bool) -> list[Part]:
             ),
         ]
     short = ["--seeds", "0", "--steps", "30", "--set", "model.depth=2", "--methods", *modern.QUICK]
+    by_format = ["--seeds", "0", "--steps", "30", "--methods", *formats.QUICK]
     few = ["--steps", "60", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *classics.QUICK]
     return [
         Part(2, ["--task", GPT.name, *short]),
-        Part(1, ["--task", "gpt_formats_4", *short[: -len(modern.QUICK)], *formats.QUICK]),
         Part(3, ["--task", "digits"]),
         Part(3, ["--data", "{data}", "--task", "quick", *few]),
+        Part(1, ["--data", "{data}", "--task", "resnet_formats_4", *by_format]),
     ]
 
 

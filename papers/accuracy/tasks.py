@@ -34,11 +34,15 @@ AT_OTHER_RATES = tuple(
 )
 ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=alone.alone) for task in MODERN)
 _USUAL = (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)
-BY_FORMAT = tuple(part for task in MODERN for part in formats.parts_of(task, loader.load(ROOT / task.config)))
+_SMALL = next(task for task in sizes.SIZED if task.name == f"gpt_{formats.SIZE}_{sizes.AT}")
+GPT_BY_FORMAT = tuple(
+    formats.parts_of(_SMALL, loader.load(ROOT / sizes.CONFIG), f"gpt_{formats.SIZE}", formats.at_dense_rate)
+)
+BY_FORMAT = (*GPT_BY_FORMAT, *formats.parts_of(RESNET, loader.load(ROOT / RESNET.config), RESNET.name))
 """Losses by wire format."""
-AT_SEARCHED_RATES = (*sizes.SEARCHES, *sizes.SIZED, *grid.CELLS)
+AT_SEARCHED_RATES = (*sizes.SEARCHES, *sizes.SIZED, *grid.CELLS, *GPT_BY_FORMAT)
 """The searches, and the tasks that read what they found."""
-TASKS = {task.name: task for task in (*_USUAL, *BY_FORMAT, *AT_SEARCHED_RATES)}
+TASKS = {task.name: task for task in (*_USUAL, *AT_SEARCHED_RATES, *BY_FORMAT)}
 USUAL = tuple(task.name for task in _USUAL if task.name not in ("vgg16", "digits"))
 """Tasks of a call that names none."""
 CURVES = (*MODERN, *AT_OTHER_RATES, *ALONE, *BY_FORMAT, *grid.CELLS)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from papers.accuracy import formats
+from papers.accuracy import formats, sizes
+from papers.accuracy.modern import DENSE
 from papers.accuracy.run import planned
-from papers.accuracy.tasks import BY_FORMAT, MODERN, TASKS
+from papers.accuracy.tasks import BY_FORMAT, TASKS
 from papers.series import options_of
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
@@ -14,22 +15,27 @@ from wirebench.compose.resolve import collective_of, compressor_of, resolve
 from wirebench.compressors.bits.narrow import FORMATS, PLAIN
 
 report = verb.report("accuracy")
-PART = "gpt_formats_4"
+PART = "resnet_formats_4"
 
 
-def test_every_format_is_trained_in_four_ways_on_few_and_on_many_workers() -> None:
+def test_every_format_is_trained_in_four_ways_on_few_and_on_many_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With the same samples in a step on any number of workers, and the most telling rows first."""
     assert set(formats.FORMS) == {*FORMATS, *PLAIN} - {"fp32"}
-    assert {task.name for task in BY_FORMAT} == {f"{task.name}_formats_{n}" for task in MODERN for n in (4, 32)}
+    assert {task.name for task in BY_FORMAT} == {f"{of}_formats_{n}" for of in ("gpt_0.1m", "resnet") for n in (4, 32)}
+    known = sizes.Searched(0.004, (0.001, 0.002, 0.004, 0.008, 0.016))
+    monkeypatch.setattr(sizes, "found", lambda size: {DENSE: known} if size == "0.1m" else {})
     for task in BY_FORMAT:
         configs = {each.label: resolve(task.composed(each)) for each in task.known(["int8 feedback", "ring int8"], 0)}
         workers = int(task.name.rpartition("_")[2])
         assert {config.engine.workers for config in configs.values()} == {workers}
+        assert {config.optimizer.lr for config in configs.values()} == {0.004 if "gpt" in task.name else 0.3}
         assert {config.data.batch_size * workers for config in configs.values()} == {32 if "gpt" in task.name else 128}
         method = compressor_of(configs["int8 feedback"])
         assert method.keeps == "rounded" and method.bounded_by == "form"
         assert getattr(collective_of(configs["ring int8"]), "unit", 0) == 256
-    options = options_of("accuracy", ["--task", PART])
+    options = options_of("accuracy", ["--task", PART, "--data", str(tmp_path)])
     (first, *_) = runs = planned(options, TASKS[PART])
     assert first.folder == "dense-0" and runs[1].folder == "int8-0"
     assert len(runs) == 3 * (1 + 4 * len(formats.FORMS) + len(formats.RINGS))
