@@ -2,7 +2,8 @@
 Unsupervised Multitask Learners").
 
 The embedding is the head's weight, too. Attention is PyTorch's own. Weights are drawn as GPT-2's are: normal with a
-standard deviation of 0.02, those that write into the residual stream with 0.02 / sqrt(2 depth). With 256 tokens, depth
+standard deviation of 0.02, those that write into the residual stream with 0.02 / sqrt(2 depth). GPT-2 is 768 wide; a
+matrix of a narrow model multiplies as much where the deviation is 0.02 sqrt(768 / width). With 256 tokens, depth
 4 and width 192 there are 1.9 million parameters; with 50,257 tokens, depth 12, width 768 and 12 heads 124 million.
 """
 
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from wirebench.errors import UserError
 
 STD = 0.02
+"""GPT-2's."""
 
 
 class _Block(nn.Module):
@@ -47,12 +49,17 @@ class GPT(nn.Module):
     width    of the residual stream; a multiple of heads
     heads    of the attention
     context  tokens that the model can look back on: the longest sequence it takes
+    std      standard deviation of the weights before training
     """
 
-    def __init__(self, num_classes: int, depth: int = 4, width: int = 192, heads: int = 4, context: int = 128) -> None:
+    def __init__(
+        self, num_classes: int, depth: int = 4, width: int = 192, heads: int = 4, context: int = 128, std: float = STD
+    ) -> None:
         for name, value in (("depth", depth), ("width", width), ("heads", heads), ("context", context)):
             if value < 1:
                 raise UserError(f"model.{name}: needs at least 1, got {value}")
+        if not 0 < std < math.inf:
+            raise UserError(f"model.std: is above 0 and finite, got {std:g}")
         if width % heads:
             raise UserError(f"model.heads: {heads} do not divide model.width = {width}")
         super().__init__()
@@ -61,7 +68,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_classes, bias=False)
         self.head.weight = self.tokens.weight
-        self._draw(depth)
+        self._draw(depth, std)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the successors; UserError for what is no sequence of tokens, or longer than the context."""
@@ -78,10 +85,10 @@ class GPT(nn.Module):
             stream = block(stream)
         return self.head(self.norm(stream))
 
-    def _draw(self, depth: int) -> None:
+    def _draw(self, depth: int, std: float) -> None:
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 writes = name.endswith(("attended.weight", "narrow.weight"))
-                nn.init.normal_(parameter, std=STD / math.sqrt(2 * depth) if writes else STD)
+                nn.init.normal_(parameter, std=std / math.sqrt(2 * depth) if writes else std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)

@@ -16,7 +16,7 @@ from wirebench.errors import UserError
 from wirebench.record import schema
 
 
-def build(**options: int) -> torch.nn.Module:
+def build(**options: float) -> torch.nn.Module:
     torch.manual_seed(0)
     return models.build("gpt", 256, (), **({"depth": 2, "width": 32, "heads": 2, "context": 16} | options))
 
@@ -52,6 +52,14 @@ def test_a_fresh_model_knows_nothing() -> None:
         logits = build(depth=depth)(tokens)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         assert loss.item() == pytest.approx(math.log(256), abs=0.1)
+
+
+def test_a_narrow_models_weights_can_be_larger() -> None:
+    usual, larger = (dict(build(**options).named_parameters()) for options in ({}, {"std": 0.06}))
+    for name, parameter in larger.items():
+        assert torch.allclose(parameter, 3 * usual[name]) if parameter.dim() == 2 else parameter.equal(usual[name])
+    with pytest.raises(UserError, match=r"model\.std: is above 0 and finite, got 0"):
+        build(std=0)
 
 
 @pytest.mark.parametrize(
