@@ -3,7 +3,8 @@
 One hop is `quantised_sum`. A ring that codes every hop is dense training on the collective `ring` with a wire format;
 it has no feedback. All methods of a table have the same number of workers, and the same images or sequences in a step
 whatever that number is. The GPT is the smallest of sizes.py, at 20 tokens a parameter and at the rate that the search
-found for dense training. A loss is as good as dense training's if a difference of 0.5 % is excluded (Schuirmann).
+found for dense training; a step has 32 sequences, one for each of 32 workers. A loss is as good as dense training's if
+a difference of 0.5 % is excluded (Schuirmann).
 """
 
 import statistics
@@ -29,7 +30,6 @@ from papers.accuracy.task import Composition, Methods, Task, laid_over, listed, 
 from papers.page import Page
 from papers.rows import spread
 from papers.significance import Comparison
-from wirebench.config import loader
 from wirebench.utils.markdown import table
 
 SIZE, SUFFIX = "0.1m", "_formats_"
@@ -70,13 +70,12 @@ def _settings() -> dict[str, tuple[str, ...]]:
 SETTINGS = _settings()
 
 
-def parts_of(task: Task, config: loader.Config, name: str, methods: Methods = listed) -> list[Task]:
-    """A task's parts, one for each number of workers. config: the task's own, whose batch all workers share."""
-    whole = config.data.batch_size * config.engine.workers
+def parts_of(task: Task, name: str, samples: int, methods: Methods = listed) -> list[Task]:
+    """A task's parts, one for each number of workers. samples: of a step of all workers."""
     return [
         replace(
             task, name=f"{name}{SUFFIX}{workers}", methods=methods, settings=SETTINGS, own=(),
-            shared=(*task.shared, f"engine.workers={workers}", f"data.batch_size={whole // workers}"),
+            shared=(*task.shared, f"engine.workers={workers}", f"data.batch_size={samples // workers}"),
         )
         for workers in WORKERS
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from papers import estimate, trust
 from papers.accuracy.curve import pace, passes_seconds
 from papers.accuracy.modern import DENSE, OWN
 from papers.accuracy.rows import MethodRuns, dense_of, history, losses, tokens
-from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, PER_STEP, ROUND, SIZES, at_rates, missing
+from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, ROUND, SIZES, at_rates, missing
 from papers.accuracy.task import Composition, Task, methods_in
 from papers.page import Page
 from papers.rows import provenance_of, spread
@@ -34,7 +34,7 @@ from wirebench.utils.markdown import table
 SERIES, SIZE, HOSTS = "grid", "0.1m", 4
 LINKS = ("200mbit", "50mbit", "1gbit", "10mbit")
 """In the order in which they are measured."""
-PARTS, STEPS = 8, 512
+PARTS, STEPS = 8, 1024
 """Evaluations of a run, and its steps: whole rounds of 128."""
 ROUNDS = (8, 32, 128)
 MARGIN = 0.01
@@ -42,7 +42,7 @@ MARGIN = 0.01
 REPEATS = "timed seeds"
 """What a cell needs several of, on a machine that does nothing else."""
 FIRST = (DENSE, "muon", "bf16", "quantised_sum int8", "quantised_sum", "topk", "powersgd", "demo")
-_BYTES = STEPS * PER_STEP + PARTS * LENGTH
+_BYTES = STEPS * SIZES[SIZE].per_step + PARTS * LENGTH
 NAMED_FLOPS = 0.4 * 312e12
 """Of an A100 in bf16 that computes with 40 % of its peak."""
 NAMED_PARAMETERS, NAMED_TOKENS = 124e6, 8 * 1024
@@ -75,8 +75,8 @@ def _method(label: str) -> str:
 CELLS = tuple(
     Task(
         f"gpt_{SIZE}_{link}", SERIES, CONFIG, PARTS, 3, SIZES[SIZE].parameters, partial(_trained), data=False,
-        shared=(f"data.train_bytes={_BYTES}", f"data.parts={PARTS}", f"optimizer.warmup_epochs={0.05 * PARTS:g}",
-                "engine.name=auto", "engine.workers=0"),
+        shared=(f"data.batch_size={SIZES[SIZE].batch}", f"data.train_bytes={_BYTES}", f"data.parts={PARTS}",
+                f"optimizer.warmup_epochs={0.05 * PARTS:g}", "engine.name=auto", "engine.workers=0"),
         settings=_LABELS, own=OWN, place=OwnCluster(link, HOSTS),
     )
     for link in LINKS
@@ -124,7 +124,7 @@ def page(folder: Path, task: Task) -> Page | None:
     text = [
         f"# Time to a loss on links of {link}",
         "",
-        f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {PER_STEP:,} bytes, "
+        f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {SIZES[SIZE].per_step:,} bytes, "
         f"{tokens(run for each in cells for run in each.method.runs)} tokens a parameter, {HOSTS} emulated hosts of "
         f"one {run.machine}. "
         f"{goal} A loss is read on a straight line between {PARTS} evaluations. Times are of training, without "

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from papers.accuracy.grid import CELLS
-from papers.accuracy.sizes import PER_STEP, SIZED, WORKERS, without_rate
+from papers.accuracy.grid import CELLS, STEPS
+from papers.accuracy.sizes import SIZED, WORKERS, without_rate
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import GPT_BY_FORMAT, TASKS
 from papers.runner import in_words
@@ -69,7 +69,7 @@ def _expected(task: Task, out: Path) -> tuple[float | None, str]:
     training = took.training * work / _work(nearest)
     if task.place is not None:
         training /= min(this_machine.cores(), WORKERS)
-        training += _steps(task) * 2 * (WORKERS - 1) / WORKERS * 32 * task.parameters / parse_rate(task.place.link)
+        training += STEPS * 2 * (WORKERS - 1) / WORKERS * 32 * task.parameters / parse_rate(task.place.link)
     return took.startup + training, f" at most (by {nearest.name})" if task.place else f" (by {nearest.name})"
 
 
@@ -84,9 +84,5 @@ def _took(folder: Path) -> _Took | None:
 
 def _work(task: Task) -> float:
     """Tokens x parameters; 0 for a task that does not say its bytes."""
-    return float(_steps(task) * PER_STEP * task.parameters)
-
-
-def _steps(task: Task) -> int:
     told = next((word.partition("=")[2] for word in task.shared if word.startswith(BYTES)), "0")
-    return int(told) // PER_STEP
+    return float(int(told) * task.parameters)

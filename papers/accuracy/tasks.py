@@ -5,8 +5,6 @@ from dataclasses import replace
 from papers.accuracy import alone, classics, formats, grid, rates, sizes
 from papers.accuracy.modern import OWN, SETTINGS, STEPS
 from papers.accuracy.task import Task, listed
-from papers.runner import ROOT
-from wirebench.config import loader
 
 NO_HEALTH = "output.health_every=0"
 GPT = Task(
@@ -35,10 +33,8 @@ AT_OTHER_RATES = tuple(
 ALONE = tuple(replace(task, name=f"{task.name}{alone.SUFFIX}", seeds=1, methods=alone.alone) for task in MODERN)
 _USUAL = (*MODERN, *AT_OTHER_RATES, *ALONE, *CLASSICS)
 _SMALL = next(task for task in sizes.SIZED if task.name == f"gpt_{formats.SIZE}_{sizes.AT}")
-GPT_BY_FORMAT = tuple(
-    formats.parts_of(_SMALL, loader.load(ROOT / sizes.CONFIG), f"gpt_{formats.SIZE}", formats.at_dense_rate)
-)
-BY_FORMAT = (*GPT_BY_FORMAT, *formats.parts_of(RESNET, loader.load(ROOT / RESNET.config), RESNET.name))
+GPT_BY_FORMAT = tuple(formats.parts_of(_SMALL, f"gpt_{formats.SIZE}", 32, formats.at_dense_rate))
+BY_FORMAT = (*GPT_BY_FORMAT, *formats.parts_of(RESNET, RESNET.name, 128))
 """Losses by wire format."""
 AT_SEARCHED_RATES = (*sizes.SEARCHES, *sizes.SIZED, *grid.CELLS, *GPT_BY_FORMAT)
 """The searches, and the tasks that read what they found."""

@@ -35,15 +35,15 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _put(folder: Path, task: Any, label: str, seed: int, step: float, losses: list[float]) -> None:
-    """A run whose epochs take 64 steps each, and another 5 s for an evaluation."""
+    """A run whose epochs take 128 steps each, and another 5 s for an evaluation."""
     made = record(losses[-1], 10.0, optimizer={"lr": 0.004})
     made["config"]["train"] = {"epochs": PARTS}
-    made["config"]["data"] |= {"length": sizes.LENGTH}
+    made["config"]["data"] |= {"length": sizes.LENGTH, "batch_size": 4}
     made |= {"steps_done": STEPS, "parameters": task.parameters, "world_size": 4}
     made["bytes_per_step"]["nic"] = 1e5
     made["phases"] |= {"forward": 0.01, "backward": 0.02, "compress": 0.0, "update": 0.001}
     made["history"] = [
-        {**made["history"][0], "epoch": epoch, "seconds": 64 * step + 5, "eval_seconds": 5.0, "test_loss": loss,
+        {**made["history"][0], "epoch": epoch, "seconds": 128 * step + 5, "eval_seconds": 5.0, "test_loss": loss,
          "wire_bytes_total": 1e6 * (epoch + 1)}
         for epoch, loss in enumerate(losses)
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
             config = resolve(task.composed(each))
             assert config.engine.name == "auto" and config.data.options["parts"] == config.train.epochs == PARTS
             length, begin = divmod(config.data.options["train_bytes"], PARTS)
-            assert begin == 0 and (length // 128 - 1) // 32 * PARTS == STEPS
+            assert begin == 0 and (length // 128 - 1) // 16 * PARTS == STEPS
 
 
 def test_a_cell_without_a_rate_is_left_out_or_refused(results: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_time_to_a_loss_is_read_between_evaluations_and_without_them(results
     # 2.02 lies four fifths of the way from 2.1, after 7 parts, to 2.0, after 8.
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
     dense, topk, demo = (lines[label] for label in (DENSE, "topk", "demo"))
-    assert f"| {(7 + 0.8) * 6.4:.1f} [" in dense and f"| {(7 + 0.8) * 3.2:.1f} [" in topk and "| 2.00x [" in topk
+    assert f"| {(7 + 0.8) * 12.8:.1f} [" in dense and f"| {(7 + 0.8) * 6.4:.1f} [" in topk and "| 2.00x [" in topk
     assert "| 0 of 3 seeds | - |" in demo and " | 21.3 | " in demo
     assert "Not measured yet, without a run: muon, bf16, " in text
     assert topk.rstrip(" |").endswith("2.0000"), "after dense training's time it has ended"

@@ -11,7 +11,7 @@ import pytest
 
 from papers.accuracy import sizes
 from papers.accuracy.modern import DENSE
-from papers.accuracy.sizes import AT, PER_STEP, SEARCHES, SIZED
+from papers.accuracy.sizes import AT, SEARCHES, SIZED, SIZES
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import TASKS
 from papers.rows import flat
@@ -35,8 +35,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _put(folder: Path, task: str, label: str, seed: int, loss: float, rate: float) -> None:
     made, part = record(min(loss, 9.0), 10.0, optimizer={"lr": rate}), TASKS[task]
-    made |= {"steps_done": 480 if "0.1m" in task else 1536, "parameters": part.parameters, "world_size": 4}
-    made["config"]["data"] |= {"length": sizes.LENGTH}
+    made |= {"steps_done": 960 if "0.1m" in task else 3072, "parameters": part.parameters, "world_size": 4}
+    made["config"]["data"] |= {"length": sizes.LENGTH, "batch_size": SIZES[task.split("_")[1]].batch}
     if loss == math.inf:
         made |= {"status": "diverged", "final": {"loss": None, "top1": None, "top5": None}}
     words = {each.label: part.words(each, seed) for each in part.methods(part, None, 0.0)}[label]
@@ -54,10 +54,12 @@ def test_a_run_has_its_models_size_and_whole_rounds_of_its_tokens(task: Task) ->
     config = loader.load(task.config, list(task.shared))
     model = models.build(config.model.name, 256, (), **config.model.options)
     assert sum(each.numel() for each in model.parameters()) == task.parameters
-    steps, rest = divmod(config.data.options["train_bytes"], PER_STEP)
+    per_step = SIZES[task.name.split("_")[1]].per_step
+    assert per_step == config.engine.workers * config.data.batch_size * sizes.LENGTH
+    steps, rest = divmod(config.data.options["train_bytes"], per_step)
     assert steps % sizes.ROUND == 0 and rest == sizes.LENGTH
     ratio = AT if task in SEARCHES else float(task.name.rpartition("_")[2])
-    assert steps * PER_STEP / task.parameters == pytest.approx(ratio, rel=0.03 if ratio > 2 else 0.35)
+    assert steps * per_step / task.parameters == pytest.approx(ratio, rel=0.03 if ratio > 2 else 0.35)
     assert config.data.options.get("tested") == ("validation" if task in SEARCHES else None)
 
 
@@ -147,7 +149,7 @@ def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsy
     assert run([*words, SEARCH, "gpt_0.1m_20", "gpt_0.1m_10mbit", "--dry-run"], verb.nothing) == 0
     said = capsys.readouterr().err
     assert f"{SEARCH}: 7 of 7 cells are there; 1 min each, 0 min left" in said
-    assert re.search(r"gpt_0.1m_10mbit: 0 of 3 cells are there; [45] min each at most \(by gpt_0.1m_", said)
+    assert re.search(r"gpt_0.1m_10mbit: 0 of 3 cells are there; \d+ min each at most \(by gpt_0.1m_", said)
     assert "alone on the machine" in said
     assert run([*words, SEARCH, "--out", str(results / "other")], verb.nothing) == 2
     assert "--out: rates are read below" in capsys.readouterr().err
