@@ -308,8 +308,8 @@ def page(folder: Path, task: Task) -> Page | None:
         f"read once; {run.record['world_size']} virtual workers of {_size(task).batch} sequences of {LENGTH} bytes. "
         "Loss of the test split, nats a byte; after its sign, the standard deviation over seeds. The gap is the loss "
         "over dense training's, less 1, with its interval of 95 % (Fieller). Every method has the rate that its own "
-        f"search found on the validation split, with {AT} tokens a parameter and {searched.parameters:,} parameters. On "
-        f"{run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and the like.",
+        f"search found on the validation split, with {AT} tokens a parameter and {searched.parameters:,} parameters. "
+        f"On {run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [*rows, lossless.row(HEAD, "fewer bytes", lossless.LANGUAGE)]),
         *lossless.note(lossless.LANGUAGE),
