@@ -189,8 +189,12 @@ def _losses(folder: Path) -> list[Any]:
 
 
 def compare(first: Path, second: Path) -> int:
-    """Print what differs between two files of `run`; 1 if anything does, or failed: a refusal (2) may be the same."""
+    """Print what differs between two files of `run`; 1 if anything does, or failed: a refusal (2) may be the same.
+
+    A scheduler that has another name now is the same composition.
+    """
     a, b = (json.loads(path.read_text()) for path in (first, second))
+    a = {name if name in b else _today(name): entry for name, entry in a.items()}
     for name in sorted({*a, *b}):
         if a.get(name) != b.get(name):
             print(f"{name}: {a.get(name)} is now {b.get(name)}")
@@ -201,6 +205,14 @@ def compare(first: Path, second: Path) -> int:
     ran = sum(entry["code"] == 0 for entry in b.values())
     print(f"{first.stem}: {len(b)} compositions, {ran} trained, {different} differ")
     return 1 if different or failed else 0
+
+
+def _today(name: str) -> str:
+    """A composition's name with the name that its scheduler has now."""
+    from wirebench.schedulers import PLUGINS
+
+    start, _, scheduler = name.rpartition(" ")
+    return f"{start} {PLUGINS.aliases.get(scheduler, scheduler)}"
 
 
 if __name__ == "__main__":
