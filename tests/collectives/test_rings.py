@@ -6,7 +6,7 @@ from tests.collectives.trees import complete, crossings, under_a_switch
 from wirebench import collectives
 from wirebench.collectives.blueconnect import BlueConnect
 from wirebench.collectives.hierarchical import Hierarchical
-from wirebench.collectives.plan import Plan, Transfer, check
+from wirebench.collectives.plan import Plan, Transfer, check, mirror
 from wirebench.collectives.ring import Ring
 from wirebench.collectives.star import Star
 from wirebench.collectives.tree import Tree
@@ -68,7 +68,15 @@ def test_trees_within_machines_then_a_ring_of_masters():
     ]
     assert {t.stop - t.start for transfers in plan.reduce[:2] for t in transfers} == {9}
     assert {t.stop - t.start for transfers in plan.reduce[2:] for t in transfers} == {3}
-    assert len(plan.copy) == 4
+    # The masters' ring goes on in its direction, with each master's own chunk first; the trees go back.
+    assert plan.copy[0] == (Transfer(0, 2, 0, 3), Transfer(2, 5, 3, 6), Transfer(5, 0, 6, 9))
+    assert [[(t.src, t.dst) for t in transfers] for transfers in plan.copy[1:]] == [
+        [(0, 2), (2, 5), (5, 0)],
+        [(2, 4), (5, 7)],
+        [(0, 1), (2, 3), (5, 6), (7, 8)],
+    ]
+    few = Hierarchical().plan(Topology.parse("2+3+4"), 2)
+    assert few.copy == mirror(few.reduce)
 
 
 def test_masters_of_masters_in_deeper_trees():
@@ -134,6 +142,16 @@ def test_two_machines_of_three():
 def test_rounds_are_the_sum_of_degrees_less_one(layout: str, half: int):
     plan = BlueConnect().plan(Topology.parse(layout), 64)
     assert (len(plan.reduce), len(plan.copy)) == (half, half)
+
+
+def test_each_level_gathers_in_the_direction_in_which_it_scattered():
+    plan = BlueConnect().plan(Topology.parse("3+3+3"), 9)
+    steps = [{(t.src, t.dst) for t in transfers} for transfers in (*plan.reduce, *plan.copy)]
+    inside = {(3 * machine + i, 3 * machine + (i + 1) % 3) for machine in range(3) for i in range(3)}
+    between = {(rank, (rank + 3) % 9) for rank in range(9)}
+    assert steps == [inside, inside, between, between, between, between, inside, inside]
+    few = BlueConnect().plan(Topology.parse("3+3+3"), 8)
+    assert few.copy == mirror(few.reduce)
 
 
 def test_levels_of_degree_one_make_no_rounds():

@@ -6,8 +6,9 @@ Cho, Finkler and Kung, "BlueConnect: Decomposing all-reduce for deep learning on
 
 import math
 from dataclasses import replace
+from itertools import chain
 
-from wirebench.collectives.parts.groups import Rounds, level_rounds, ring_reduce_scatter
+from wirebench.collectives.parts.groups import level_rounds, ring_all_gather, ring_reduce_scatter
 from wirebench.collectives.plan import Plan, mirror, rounds_of
 from wirebench.collectives.ring import Ring
 from wirebench.collectives.rounds import ClusterShape, EqualRounds, RoundCounts, both
@@ -21,9 +22,11 @@ class BlueConnect:
     factors  f_0, f_1, ..., the innermost first; their product is the number of ranks. Empty: the degrees of the
              topology's levels
 
-    In level l the ranks that differ in i_l alone form a ring and share out the range that they hold. Where a topology
-    has no common degrees and no factors are given there is nothing to factor, and the plan is the ring of all ranks
-    under the name "blueconnect=ring".
+    In level l the ranks that differ in i_l alone form a ring and share out the range that they hold. The all-gathers go
+    around in the same direction, as the ring's of all ranks does (collectives/ring.py).
+
+    Where a topology has no common degrees and no factors are given there is nothing to factor, and the plan is the ring
+    of all ranks under the name "blueconnect=ring".
     """
 
     def __init__(self, factors: tuple[int, ...] = ()) -> None:
@@ -41,11 +44,14 @@ class BlueConnect:
                 f"collective.factors: {list(factors)} multiply to {math.prod(factors)}, "
                 f"but there are {topology.size} ranks"
             )
-        rounds: Rounds = []
-        for level in range(len(factors)):
-            rounds += level_rounds(topology.ranks, factors[: level + 1], items, ring_reduce_scatter)
-        reduce = rounds_of(rounds)
-        return Plan("blueconnect", reduce, mirror(reduce))
+        levels = [factors[: level + 1] for level in range(len(factors))]
+        scatters = [level_rounds(topology.ranks, level, items, ring_reduce_scatter) for level in levels]
+        reduce = rounds_of(chain.from_iterable(scatters))
+        if items < topology.size:
+            # Some rings have empty parts. As in the ring of all ranks, the way back is then shorter.
+            return Plan("blueconnect", reduce, mirror(reduce))
+        gathers = [level_rounds(topology.ranks, level, items, ring_all_gather) for level in reversed(levels)]
+        return Plan("blueconnect", reduce, rounds_of(chain.from_iterable(gathers)))
 
     def rounds(self, shape: ClusterShape) -> RoundCounts:
         """A ring for each of the shape's degrees, whatever the factors; every rank sends in each."""

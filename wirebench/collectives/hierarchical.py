@@ -11,6 +11,7 @@ from wirebench.collectives.parts.groups import (
     Rounds,
     binomial_reduce,
     even_bounds,
+    ring_all_gather,
     ring_reduce_scatter,
     side_by_side,
     strides,
@@ -25,8 +26,8 @@ class Hierarchical:
     """The first rank below a branch, in leaf order, is its master.
 
     Level by level, the lowest first, the masters of a branch's children send to the branch's own master in a binomial
-    tree. The masters of the root's children form a ring. The copy half mirrors it all. In a single machine every rank
-    is a child of the root, so the plan is the ring of all ranks.
+    tree. The masters of the root's children form a ring, which goes around in one direction in both halves. The copy
+    half mirrors the trees. In a single machine every rank is a child of the root, so the plan is the ring of all ranks.
     """
 
     def plan(self, topology: Topology, items: int) -> Plan:
@@ -38,8 +39,11 @@ class Hierarchical:
         for branches in levels:
             rounds += side_by_side(binomial_reduce(_masters(branch), items) for branch in branches)
         masters = _masters(root)
-        reduce = rounds_of(rounds + ring_reduce_scatter(masters, even_bounds(items, len(masters))))
-        return Plan("hierarchical", reduce, mirror(reduce))
+        bounds = even_bounds(items, len(masters))
+        trees, scatter = rounds_of(rounds), rounds_of(ring_reduce_scatter(masters, bounds))
+        # As in the ring: forward, unless most chunks are empty.
+        gather = mirror(scatter) if items < len(masters) else rounds_of(ring_all_gather(masters, bounds))
+        return Plan("hierarchical", trees + scatter, gather + mirror(trees))
 
     def rounds(self, shape: ClusterShape) -> RoundCounts:
         """Binomial trees among the ranks of a machine, then among a rack's masters, and so on; a ring of the last."""

@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from tests.collectives.trees import Returned
 from wirebench import collectives, compressors
 from wirebench.collectives.execution.coded import coded_program_of
 from wirebench.collectives.execution.executor import RequestExecutor
-from wirebench.collectives.plan import Collective, check, copied_pieces
+from wirebench.collectives.plan import Collective, Plan, check, copied_pieces, mirror
 from wirebench.collectives.wire import items_of
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
@@ -83,6 +85,31 @@ def test_a_piece_that_comes_back_is_coded_by_the_rank_that_had_it(layout: str) -
     wanted = torch.stack(inputs).sum(0)
     for each in answers:
         assert torch.equal(each, answers[0]) and 0 < float((each - wanted).norm() / wanted.norm()) < 0.02
+
+
+class Mirrored(NamedTuple):
+    """A collective whose copy half is the mirror of its reduce half."""
+
+    inner: Collective
+
+    def plan(self, topology: Topology, items: int) -> Plan | None:
+        plan = self.inner.plan(topology, items)
+        assert plan is not None
+        return replace(plan, copy=mirror(plan.reduce))
+
+
+@pytest.mark.parametrize("layout", ["1+3", "2+5", "2+2", "3+3+3"])
+@pytest.mark.parametrize("name", ["ring", "hierarchical", "blueconnect"])
+def test_the_direction_of_an_all_gather_changes_no_bit(name: str, layout: str) -> None:
+    topology = Topology.parse(layout)
+    inputs, made = inputs_of(topology.size, 6000), collectives.build(name)
+    for wire in (None, compressors.wire("int8"), compressors.wire("nvfp4")):
+        (forward, sent), (back, sent_back) = (
+            served(collectives.formatted(each, wire), topology, inputs) for each in (made, Mirrored(made))
+        )
+        assert all(torch.equal(each, back[0]) for each in forward), wire
+        assert sum(sent) == sum(sent_back)
+    assert layout != "3+3+3" or made.plan(topology, 99) != Mirrored(made).plan(topology, 99)
 
 
 @pytest.mark.parametrize("name", ["ring", "one_hop", "halving_doubling", "hierarchical", "flexreduce"])

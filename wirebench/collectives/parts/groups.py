@@ -63,12 +63,13 @@ def level_rounds(
     ranks: Sequence[int],
     factors: Sequence[int],
     items: int,
-    scatter: Callable[[Sequence[int], Sequence[int]], Rounds],
+    of_group: Callable[[Sequence[int], Sequence[int]], Rounds],
 ) -> Rounds:
-    """The reduce-scatters of one level, whose factor is the last of `factors`; the others are of the levels below.
+    """The reduce-scatters, or the all-gathers, of one level.
 
     A rank's place in `ranks` is a number in mixed radix; those that differ in the last digit alone form a group.
-    scatter  the rounds of a group, of its members and the bounds of what they share out
+    factors   the level's is the last one; the others are of the levels below
+    of_group  the rounds of a group, of its members and the bounds of what they share out
     """
     *inner, degree = factors
     stride = prod(inner)
@@ -79,7 +80,7 @@ def level_rounds(
         # Exact fractions, rounded down once: part p of this level begins at item floor(items * p / parts).
         first, parts = _part(place, inner) * degree, stride * degree
         bounds = [items * (first + coordinate) // parts for coordinate in range(degree + 1)]
-        groups.append(scatter(ranks[place : place + stride * degree : stride], bounds))
+        groups.append(of_group(ranks[place : place + stride * degree : stride], bounds))
     return side_by_side(groups)
 
 
