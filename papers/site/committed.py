@@ -31,7 +31,7 @@ def drifts(root: Path, results: Path) -> list[str]:
     again = "run: wirebench study report --docs ."
     if not shows(figure, readme.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
-    if not index.FILE.is_file() or index.FILE.read_text(encoding="utf-8") != index.text():
+    if not index.is_current():
         found.append(f"{index.FILE}: has not the numbers of the records; {again}")
     found += of_benchmarks(results)
     # Results elsewhere are a reader's own (make tables QUICK=1), of which the documents say nothing.
