@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
 from wirebench.record import recorded, schema
-from wirebench.record.lines import decode, encode, named
+from wirebench.record.lines import Shapes, decode, encode, named
 from wirebench.utils import json_lines
 
 RUN = RESULTS / "gs-sgd/vgg16/gtopk-0"
@@ -45,7 +45,7 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row
     note = {"label": "a", "curve": [row, row], "launch": "made a/b-0 seed=3 --out=/tmp/a/b-0 at 1.50"}
     run = {"run": "a/b-0", "note": note, "record": record, "files": {"steps.jsonl": tables}}
     before = copy.deepcopy(run)
-    shared: dict[str, Any] = {}
+    shared = Shapes()
     line = encode(run, shared)
     assert run == before
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
@@ -69,7 +69,7 @@ def test_what_follows_or_repeats_is_not_written_and_is_read_as_it_was() -> None:
         "ranks": [{"rank": rank, "phases": {"forward": 0.0123456789 + rank / 9}} for rank in range(2)],
         "events": [{**each, "more": 1} if each["name"] == "a" else each for each in events],
     }  # fmt: skip
-    shared: dict[str, Any] = {}
+    shared = Shapes()
     line = encode({"run": "a-0", "note": {}, "record": record}, shared)
     parts = named(line)
     values = parts["record"][1:]
