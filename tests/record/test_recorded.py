@@ -102,30 +102,63 @@ def test_damaged_steps_are_refused(steps: list[Any]) -> None:
         decode(line, shared)
 
 
-def test_an_older_line_is_read_and_rewritten_once() -> None:
-    """With keys in every line, and what several share merged with what is a run's own."""
+REWRITE = runpy.run_path(str(ROOT / "scripts" / "rewrite_results.py"))
+
+
+def lines_of(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def write_lines(file: Path, lines: list[Any]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_older_lines_are_read_and_rewritten_once(tmp_path: Path) -> None:
+    """With keys in every line, and what several share merged with what is a run's own; shapes beside each file."""
     config = {"train": {"lr": 0.1}, "model": {"@": "m"}}
     shared = [{"id": "m", "value": {"name": "gpt"}}, {"id": "c", "value": config}]
     record = {"config": {"@": "c", "train": {"seed": 3}}, "history": {"#": 2, "loss": [0.5, 0.25], "epoch": [1]}}
-    runs, beside = (
-        "".join(f"{json.dumps(each)}\n" for each in those)
-        for those in ([{"run": f"a-{turn}", "note": {"label": "a"}, "record": record} for turn in (0, 1)], shared)
-    )
+    runs = [tmp_path / study / recorded.RUNS for study in ("one", "two")]
+    for file in runs:
+        write_lines(file, [{"run": f"a-{turn}", "note": {"label": "a"}, "record": record} for turn in (0, 1)])
+        write_lines(file.with_name(recorded.SHARED), shared)
     read = {"config": {"train": {"lr": 0.1, "seed": 3}, "model": {"name": "gpt"}},
             "history": [{"loss": 0.5, "epoch": 1}, {"loss": 0.25, "epoch": 1}]}  # fmt: skip
-    now = recorded.rewritten(runs, beside)
-    known = {key: shape for each in map(json.loads, now[1].splitlines()) for key, shape in each.items()}
-    assert [decode(json.loads(each), known)["record"] for each in now[0].splitlines()] == [read, read]
-    assert recorded.rewritten(*now) == now and recorded.canonical(*now) == recorded.canonical(runs, beside)
-    between = [json.dumps({"id": key, "value": shape}) for key, shape in known.items()]
-    names = [json.dumps(named(json.loads(each))) for each in now[0].splitlines()]
-    assert recorded.rewritten("\n".join(names), "\n".join(between)) == now != (runs, beside)
+    before = [recorded.canonical(file.read_text(), file.with_name(recorded.SHARED).read_text()) for file in runs]
+    now, shapes = [], tmp_path / recorded.SHARED
+    for _ in range(3):
+        REWRITE["main"]([str(tmp_path)])
+        assert sorted(tmp_path.rglob("*.jsonl")) == sorted([*runs, shapes])
+        known = recorded.shapes(runs[0].parent)
+        assert [decode(line, known)["record"] for file in runs for line in lines_of(file)] == [read] * 4
+        assert [recorded.canonical(file.read_text(), shapes.read_text()) for file in runs] == before
+        now.append([shapes.read_bytes(), *(file.read_bytes() for file in runs)])
+        if len(now) == 2:  # an older form, with keys for the parts of a line
+            write_lines(shapes, [{"id": key, "value": shape} for key, shape in known.items()])
+            write_lines(runs[0], [named(line) for line in lines_of(runs[0])])
+    assert now[0] == now[1] == now[2]
+
+
+def test_runs_of_several_studies_are_appended_as_they_would_be_rewritten(tmp_path: Path) -> None:
+    (tmp_path / recorded.SHARED).touch()
+    sizes = []
+    for turn, layers in enumerate(("one", "two", "one", "three", "two")):
+        folder = made(tmp_path / f".made-{turn}", health={f"norm {layers} {place}": place for place in range(9)})
+        for study in ("b", "a"):
+            recorded.append(tmp_path / study, f"dense-{turn}", {"label": "dense"}, folder)
+            sizes.append((tmp_path / recorded.SHARED).stat().st_size)
+    assert sorted(path.name for path in tmp_path.rglob("*.jsonl")) == sorted([recorded.SHARED, *[recorded.RUNS] * 2])
+    assert sizes[1::2] == sizes[::2] and sizes[2] - sizes[1] < sizes[0] / 4, "the second study adds nothing"
+    assert sizes[2] == sizes[4] and sizes[6] == sizes[9], "what was there is not added"
+    assert all(path.read_text() == content for path, content in REWRITE["contents"](tmp_path))
 
 
 @pytest.mark.slow
 def test_results_are_as_they_would_be_written() -> None:
-    contents = runpy.run_path(str(ROOT / "scripts" / "rewrite_results.py"))["contents"]
-    assert [path.name for path, content in contents(RESULTS) if path.read_text(encoding="utf-8") != content] == []
+    assert [
+        path.name for path, content in REWRITE["contents"](RESULTS) if path.read_text(encoding="utf-8") != content
+    ] == []
 
 
 def test_runs_are_lines_of_one_file_and_the_last_of_a_name_counts(tmp_path: Path) -> None:
