@@ -3,8 +3,8 @@
 A line is [name, [id, value, ...], ...]: the run's name, and a list for each of PARTS. Each part of a run is the shape
 of that id with the line's values in the places of HOLE, in order, and the run's name in the places of RUN. A shape
 stands once, as {id: shape} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with
-these keys changed: of the shapes of its file of runs the one that leaves least to change. So keys, names and settings
-are written once, and a line has what was measured:
+these keys changed. Among the shapes of the same file of runs it is the one that leaves least to change. So keys, names
+and settings are written once, and a line has what was measured:
 
 - Numbers are values, in a list together. Numbers of a record's config and environment, and under a key of ALIKE,
   belong to the shape.
