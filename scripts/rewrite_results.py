@@ -20,11 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def contents(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files of lines anywhere below a folder, and what each should hold; nothing: it should not be there."""
-    runs = sorted(folder.rglob(RUNS))
+    """The files of lines anywhere below a folder, and what each should hold; nothing: it should not be there.
+
+    Runs under way, whose folders begin with a dot, are left out.
+    """
+    files = [path for path in sorted(folder.rglob("*.jsonl")) if "/." not in f"/{path.relative_to(folder).as_posix()}"]
+    runs = [path for path in files if path.name == RUNS]
     texts, shapes = recorded.rewritten([(_text(path), recorded.shapes(path.parent)) for path in runs])
     yield from ((folder / SHARED, shapes), *zip(runs, texts, strict=True))
-    for path in sorted(folder.rglob("*.jsonl")):
+    for path in files:
         if path.name == SHARED and path.parent != folder:
             yield path, ""
         elif path.name not in (RUNS, SHARED):

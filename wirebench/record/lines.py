@@ -192,8 +192,7 @@ def _copy(*path: str | int) -> Callable[[Values], Any]:
 
 FOLLOWING: Mapping[tuple[str | int, ...], Callable[[Values], Any]] = {
     ("final", "loss"): _copy("history", -1, "test_loss"),
-    ("final", "top1"): _copy("history", -1, "top1"),
-    ("final", "top5"): _copy("history", -1, "top5"),
+    **{("final", name): _copy("history", -1, name) for name in ("top1", "top5", "perplexity", "bits_per_byte")},
     ("prediction", "measured_seconds"): _copy("step_seconds", "median"),
     ("prediction", "error"): _error,
     ("bytes_per_step", "dense"): _dense,
