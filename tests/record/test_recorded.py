@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
-from wirebench.record import recorded, schema
+from wirebench.record import lines, recorded, schema
 from wirebench.record.lines import Shapes, decode, encode, named
 from wirebench.utils import json_lines
 
@@ -224,10 +224,13 @@ def test_what_was_being_written_when_the_machine_stopped_is_no_line(tmp_path: Pa
         ('{"run": "b-0", "note": {}, "record": {"schema": 1}}', "runs.jsonl:2: b-0: not a run's record: "),
     ],
 )
-def test_a_damaged_line_is_named(line: str, said: str, tmp_path: Path) -> None:
-    recorded.append(tmp_path, "a-0", {}, made(tmp_path / ".made"))
+def test_a_damaged_line_is_named_and_loses_no_later_run(line: str, said: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / ".made")
+    recorded.append(tmp_path, "a-0", {}, folder)
     with (tmp_path / recorded.RUNS).open("a") as file:
         file.write(f"{line}\n")
+    recorded.append(tmp_path, "a-1", {}, folder)
+    assert len((tmp_path / recorded.RUNS).read_text().splitlines()) == 3
     with pytest.raises(UserError) as raised:
         recorded.below(tmp_path)
     assert said in str(raised.value)
@@ -261,6 +264,26 @@ def test_a_torn_line_of_what_is_shared_is_none(tmp_path: Path) -> None:
     recorded.append(tmp_path, "dense-1", {}, made(tmp_path / "made-1"))
     (tmp_path / recorded.RUNS).write_text((tmp_path / recorded.RUNS).read_text().splitlines(keepends=True)[1])
     assert recorded.at(tmp_path / "dense-1") is not None
+
+
+def test_shapes_whose_ids_begin_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ids of one letter most shapes meet another's: each run is read as it was, and no end of a run is lost."""
+    wanted = {}
+    for turn in (0, 1):
+        folder = made(tmp_path / f"made-{turn}", more={f"key {turn} {each}": [f"{each}" * 50] for each in range(60)})
+        recorded.append(tmp_path / "whole", f"dense-{turn}", {"label": "dense"}, folder)
+        wanted[turn] = recorded.read(tmp_path / f"whole/dense-{turn}")
+    monkeypatch.setattr(lines, "ID_LENGTH", 1)
+    for turn in (0, 1):
+        recorded.append(tmp_path / "short", f"dense-{turn}", {"label": "dense"}, tmp_path / f"made-{turn}")
+    assert {turn: recorded.read(tmp_path / f"short/dense-{turn}") for turn in (0, 1)} == wanted
+    known = [json.loads(line) for line in (tmp_path / "short" / recorded.SHARED).read_text().splitlines()]
+    assert {len(key) for each in known for key in each} >= {1, 2}
+    # What two appended without knowing of each other, and a merge put together, may have one id for two shapes.
+    with (tmp_path / "short" / recorded.SHARED).open("a") as file:
+        file.write(json.dumps({next(iter(known[0])): "another"}) + "\n")
+    with pytest.raises(UserError, match=rf"environments.jsonl:{len(known) + 1}: another shape has the id"):
+        recorded.append(tmp_path / "short", "dense-2", {"label": "dense"}, tmp_path / "made-0")
 
 
 def test_a_sent_file_that_has_lost_a_run_is_refused(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ FEWER = {
 """Digits of the numbers below these keys of a record, which no table shows with more. The run's own `seconds_total` has
 all: it tells a run from a copy."""
 ID_LENGTH = 6
-"""Of 64 characters each: among five thousand shapes the risk that two have the same id is 1 in 5,000."""
+"""Of 64 characters each: among five thousand shapes the risk that two have the same id is 1 in 5,000. Then the later
+one has a longer id."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -95,10 +96,10 @@ class Shapes(Values):
 
     def refer(self, value: Any) -> str:
         """The id of a value, which stands there as it is."""
-        key = base64.urlsafe_b64encode(hashlib.sha256(json_text(value).encode()).digest())[:ID_LENGTH].decode()
-        if any(each != value for each in (self._known.get(key, value), self.setdefault(key, value))):
-            raise ValueError(f"two shapes have the id {key}")
-        return key
+        text = json_text(value)
+        whole = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        keys = (whole[:length] for length in range(ID_LENGTH, len(whole) + 1))
+        return next(key for key in keys if json_text(self.setdefault(key, self._known.get(key, value))) == text)
 
     def of(self, shape: Values) -> str:
         """The id of a shape, which stands there by what it changes of another one, where that is shorter."""

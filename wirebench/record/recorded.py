@@ -120,7 +120,10 @@ def add(folder: Path, run: NotedRun) -> None:
             fcntl.flock(each, fcntl.LOCK_EX)
             _cut(Path(each.name))
         known = shapes(file.parent)
-        shared = Shapes((line for _, line in _whole_lines(file) if _is_run(line)), known)
+        try:
+            shared = Shapes((line for _, line in _whole_lines(file) if _is_run(line)), known)
+        except (UserError, *MALFORMED):  # which the next reader is told; this run has ended, and shall not be lost
+            shared = Shapes(known=known)
         line = encode(_whole(run, path.relative_to(file.parent)), shared)
         # What the line refers to is on disk before the line.
         others.writelines(_shared_lines({key: value for key, value in shared.items() if key not in known}))
@@ -311,7 +314,13 @@ def shapes(folder: Path) -> Values:
 
 @functools.lru_cache(maxsize=64)
 def _shapes(file: Path, *state: int) -> Values:
-    return dict(_entry(line) for _, line in _whole_lines(file))
+    """Those of a file; UserError where an id has two shapes, as after a merge by hand."""
+    known: Values = {}
+    for number, line in _whole_lines(file):
+        key, shape = _entry(line)
+        if json_text(known.setdefault(key, shape)) != json_text(shape):
+            raise UserError(f"{file}:{number}: another shape has the id {key}, too")
+    return known
 
 
 def _whole_lines(file: Path) -> Iterator[tuple[int, Any]]:
