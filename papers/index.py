@@ -1,4 +1,4 @@
-"""results/index.csv: what was measured, a line a run, for other programs: `pandas.read_csv("results/index.csv")`.
+"""results/index.csv.gz: what was measured, a line a run, for other programs: `pandas.read_csv("results/index.csv.gz")`.
 
   run      path of the run below results/, which begins with the study's folder; `wirebench show results/RUN` prints
            all of it
@@ -21,8 +21,9 @@ from papers.runner import RESULTS
 from wirebench.inspect.results_table import machine
 from wirebench.record.notes import NotedRun
 from wirebench.record.rules import broken
+from wirebench.utils import user_files
 
-FILE = RESULTS / "index.csv"
+FILE = RESULTS / "index.csv.gz"
 HEAD = ("run", "machine", "commit", "seed", "flags")
 
 
@@ -39,6 +40,11 @@ METRICS: Mapping[str, Callable[[NotedRun], Any]] = {
     "test_loss": lambda run: run.has("final", "loss") if run.is_whole else None,
 }
 """Numbers of a record by their names: seconds and bytes of a step are medians and means over its counted steps."""
+
+
+def is_current() -> bool:
+    """Whether the committed file has the numbers of the records."""
+    return FILE.is_file() and user_files.read(FILE) == text()
 
 
 def text(results: Path = RESULTS) -> str:

@@ -44,16 +44,22 @@ def lost_runs(root: Path, base: str, below: Path) -> list[Path]:
         raise UserError(f"{base}: is no commit of {root}")
     told = _git(root, "diff", "--numstat", "--no-renames", base, "HEAD", "--", below) or ""
     changed = [(Path(name), gone) for _, gone, name in (line.split("\t") for line in told.splitlines())]
-    folders = dict.fromkeys(path.parent for path, gone in changed if path.name in APPENDED and gone != "0")
-    return [folder / RUNS for folder in folders if _runs(root, base, folder) - _runs(root, "HEAD", folder)]
+    folders = {path.parent for path, gone in changed if path.name in APPENDED and gone != "0"}
+    there = map(Path, (_git(root, "ls-tree", "-r", "--name-only", "--full-name", base, "--", below) or "").splitlines())
+    # A file of shapes has those of all folders below it.
+    asked = [file for file in there if file.name == RUNS and not folders.isdisjoint(file.parents)]
+    return [file for file in asked if _runs(root, base, file) - _runs(root, "HEAD", file)]
 
 
-def _runs(root: Path, commit: str, folder: Path) -> Counter[str]:
-    runs, shared = (_git(root, "show", f"{commit}:{folder.as_posix()}/{name}") or "" for name in (RUNS, SHARED))
+def _runs(root: Path, commit: str, file: Path) -> Counter[str]:
+    runs, *shapes = (
+        _git(root, "show", f"{commit}:{path.as_posix()}") or ""
+        for path in (file, *(folder / SHARED for folder in reversed(file.parents)))
+    )
     try:
-        return Counter(recorded.canonical(runs, shared))
+        return Counter(recorded.canonical(runs, *shapes))
     except UserError as error:
-        raise UserError(f"{folder / RUNS} at {commit}: {error}") from error
+        raise UserError(f"{file} at {commit}: {error}") from error
 
 
 def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:

@@ -20,7 +20,7 @@ from wirebench.planner import known, ranges, sums
 from wirebench.record import compressor_results
 from wirebench.simulation import compress_rates
 from wirebench.telemetry.environment import git
-from wirebench.utils.files import write_atomically
+from wirebench.utils import user_files
 from wirebench.utils.json_lines import json_text
 from wirebench.utils.parsing import json_of
 
@@ -74,9 +74,8 @@ def publish() -> list[Path]:
         first, *others = _as_read(lines_of())
         if _now(path) == [first, *others]:
             continue
-        path.parent.mkdir(exist_ok=True)
         lines = [json_text(each) for each in ({PUBLISHED: at, **first}, *others)]
-        write_atomically(path, "\n".join(lines) + "\n")
+        user_files.write(path, "\n".join(lines) + "\n")
         written.append(path)
     return written
 
@@ -96,7 +95,7 @@ def _now(path: Path) -> Lines | None:
     """The lines that a file has, without PUBLISHED; None where it is not there."""
     if not path.is_file():
         return None
-    lines: Lines = [json_of(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines: Lines = [json_of(line) for line in user_files.read(path).splitlines()]
     return [{key: value for key, value in each.items() if key != PUBLISHED} for each in lines]
 
 

@@ -18,7 +18,7 @@ from wirebench.gradient.flat import Layer
 from wirebench.planner import known, known_sizes
 from wirebench.planner.compositions import density_of, own_density
 from wirebench.simulation.trace import SHIPPED, load
-from wirebench.utils.files import write_atomically
+from wirebench.utils import user_files
 
 LARGE_IMAGES, SMALL_IMAGES, BYTES = (1000, (3, 224, 224)), (10, (3, 32, 32)), (256, ())
 MODELS: tuple[tuple[str, tuple[int, tuple[int, ...]], dict[str, Any]], ...] = (
@@ -40,7 +40,7 @@ def main() -> int:
         print(f"{name} {density or ''}", file=sys.stderr, flush=True)
         make = functools.partial(compressors.build, name, **density_of(name, density))
         sizes[name, density] = known_sizes.played(make, layers)
-    write_atomically(known_sizes.PATH, known_sizes.written(sizes))
+    user_files.write(known_sizes.PATH, known_sizes.written(sizes))
     return 0
 
 

@@ -31,7 +31,7 @@ def drifts(root: Path, results: Path) -> list[str]:
     again = "run: wirebench study report --docs ."
     if not shows(figure, readme.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
-    if not index.FILE.is_file() or index.FILE.read_text(encoding="utf-8") != index.text():
+    if not index.is_current():
         found.append(f"{index.FILE}: has not the numbers of the records; {again}")
     found += of_benchmarks(results)
     # Results elsewhere are a reader's own (make tables QUICK=1), of which the documents say nothing.
@@ -71,14 +71,14 @@ def of_benchmarks(results: Path) -> list[str]:
 def benchmark_figures(results: Path) -> Iterator[tuple[Path, Figure | None]]:
     """The figures that benchmarks draw of their cells, by path; None for a file whose cells are missing.
 
-    Not every file of cells of collectives has figures, but every figure has its cells: KIND-STEM.svg and, of a wire
-    format, KIND-STEM-FORMAT.svg have them in STEM.jsonl.
+    Not every file of cells has figures, but every figure has its cells: of compressors in cells.jsonl; of collectives
+    KIND-STEM.svg and, of a wire format, KIND-STEM-FORMAT.svg have them in STEM.jsonl.
     """
     for file in sorted(results.glob("*/compressors/cells.jsonl")):
         measured = compressor_results.load(file)
         note, where = plot_compressors.note_of(measured.header), provenance([measured.header["environment"]])
         drawn = plot_compressors.figures(measured.cells, note, where)
-        yield from ((file.with_name(name), figure) for name, figure in drawn.items())
+        yield from ((path, drawn.get(path.name)) for path in sorted(file.parent.glob("*.svg")))
     for path in sorted(results.glob("*/collectives/*.svg")):
         stem = path.stem.partition("-")[2]
         stem = stem if path.with_name(f"{stem}.jsonl").is_file() else stem.rpartition("-")[0]

@@ -32,6 +32,7 @@ from wirebench.simulation.trace import SHIPPED, load
 from wirebench.topology import presets
 from wirebench.topology.processor import IDLE, Processor
 from wirebench.topology.tree import Topology
+from wirebench.utils import user_files
 
 main = verb("advise")
 
@@ -89,7 +90,7 @@ def test_compositions_are_ranked_and_the_lines_name_rows_of_them(tmp_path, capsy
 
 def formats_alone(tmp_path: Path, formats: Sequence[str], device: str | None = None) -> str:
     """A file of these formats, whose coding is as fast as two copies of the vector, on the shipped rates' GPU."""
-    header, *shipped = (json.loads(line) for line in SHIPPED_GPU.read_text(encoding="utf-8").splitlines())
+    header, *shipped = (json.loads(line) for line in user_files.read(SHIPPED_GPU).splitlines())
     header, cells = {**header, "device": header["device"] if device is None else device}, []
     like = next(each for each in shipped if each["method"] == "quantised_sum")
     for form in formats:

@@ -15,6 +15,7 @@ from papers.study import Study
 from tests.flexreduce import cell
 from wirebench.errors import UserError
 from wirebench.record import collective_results
+from wirebench.utils import user_files
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +111,12 @@ def test_documents_of_other_records_are_named(tmp_path: Path, sections: list[Sec
 def test_the_package_ships_what_the_records_give() -> None:
     assert shipped.drifts() == []
     for path in shipped.files():
-        first = json.loads(path.read_text().splitlines()[0])
+        first = json.loads(user_files.read(path).splitlines()[0])
         assert first[shipped.PUBLISHED].keys() == {"commit", "utc"}
 
 
 def test_a_file_is_written_where_its_records_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, lines = tmp_path / "data" / "rates.jsonl", [{"of": "a"}, {"cell": 1.5}]
+    path, lines = tmp_path / "data" / "rates.jsonl.gz", [{"of": "a"}, {"cell": 1.5}]
     monkeypatch.setattr(shipped, "files", lambda: {path: lambda: lines})
     monkeypatch.setattr(shipped, "git", lambda: {"commit": "abc", "dirty": True})
     with pytest.raises(UserError, match="without changes"):
@@ -123,8 +124,8 @@ def test_a_file_is_written_where_its_records_have_changed(tmp_path: Path, monkey
     monkeypatch.setattr(shipped, "git", lambda: {"commit": "abc", "dirty": False})
     assert [line.partition(":")[0] for line in shipped.drifts()] == [str(path)]
     assert shipped.publish() == [path] and shipped.drifts() == []
-    before = path.read_text()
-    assert shipped.publish() == [] and path.read_text() == before, "the time stays that of the last change"
+    before = path.read_bytes()
+    assert shipped.publish() == [] and path.read_bytes() == before, "the time stays that of the last change"
     lines.append({"cell": 2.5})
     assert len(shipped.drifts()) == 1 and shipped.publish() == [path]
-    assert [json.loads(line).get("cell") for line in path.read_text().splitlines()] == [None, 1.5, 2.5]
+    assert [json.loads(line).get("cell") for line in user_files.read(path).splitlines()] == [None, 1.5, 2.5]

@@ -262,9 +262,9 @@ def copied(tmp_path: Path) -> Path:
     """Some of what is committed, with its exceptions."""
     for name in ("gs-sgd", "convergence"):
         (tmp_path / name).mkdir()
-        for file in (recorded.RUNS, recorded.SHARED):
-            shutil.copy(RESULTS / name / file, tmp_path / name)
-    shutil.copy(RESULTS / "exceptions.toml", tmp_path)
+        shutil.copy(RESULTS / name / recorded.RUNS, tmp_path / name)
+    for file in (recorded.SHARED, "exceptions.toml"):
+        shutil.copy(RESULTS / file, tmp_path)
     return tmp_path
 
 

@@ -15,6 +15,7 @@ from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
 from wirebench.planner import compositions, known_sizes
 from wirebench.planner.known_sizes import ANY, PATH, WORLDS
+from wirebench.utils import user_files
 
 TABLE = known_sizes.table(PATH)
 TWO = ("fp16", "terngrad")
@@ -89,7 +90,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     played: dict[tuple[str, float | None], dict[int, Known]]
     played = {(name, None): known_sizes.played(make_of(name), layers) for name in TWO}
     path = tmp_path / "sizes.json.gz"
-    path.write_bytes(known_sizes.written(played))
+    user_files.write(path, known_sizes.written(played))
     content = known_sizes.table(path)
     assert [{*" ".join(content[name]).split()} for name in TWO] == [{ANY}, {*map(str, WORLDS)}]
     for name in TWO:

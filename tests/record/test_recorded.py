@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
-from wirebench.record import recorded, schema
-from wirebench.record.lines import decode, encode, named
+from wirebench.record import lines, recorded, schema
+from wirebench.record.lines import Shapes, decode, encode, named
 from wirebench.utils import json_lines
 
 RUN = RESULTS / "gs-sgd/vgg16/gtopk-0"
@@ -45,14 +45,16 @@ def test_any_run_is_read_as_it_was(tables: list[dict[str, Any]], other: Any, row
     note = {"label": "a", "curve": [row, row], "launch": "made a/b-0 seed=3 --out=/tmp/a/b-0 at 1.50"}
     run = {"run": "a/b-0", "note": note, "record": record, "files": {"steps.jsonl": tables}}
     before = copy.deepcopy(run)
-    shared: dict[str, Any] = {}
+    shared = Shapes()
     line = encode(run, shared)
     assert run == before
     read = decode(json.loads(json.dumps(line)), json.loads(json.dumps(shared)))
     brief = {"ranks": json_lines.rounded(tables, 4, 4)}
     kept = json_lines.rounded(record) | brief | {"config": config, "environment": environment}
     files = {"steps.jsonl": json_lines.rounded(tables, 6, 6)}
-    assert read == {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}
+    wanted = {"run": "a/b-0", "note": json_lines.rounded(note), "record": kept, "files": files}
+    # Python's 1, 1.0 and True are equal, and a record's are not.
+    assert json.dumps(read, sort_keys=True) == json.dumps(wanted, sort_keys=True)
 
 
 def test_what_follows_or_repeats_is_not_written_and_is_read_as_it_was() -> None:
@@ -69,7 +71,7 @@ def test_what_follows_or_repeats_is_not_written_and_is_read_as_it_was() -> None:
         "ranks": [{"rank": rank, "phases": {"forward": 0.0123456789 + rank / 9}} for rank in range(2)],
         "events": [{**each, "more": 1} if each["name"] == "a" else each for each in events],
     }  # fmt: skip
-    shared: dict[str, Any] = {}
+    shared = Shapes()
     line = encode({"run": "a-0", "note": {}, "record": record}, shared)
     parts = named(line)
     values = parts["record"][1:]
@@ -102,30 +104,63 @@ def test_damaged_steps_are_refused(steps: list[Any]) -> None:
         decode(line, shared)
 
 
-def test_an_older_line_is_read_and_rewritten_once() -> None:
-    """With keys in every line, and what several share merged with what is a run's own."""
+REWRITE = runpy.run_path(str(ROOT / "scripts" / "rewrite_results.py"))
+
+
+def lines_of(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def write_lines(file: Path, lines: list[Any]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_older_lines_are_read_and_rewritten_once(tmp_path: Path) -> None:
+    """With keys in every line, and what several share merged with what is a run's own; shapes beside each file."""
     config = {"train": {"lr": 0.1}, "model": {"@": "m"}}
     shared = [{"id": "m", "value": {"name": "gpt"}}, {"id": "c", "value": config}]
     record = {"config": {"@": "c", "train": {"seed": 3}}, "history": {"#": 2, "loss": [0.5, 0.25], "epoch": [1]}}
-    runs, beside = (
-        "".join(f"{json.dumps(each)}\n" for each in those)
-        for those in ([{"run": f"a-{turn}", "note": {"label": "a"}, "record": record} for turn in (0, 1)], shared)
-    )
+    runs = [tmp_path / study / recorded.RUNS for study in ("one", "two")]
+    for file in runs:
+        write_lines(file, [{"run": f"a-{turn}", "note": {"label": "a"}, "record": record} for turn in (0, 1)])
+        write_lines(file.with_name(recorded.SHARED), shared)
     read = {"config": {"train": {"lr": 0.1, "seed": 3}, "model": {"name": "gpt"}},
             "history": [{"loss": 0.5, "epoch": 1}, {"loss": 0.25, "epoch": 1}]}  # fmt: skip
-    now = recorded.rewritten(runs, beside)
-    known = {key: shape for each in map(json.loads, now[1].splitlines()) for key, shape in each.items()}
-    assert [decode(json.loads(each), known)["record"] for each in now[0].splitlines()] == [read, read]
-    assert recorded.rewritten(*now) == now and recorded.canonical(*now) == recorded.canonical(runs, beside)
-    between = [json.dumps({"id": key, "value": shape}) for key, shape in known.items()]
-    names = [json.dumps(named(json.loads(each))) for each in now[0].splitlines()]
-    assert recorded.rewritten("\n".join(names), "\n".join(between)) == now != (runs, beside)
+    before = [recorded.canonical(file.read_text(), file.with_name(recorded.SHARED).read_text()) for file in runs]
+    now, shapes = [], tmp_path / recorded.SHARED
+    for _ in range(3):
+        REWRITE["main"]([str(tmp_path)])
+        assert sorted(tmp_path.rglob("*.jsonl")) == sorted([*runs, shapes])
+        known = recorded.shapes(runs[0].parent)
+        assert [decode(line, known)["record"] for file in runs for line in lines_of(file)] == [read] * 4
+        assert [recorded.canonical(file.read_text(), shapes.read_text()) for file in runs] == before
+        now.append([shapes.read_bytes(), *(file.read_bytes() for file in runs)])
+        if len(now) == 2:  # an older form, with keys for the parts of a line
+            write_lines(shapes, [{"id": key, "value": shape} for key, shape in known.items()])
+            write_lines(runs[0], [named(line) for line in lines_of(runs[0])])
+    assert now[0] == now[1] == now[2]
+
+
+def test_runs_of_several_studies_are_appended_as_they_would_be_rewritten(tmp_path: Path) -> None:
+    (tmp_path / recorded.SHARED).touch()
+    sizes = []
+    for turn, layers in enumerate(("one", "two", "one", "three", "two")):
+        folder = made(tmp_path / f".made-{turn}", health={f"norm {layers} {place}": place for place in range(9)})
+        for study in ("b", "a"):
+            recorded.append(tmp_path / study, f"dense-{turn}", {"label": "dense"}, folder)
+            sizes.append((tmp_path / recorded.SHARED).stat().st_size)
+    assert sorted(path.name for path in tmp_path.rglob("*.jsonl")) == sorted([recorded.SHARED, *[recorded.RUNS] * 2])
+    assert sizes[1::2] == sizes[::2] and sizes[2] - sizes[1] < sizes[0] / 4, "the second study adds nothing"
+    assert sizes[2] == sizes[4] and sizes[6] == sizes[9], "what was there is not added"
+    assert all(path.read_text() == content for path, content in REWRITE["contents"](tmp_path))
 
 
 @pytest.mark.slow
 def test_results_are_as_they_would_be_written() -> None:
-    contents = runpy.run_path(str(ROOT / "scripts" / "rewrite_results.py"))["contents"]
-    assert [path.name for path, content in contents(RESULTS) if path.read_text(encoding="utf-8") != content] == []
+    assert [
+        path.name for path, content in REWRITE["contents"](RESULTS) if path.read_text(encoding="utf-8") != content
+    ] == []
 
 
 def test_runs_are_lines_of_one_file_and_the_last_of_a_name_counts(tmp_path: Path) -> None:
@@ -189,10 +224,13 @@ def test_what_was_being_written_when_the_machine_stopped_is_no_line(tmp_path: Pa
         ('{"run": "b-0", "note": {}, "record": {"schema": 1}}', "runs.jsonl:2: b-0: not a run's record: "),
     ],
 )
-def test_a_damaged_line_is_named(line: str, said: str, tmp_path: Path) -> None:
-    recorded.append(tmp_path, "a-0", {}, made(tmp_path / ".made"))
+def test_a_damaged_line_is_named_and_loses_no_later_run(line: str, said: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / ".made")
+    recorded.append(tmp_path, "a-0", {}, folder)
     with (tmp_path / recorded.RUNS).open("a") as file:
         file.write(f"{line}\n")
+    recorded.append(tmp_path, "a-1", {}, folder)
+    assert len((tmp_path / recorded.RUNS).read_text().splitlines()) == 3
     with pytest.raises(UserError) as raised:
         recorded.below(tmp_path)
     assert said in str(raised.value)
@@ -226,6 +264,26 @@ def test_a_torn_line_of_what_is_shared_is_none(tmp_path: Path) -> None:
     recorded.append(tmp_path, "dense-1", {}, made(tmp_path / "made-1"))
     (tmp_path / recorded.RUNS).write_text((tmp_path / recorded.RUNS).read_text().splitlines(keepends=True)[1])
     assert recorded.at(tmp_path / "dense-1") is not None
+
+
+def test_shapes_whose_ids_begin_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ids of one letter most shapes meet another's: each run is read as it was, and no end of a run is lost."""
+    wanted = {}
+    for turn in (0, 1):
+        folder = made(tmp_path / f"made-{turn}", more={f"key {turn} {each}": [f"{each}" * 50] for each in range(60)})
+        recorded.append(tmp_path / "whole", f"dense-{turn}", {"label": "dense"}, folder)
+        wanted[turn] = recorded.read(tmp_path / f"whole/dense-{turn}")
+    monkeypatch.setattr(lines, "ID_LENGTH", 1)
+    for turn in (0, 1):
+        recorded.append(tmp_path / "short", f"dense-{turn}", {"label": "dense"}, tmp_path / f"made-{turn}")
+    assert {turn: recorded.read(tmp_path / f"short/dense-{turn}") for turn in (0, 1)} == wanted
+    known = [json.loads(line) for line in (tmp_path / "short" / recorded.SHARED).read_text().splitlines()]
+    assert {len(key) for each in known for key in each} >= {1, 2}
+    # What two appended without knowing of each other, and a merge put together, may have one id for two shapes.
+    with (tmp_path / "short" / recorded.SHARED).open("a") as file:
+        file.write(json.dumps({next(iter(known[0])): "another"}) + "\n")
+    with pytest.raises(UserError, match=rf"environments.jsonl:{len(known) + 1}: another shape has the id"):
+        recorded.append(tmp_path / "short", "dense-2", {"label": "dense"}, tmp_path / "made-0")
 
 
 def test_a_sent_file_that_has_lost_a_run_is_refused(tmp_path: Path) -> None:

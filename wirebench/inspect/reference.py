@@ -3,7 +3,7 @@
 This applies MLPerf's reference convergence points to accuracy after epochs. The range for a new seed follows from the
 reference seeds' mean and the spread of seeds. The spread is pooled over all methods of the task, since three seeds
 estimate it badly. Two figures are compared: the last accuracy, and the mean over all epochs, which is larger if a run
-learns earlier. data/references.json has the reference runs, as `wirebench study publish` writes them.
+learns earlier. data/references.json.gz has the reference runs, as `wirebench study publish` writes them.
 """
 
 import functools
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from wirebench.config.plugins import current
-from wirebench.utils.parsing import json_of
+from wirebench.utils import user_files
 
-SHIPPED = Path(__file__).parent / "data" / "references.json"
+SHIPPED = Path(__file__).parent / "data" / "references.json.gz"
 DATA = "cifar10"
 """The data set of the reference runs."""
 LEVEL = 0.01
@@ -102,7 +102,7 @@ def accuracies(history: Sequence[Mapping[str, Any]]) -> list[float]:
 @functools.cache
 def shipped() -> tuple[TrainedMethod, ...]:
     """The reference runs of this version."""
-    return tuple(TrainedMethod(**each) for each in json_of(SHIPPED.read_text(encoding="utf-8"))["methods"])
+    return tuple(TrainedMethod(**each) for each in user_files.read_json(SHIPPED)["methods"])
 
 
 def remarks(record: Mapping[str, Any], known: Sequence[TrainedMethod] | None = None) -> list[str]:

@@ -5,8 +5,6 @@ is asked for: other densities, shapes of layers or numbers of workers, and a use
 """
 
 import functools
-import gzip
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
+from wirebench.utils import user_files
 from wirebench.utils.json_lines import json_text
 
 PATH = Path(__file__).parent / "data" / "request_sizes.json.gz"
@@ -40,7 +39,7 @@ def of(name: str, density: float | None, path: Path = PATH) -> Callable[[int], K
 @functools.lru_cache(maxsize=4)
 def table(path: Path) -> dict[str, dict[str, list[Any]]]:
     """The file's entries, by compressors and numbers of ranks."""
-    found: dict[str, dict[str, list[Any]]] = json.loads(gzip.decompress(path.read_bytes()))
+    found: dict[str, dict[str, list[Any]]] = user_files.read_json(path)
     return found
 
 
@@ -59,7 +58,7 @@ def read(entries: Iterable[Any]) -> dict[Asked, list[RequestSize]]:
     }
 
 
-def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> bytes:
+def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> str:
     """The file, from what was played of each compressor at a density, by the number of ranks.
 
     An entry stands once, under all numbers of ranks for which it was played with the same requests.
@@ -68,7 +67,7 @@ def written(sizes: Mapping[tuple[str, float | None], Mapping[int, Known]]) -> by
         label(name, density): {worlds: _entries(known) for worlds, known in _alike(by_world).items()}
         for (name, density), by_world in sizes.items()
     }
-    return gzip.compress(json_text(content).encode(), mtime=0)
+    return json_text(content)
 
 
 def _alike(by_world: Mapping[int, Known]) -> dict[str, dict[Asked, list[RequestSize]]]:

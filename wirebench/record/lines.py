@@ -3,7 +3,8 @@
 A line is [name, [id, value, ...], ...]: the run's name, and a list for each of PARTS. Each part of a run is the shape
 of that id with the line's values in the places of HOLE, in order, and the run's name in the places of RUN. A shape
 stands once, as {id: shape} in environments.jsonl. A shape that is {ID: id, key: ..., ...} is the one of that id with
-these keys changed. So keys, names and settings are written once, and a line has what was measured:
+these keys changed. Among the shapes of the same file of runs it is the one that leaves least to change. So keys, names
+and settings are written once, and a line has what was measured:
 
 - Numbers are values, in a list together. Numbers of a record's config and environment, and under a key of ALIKE,
   belong to the shape.
@@ -14,6 +15,7 @@ these keys changed. So keys, names and settings are written once, and a line has
   So are rows of equal length, whose keys are ROW and the place.
 - Other lists of tables, such as the events of a trace, are {PICKED: [a place in the second list of each], OF: [the
   shapes, each once]}, where that is shorter.
+- Nulls of a column belong to the shape.
 - A long column without a measured number, such as bytes by request, is {ID: id} in place of the value. Where it is
   shorter such a column is {STEPS: [difference, times, difference, times, ...]}: how far each number is from the former.
 
@@ -25,7 +27,7 @@ import copy
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
@@ -44,7 +46,8 @@ FEWER = {
 """Digits of the numbers below these keys of a record, which no table shows with more. The run's own `seconds_total` has
 all: it tells a run from a copy."""
 ID_LENGTH = 6
-"""Of 64 characters each: among a thousand shapes the risk that two have the same id is 1 in 100,000."""
+"""Of 64 characters each: among five thousand shapes the risk that two have the same id is 1 in 5,000. Then the later
+one has a longer id."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -69,8 +72,66 @@ WORDED = dict.fromkeys(("command", "launch", "settings", "warnings"), VALUE) | {
 """Keys of texts of which a part is a value, and what finds the parts."""
 
 
-def encode(run: Mapping[str, Any], shared: Values) -> list[Any]:
-    """A run ("run", its name; "note", "record", "files") as its line has it; `shared` gets its shapes by their ids."""
+class Shapes(Values):
+    """The shapes by their ids to which lines of one file refer, and what `encode` adds for further ones.
+
+    lines  of the file
+    known  other shapes with ids, among them those of the lines
+    """
+
+    def __init__(self, lines: Iterable[Any] = (), known: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._known = known or {}
+        self._alike: dict[tuple[str, ...], dict[tuple[str, ...], str]] = {}
+        parts = [part for line in lines for part in named(line).values()]
+        asked = [part[0] for part in parts if isinstance(part, list)] + list(_referred(parts))
+        while asked:
+            if (key := asked.pop()) in self._known and key not in self:
+                self[key] = self._known[key]
+                asked.extend(_referred(self[key]))
+        for key, shape in self.items():
+            if isinstance(shape, dict):
+                whole = _changed(shape, self)
+                self._alike.setdefault(tuple(whole), {})[tuple(map(json_text, whole.values()))] = key
+
+    def refer(self, value: Any) -> str:
+        """The id of a value, which stands there as it is."""
+        text = json_text(value)
+        whole = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        keys = (whole[:length] for length in range(ID_LENGTH, len(whole) + 1))
+        return next(key for key in keys if json_text(self.setdefault(key, self._known.get(key, value))) == text)
+
+    def of(self, shape: Values) -> str:
+        """The id of a shape, which stands there by what it changes of another one, where that is shorter."""
+        texts = tuple(map(json_text, shape.values()))
+        alike = self._alike.setdefault(tuple(shape), {})
+        if texts not in alike:
+            ways = [shape]
+            for others, key in alike.items():
+                changed = (name for name, text, other in zip(shape, texts, others, strict=True) if text != other)
+                ways.append({ID: key, **{name: shape[name] for name in changed}})
+            # The text decides between two of one length, and not which was there before.
+            alike[texts] = self.refer(min(ways, key=lambda way: (len(text := json_text(way)), text)))
+        return alike[texts]
+
+
+def _changed(shape: Values, shared: Mapping[str, Any]) -> Values:
+    """A shape with what it has of another one."""
+    if ID not in shape:
+        return shape
+    return {**_changed(shared[shape[ID]], shared), **{name: each for name, each in shape.items() if name != ID}}
+
+
+def _referred(value: Any) -> Iterator[str]:
+    """The ids in a shape, or in values of a line."""
+    if isinstance(value, dict) and ID in value:
+        yield value[ID]
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _referred(each)
+
+
+def encode(run: Mapping[str, Any], shared: Shapes) -> list[Any]:
+    """A run ("run", its name; "note", "record", "files") as its line has it; `shared` gets its shapes."""
     record, note = run["record"], run[NOTE]
     settings = {name: record[name] for name in SETTINGS if isinstance(record.get(name), dict)}
     if "launch" in note and "environment" in settings:
@@ -132,8 +193,7 @@ def _copy(*path: str | int) -> Callable[[Values], Any]:
 
 FOLLOWING: Mapping[tuple[str | int, ...], Callable[[Values], Any]] = {
     ("final", "loss"): _copy("history", -1, "test_loss"),
-    ("final", "top1"): _copy("history", -1, "top1"),
-    ("final", "top5"): _copy("history", -1, "top5"),
+    **{("final", name): _copy("history", -1, name) for name in ("top1", "top5", "perplexity", "bits_per_byte")},
     ("prediction", "measured_seconds"): _copy("step_seconds", "median"),
     ("prediction", "error"): _error,
     ("bytes_per_step", "dense"): _dense,
@@ -208,7 +268,7 @@ def named(line: Any) -> Any:
 class _Shaping:
     """Takes the values of a part of a run out of it, which leaves its shape."""
 
-    def __init__(self, run: str, name: str, shared: Values) -> None:
+    def __init__(self, run: str, name: str, shared: Shapes) -> None:
         self._run = run
         self._name = name
         self._shared = shared
@@ -216,14 +276,7 @@ class _Shaping:
 
     def part(self, value: Mapping[str, Any]) -> list[Any]:
         """The part as a line has it."""
-        return [_id(self._changed(self._dict(value)), self._shared), *self._values]
-
-    def _changed(self, shape: Values) -> Values:
-        """The shape by what it changes of the first one that has its keys."""
-        alike = (item for item in self._shared.items() if isinstance(item[1], dict) and list(item[1]) == list(shape))
-        key, first = next(alike, ("", shape))
-        changed = {ID: key, **{name: each for name, each in shape.items() if each != first[name]}}
-        return changed if len(json_text(changed)) < len(json_text(shape)) and first != shape else shape
+        return [self._shared.of(self._dict(value)), *self._values]
 
     def _shape(self, value: Any, key: str) -> Any:
         if isinstance(value, dict):
@@ -249,9 +302,9 @@ class _Shaping:
             return self._table(values)
         if _is_matrix(values) and self._is_own(key):
             return self._table([{f"{ROW}{place}": each for place, each in enumerate(row)} for row in values])
-        if values and not _has_text(values) and self._is_own(key):
+        if values and None not in values and not _has_text(values) and self._is_own(key):
             is_shared = len(json_text(values)) > LONG and not _is_measured(values)
-            return self._hole({ID: _id(_steps(values), self._shared)} if is_shared else values)
+            return self._hole({ID: self._shared.refer(_steps(values))} if is_shared else values)
         return _picked([self._referred(self._shape(each, key)) for each in values])
 
     def _table(self, tables: list[Values]) -> Values:
@@ -278,8 +331,9 @@ class _Shaping:
         return HOLE
 
     def _referred(self, shape: Any) -> Any:
-        is_long = isinstance(shape, dict | list) and len(json_text(shape)) > LONG
-        return {ID: _id(shape, self._shared)} if is_long else shape
+        if not isinstance(shape, dict | list) or len(json_text(shape)) <= LONG:
+            return shape
+        return {ID: self._shared.of(shape) if isinstance(shape, dict) else self._shared.refer(shape)}
 
 
 class _Filling:
@@ -299,8 +353,7 @@ class _Filling:
         if not isinstance(shape, dict):
             return shape
         if ID in shape:
-            first, changed = self._shared[shape[ID]], {key: each for key, each in shape.items() if key != ID}
-            return self.fill({**first, **changed} if changed else first)
+            return self.fill(self._shared[shape[ID]] if len(shape) == 1 else _changed(shape, self._shared))
         if shape.keys() == {PICKED, OF}:
             return [self.fill(shape[OF][place]) for place in shape[PICKED]]
         filled = {key: self.fill(each) for key, each in shape.items()}
@@ -373,13 +426,6 @@ def _merged(base: Any, own: Mapping[str, Any]) -> Any:
         inner = merged.get(key)
         merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _id(value: Any, shared: Values) -> str:
-    key = base64.urlsafe_b64encode(hashlib.sha256(json_text(value).encode()).digest())[:ID_LENGTH].decode()
-    if shared.setdefault(key, value) != value:
-        raise ValueError(f"two shapes have the id {key}")
-    return key
 
 
 def _number(word: str) -> int | float | str:

@@ -1,25 +1,26 @@
-"""The runs of a study: lines of runs.jsonl, and beside it environments.jsonl with what several runs share.
+"""The runs of a study: lines of runs.jsonl, and environments.jsonl, beside it or in a folder above, with their shapes.
 
 A line of runs.jsonl is a run: its name, a path below the file's folder such as `vgg16_slow/topk-0`; the study's note;
 its record; and the files of its folder that were kept. A run that is made again adds a line, and the last line of a
 name counts: no line is ever changed. The path of a run is its file's folder with its name, where no folder has to be.
 
-wirebench/record/lines.py says how a line is written.
+wirebench/record/lines.py says how a line is written. Shapes are read from the environments.jsonl of a file's folder and
+of all folders above, and added to the nearest. So the studies of results/ have one file of shapes in common.
 
-A file that travels alone has the lines of its environments.jsonl before its own.
+A file that travels alone has its shapes before its lines.
 """
 
 import fcntl
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import notes, schema
-from wirebench.record.lines import Values, decode, encode
+from wirebench.record.lines import Shapes, Values, decode, encode
 from wirebench.record.notes import NotedRun
 from wirebench.utils.files import readable
 from wirebench.utils.json_lines import json_text
@@ -111,18 +112,19 @@ def append(folder: Path, name: str, note: Mapping[str, Any], made: Path, keeps: 
 def add(folder: Path, run: NotedRun) -> None:
     """Add a run, whose path is seen from `folder`, as `append` does."""
     path = folder.resolve() / run.folder
-    parent = next((file.parent for file in _above(folder.resolve() / RUNS)), folder.resolve())
-    parent.mkdir(parents=True, exist_ok=True)
-    with (
-        (parent / RUNS).open("a+", encoding="utf-8") as lines,
-        (parent / SHARED).open("a+", encoding="utf-8") as others,
-    ):
-        fcntl.flock(lines, fcntl.LOCK_EX)
-        _cut(parent / RUNS)
-        _cut(parent / SHARED)
-        known = _shared(parent)
-        shared = dict(known)
-        line = encode(_whole(run, path.relative_to(parent)), shared)
+    file = next(_above(folder.resolve() / RUNS), folder.resolve() / RUNS)
+    beside = next(_above(file, SHARED), file.with_name(SHARED))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+", encoding="utf-8") as lines, beside.open("a+", encoding="utf-8") as others:
+        for each in (lines, others):
+            fcntl.flock(each, fcntl.LOCK_EX)
+            _cut(Path(each.name))
+        known = shapes(file.parent)
+        try:
+            shared = Shapes((line for _, line in _whole_lines(file) if _is_run(line)), known)
+        except (UserError, *MALFORMED):  # which the next reader is told; this run has ended, and shall not be lost
+            shared = Shapes(known=known)
+        line = encode(_whole(run, path.relative_to(file.parent)), shared)
         # What the line refers to is on disk before the line.
         others.writelines(_shared_lines({key: value for key, value in shared.items() if key not in known}))
         _sync(others)
@@ -130,28 +132,41 @@ def add(folder: Path, run: NotedRun) -> None:
         _sync(lines)
 
 
-def rewritten(runs: str, shared: str) -> tuple[str, str]:
-    """The texts of a file of runs and of the one beside it as this version writes them; runs and their order stay.
+def rewritten(files: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[list[str], str]:
+    """The texts of files of runs, and of one file with the shapes of all, as this version writes them.
 
-    UserError for a text that cannot be read.
+    Runs and shapes stay in their order. UserError for a text that cannot be read.
+
+    files  the text of each file of runs, and the shapes to which it refers, by their ids
     """
+    texts: list[str] = []
     needed: Values = {}
-    lines = [f"{json_text(encode(run, needed))}\n" for run in _runs(runs, shared)]
-    return "".join(lines), "".join(_shared_lines(needed))
+    for runs, known in files:
+        shared = Shapes(known=needed)
+        texts.append("".join([f"{json_text(encode(run, shared))}\n" for run in _runs(runs, known)]))
+        needed |= shared
+    order = dict.fromkeys([*(key for _, known in files for key in known if key in needed), *needed])
+    return texts, "".join(_shared_lines({key: needed[key] for key in order}))
 
 
-def canonical(runs: str, shared: str) -> list[str]:
-    """A text for each run of such a file: the same for runs that are equal in all digits that lines keep."""
+def canonical(runs: str, *shapes: str) -> list[str]:
+    """A text for each run of a file: the same for runs that are equal in all digits that lines keep.
+
+    shapes  texts of the files that have its shapes
+    """
+    try:
+        known = dict(_entry(json_of(line)) for text in shapes for line in filter(None, text.split("\n")))
+    except MALFORMED as error:
+        raise UserError(f"a shape cannot be read: {error!r}") from error
     found = []
-    for run in _runs(runs, shared):
-        own: Values = {}
+    for run in _runs(runs, known):
+        own = Shapes()
         found.append(json_text([encode(run, own), own]))
     return found
 
 
-def _runs(runs: str, shared: str) -> Iterator[Values]:
+def _runs(runs: str, known: Mapping[str, Any]) -> Iterator[Values]:
     try:
-        known = dict(_entry(json_of(line)) for line in filter(None, shared.split("\n")))
         yield from (decode(json_of(line), known) for line in filter(None, runs.split("\n")))
     except MALFORMED as error:
         raise UserError(f"a line of runs cannot be read: {error!r}") from error
@@ -159,7 +174,7 @@ def _runs(runs: str, shared: str) -> Iterator[Values]:
 
 def packed(runs: Iterable[NotedRun]) -> str:
     """A file that has runs and, before them, what they share, for sending from one checkout to another."""
-    shared: Values = {}
+    shared = Shapes()
     lines = [f"{json_text(encode(_whole(run, run.folder), shared))}\n" for run in runs]
     return "".join([*_shared_lines(shared), *lines])
 
@@ -194,7 +209,7 @@ def same(one: NotedRun, other: NotedRun) -> bool:
 
 
 def _kept(run: NotedRun) -> Any:
-    shared: Values = {}
+    shared = Shapes()
     line = encode(_whole(run, Path()), shared)
     return decode(line, shared)
 
@@ -219,9 +234,9 @@ def _is_run(line: Any) -> bool:
     return not isinstance(line, dict) or "run" in line
 
 
-def _above(path: Path) -> Iterator[Path]:
-    """The files in which the line of a path may be, the nearest first."""
-    return (above / RUNS for above in path.parents if (above / RUNS).is_file())
+def _above(path: Path, name: str = RUNS) -> Iterator[Path]:
+    """The files in which the line of a path, or a shape of it, may be, the nearest first."""
+    return (above / name for above in path.parents if (above / name).is_file())
 
 
 def _of_folder(folder: Path) -> NotedRun:
@@ -267,14 +282,14 @@ def _state(file: Path) -> tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
     """The runs of a file, by path: reports ask many times."""
-    shared = _shared(file.parent)
+    known = shapes(file.parent)
     found: dict[Path, NotedRun] = {}
     for number, line in _whole_lines(file):
         try:
             if not _is_run(line):
-                shared.update([_entry(line)])
+                known.update([_entry(line)])
                 continue
-            run = decode(line, shared)
+            run = decode(line, known)
             name, note, record, files = run["run"], run["note"], run["record"], run.get("files", {})
         except MALFORMED as error:
             raise UserError(f"{file}:{number}: no line of a run: {error!r}") from error
@@ -289,9 +304,23 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
     return found
 
 
-def _shared(folder: Path) -> Values:
-    file = folder / SHARED
-    return dict(_entry(line) for _, line in _whole_lines(file)) if file.is_file() else {}
+def shapes(folder: Path) -> Values:
+    """The shapes, by their ids, to which a file of runs in this folder can refer: the nearest counts."""
+    known: Values = {}
+    for file in _above(folder.resolve() / RUNS, SHARED):
+        known = _shapes(file, *_state(file)) | known
+    return known
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(file: Path, *state: int) -> Values:
+    """Those of a file; UserError where an id has two shapes, as after a merge by hand."""
+    known: Values = {}
+    for number, line in _whole_lines(file):
+        key, shape = _entry(line)
+        if json_text(known.setdefault(key, shape)) != json_text(shape):
+            raise UserError(f"{file}:{number}: another shape has the id {key}, too")
+    return known
 
 
 def _whole_lines(file: Path) -> Iterator[tuple[int, Any]]:

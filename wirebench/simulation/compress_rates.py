@@ -21,9 +21,9 @@ from wirebench.simulation.roofline import of_hardware
 from wirebench.simulation.simulator import Compressing
 
 _DATA = Path(__file__).parent / "data"
-SHIPPED = _DATA / "rates_cpu.jsonl"
+SHIPPED = _DATA / "rates_cpu.jsonl.gz"
 """Written by `wirebench study publish` from the records, like SHIPPED_GPU."""
-SHIPPED_GPU = _DATA / "rates_gpu.jsonl"
+SHIPPED_GPU = _DATA / "rates_gpu.jsonl.gz"
 HANDLING_COPIES = 2
 """Copies of a replayed gradient: from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")

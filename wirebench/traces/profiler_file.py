@@ -1,19 +1,16 @@
 """The file that PyTorch's profiler writes (Kineto, as Chrome's trace events): read, checked, sorted by kind."""
 
-import gzip
 import json
 import re
 import sys
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wirebench.errors import UserError
-from wirebench.utils.files import readable
+from wirebench.utils import user_files
 from wirebench.utils.parsing import json_of
 
-GZIP = b"\x1f\x8b"
 FRAME = re.compile(r'("cat": "python_function", "name": ").*?(", "pid": )', re.DOTALL)
 """A frame's name in the file: many releases write quotes in it without a backslash, or memory that was freed."""
 LATEST = 1e18
@@ -114,13 +111,7 @@ class Recording(NamedTuple):
 
 def read(path: Path) -> bytes:
     """The file's text, unpacked; UserError where it is damaged, empty, or cannot be read to its end."""
-    try:
-        content = readable(path).read_bytes()
-        text = gzip.decompress(content) if content.startswith(GZIP) else content
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: is a damaged gzip file: {error}") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    text = user_files.unpacked(path)
     if not text.strip():
         raise UserError(f"{path}: is empty")
     return text
