@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from papers.runner import RESULTS, ROOT
 from wirebench.errors import UserError
-from wirebench.record import recorded, schema
+from wirebench.record import lines, recorded, schema
 from wirebench.record.lines import decode, encode, named
 from wirebench.utils import json_lines
 
@@ -226,6 +226,26 @@ def test_a_torn_line_of_what_is_shared_is_none(tmp_path: Path) -> None:
     recorded.append(tmp_path, "dense-1", {}, made(tmp_path / "made-1"))
     (tmp_path / recorded.RUNS).write_text((tmp_path / recorded.RUNS).read_text().splitlines(keepends=True)[1])
     assert recorded.at(tmp_path / "dense-1") is not None
+
+
+def test_shapes_whose_ids_begin_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ids of one letter most shapes meet another's: each run is read as it was, and no end of a run is lost."""
+    wanted = {}
+    for turn in (0, 1):
+        folder = made(tmp_path / f"made-{turn}", more={f"key {turn} {each}": [f"{each}" * 50] for each in range(60)})
+        recorded.append(tmp_path / "whole", f"dense-{turn}", {"label": "dense"}, folder)
+        wanted[turn] = recorded.read(tmp_path / f"whole/dense-{turn}")
+    monkeypatch.setattr(lines, "ID_LENGTH", 1)
+    for turn in (0, 1):
+        recorded.append(tmp_path / "short", f"dense-{turn}", {"label": "dense"}, tmp_path / f"made-{turn}")
+    assert {turn: recorded.read(tmp_path / f"short/dense-{turn}") for turn in (0, 1)} == wanted
+    known = [json.loads(line) for line in (tmp_path / "short" / recorded.SHARED).read_text().splitlines()]
+    assert {len(key) for each in known for key in each} >= {1, 2}
+    # What two appended without knowing of each other, and a merge put together, may have one id for two shapes.
+    with (tmp_path / "short" / recorded.SHARED).open("a") as file:
+        file.write(json.dumps({next(iter(known[0])): "another"}) + "\n")
+    with pytest.raises(UserError, match=rf"environments.jsonl:{len(known) + 1}: another shape has the id"):
+        recorded.append(tmp_path / "short", "dense-2", {"label": "dense"}, tmp_path / "made-0")
 
 
 def test_a_sent_file_that_has_lost_a_run_is_refused(tmp_path: Path) -> None:

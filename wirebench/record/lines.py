@@ -44,7 +44,8 @@ FEWER = {
 """Digits of the numbers below these keys of a record, which no table shows with more. The run's own `seconds_total` has
 all: it tells a run from a copy."""
 ID_LENGTH = 6
-"""Of 64 characters each: among a thousand shapes the risk that two have the same id is 1 in 100,000."""
+"""Of 64 characters each: among a thousand shapes the risk that two have the same id is 1 in 100,000. Then the later one
+has a longer id."""
 LONG = 40
 """Characters of JSON from which on a part of a shape, or a column, is a line for itself."""
 MOST = 2**24
@@ -376,10 +377,10 @@ def _merged(base: Any, own: Mapping[str, Any]) -> Any:
 
 
 def _id(value: Any, shared: Values) -> str:
-    key = base64.urlsafe_b64encode(hashlib.sha256(json_text(value).encode()).digest())[:ID_LENGTH].decode()
-    if shared.setdefault(key, value) != value:
-        raise ValueError(f"two shapes have the id {key}")
-    return key
+    text = json_text(value)
+    whole = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    keys = (whole[:length] for length in range(ID_LENGTH, len(whole) + 1))
+    return next(key for key in keys if json_text(shared.setdefault(key, value)) == text)
 
 
 def _number(word: str) -> int | float | str:

@@ -290,8 +290,13 @@ def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
 
 
 def _shared(folder: Path) -> Values:
-    file = folder / SHARED
-    return dict(_entry(line) for _, line in _whole_lines(file)) if file.is_file() else {}
+    """What the lines of a folder's runs refer to; UserError where an id has two shapes, as after a merge by hand."""
+    file, shared = folder / SHARED, Values()
+    for number, line in _whole_lines(file) if file.is_file() else ():
+        key, shape = _entry(line)
+        if json_text(shared.setdefault(key, shape)) != json_text(shape):
+            raise UserError(f"{file}:{number}: another shape has the id {key}, too")
+    return shared
 
 
 def _whole_lines(file: Path) -> Iterator[tuple[int, Any]]:
