@@ -24,7 +24,8 @@ class Page:
     """A table as Markdown, its figures by file name (None: one of an earlier report goes), and a sentence about it.
 
     files  text files beside it, by name: the same numbers for programs
-    alone  a report of its own, also where one command makes several
+    leads  whether the study's finding stands at its top; None: where it is a report's first page. A page that one may
+           ask for alone says it, so that its text does not depend on what else is asked for
     """
 
     folder: Path
@@ -32,7 +33,7 @@ class Page:
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
     said: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    alone: bool = False
+    leads: bool | None = None
 
     def led_by(self, finding: str) -> "Page":
         """The page with a sentence and its first figure, if it has any, below its title; unchanged for ""."""

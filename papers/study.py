@@ -96,9 +96,10 @@ class Study:
         return cast(Report, self._module("report"))
 
     def pages(self, options: argparse.Namespace) -> list[Page]:
-        """What its report makes; a report's first page begins with the finding and a figure."""
+        """What its report makes; a page that leads begins with the finding and a figure."""
         pages, finding = self.report.pages(options), self.published.finding
-        return [page.led_by(finding) if page.alone or place == 0 else page for place, page in enumerate(pages)]
+        leads = [place == 0 if page.leads is None else page.leads for place, page in enumerate(pages)]
+        return [page.led_by(finding) if first else page for page, first in zip(pages, leads, strict=True)]
 
     def committed(self) -> list[argparse.Namespace]:
         """The options of each report that is under version control."""

@@ -142,9 +142,11 @@ class Training:
         run, made = recorded.at(out / self.folder), part_of(out / self.folder)
         if run is not None:
             refuse_another(run.folder, run.note, self._identity(out))
-        elif self.resumes and (made / recorded.NOTE).exists():
-            refuse_another(made, notes.note(made / recorded.NOTE, {}), self._identity(out))
-        return run is not None
+            return True
+        for left in (made, ended_of(made)) if self.resumes else (ended_of(made),):
+            if (left / recorded.NOTE).exists():
+                refuse_another(left, notes.note(left / recorded.NOTE, {}), self._identity(out))
+        return False
 
     def make(self, out: Path, launch: Launch, again: bool = False) -> bool:
         """Train, if that is still to be done; whether there is a result. Busy where another call trains it."""
@@ -154,37 +156,55 @@ class Training:
         try:
             with FileLock(lock, timeout=0):
                 try:
-                    return (not again and self.is_there(out)) or self._make(made, out, launch)
+                    return (not again and self.is_there(out)) or self._make(made, out, launch, again)
                 finally:
                     lock.unlink(missing_ok=True)
         except Timeout as error:
             raise Busy(f"{within(out / self.folder)}: another call makes this run now") from error
 
-    def _make(self, made: Path, out: Path, launch: Launch) -> bool:
-        if not _is_free(made):
-            return False
+    def _make(self, made: Path, out: Path, launch: Launch, again: bool) -> bool:
+        ended = ended_of(made)
+        if again:
+            shutil.rmtree(ended, ignore_errors=True)
+        if not ended.exists():
+            if not (_is_free(made) and self._train(made, out, launch)):
+                return False
+            made.rename(ended)
+        note = {**self._identity(out), **self.about, **(self.reads(ended) if self.reads else {})}
+        try:
+            recorded.append(out, self.folder, note, ended, self.keeps)
+        except (OSError, UserError) as error:
+            raise UserError(
+                f"{self.label}: the run has ended, but cannot be added to the results: {error}; it stays in "
+                f"{within(ended)}, and the next call adds it"
+            ) from error
+        shutil.rmtree(ended, ignore_errors=True)
+        return True
+
+    def _train(self, made: Path, out: Path, launch: Launch) -> bool:
+        """Train in the folder `made`; whether there is a result. Without one the folder goes, unless it resumes."""
         if not self.resumes or not (made / recorded.NOTE).exists():  # without its note nobody knows what it is
             shutil.rmtree(made, ignore_errors=True)
-        if self.resumes:
-            made.mkdir(parents=True, exist_ok=True)
-            write_atomically(made / recorded.NOTE, json.dumps(self._identity(out), indent=1) + "\n")
-        over = not self.resumes
+        made.mkdir(parents=True, exist_ok=True)
+        write_atomically(made / recorded.NOTE, json.dumps(self._identity(out), indent=1) + "\n")
+        stays = self.resumes
         try:
-            if not attempt(self._in(made), made, launch):
-                return False
-            over = True
-            record = schema.read(made)
-            if not self.may_diverge and record["status"] == "diverged":
-                return False
-            if self.place is not None and (wrong := self.place.otherwise(record)):
-                print(f"{self.label}: {wrong}", file=sys.stderr)
-                return False
-            note = {**self._identity(out), **self.about, **(self.reads(made) if self.reads else {})}
-            recorded.append(out, self.folder, note, made, self.keeps)
-            return True
+            if attempt(self._in(made), made, launch):
+                stays = self._is_result(schema.read(made))
+                return stays
+            return False
         finally:
-            if over:
+            if not stays:
                 shutil.rmtree(made, ignore_errors=True)
+
+    def _is_result(self, record: Mapping[str, Any]) -> bool:
+        """Whether a run that has ended is one that this study asks for; another place is named on stderr."""
+        if not self.may_diverge and record["status"] == "diverged":
+            return False
+        wrong = "" if self.place is None else self.place.otherwise(record)
+        if wrong:
+            print(f"{self.label}: {wrong}", file=sys.stderr)
+        return not wrong
 
     def _identity(self, out: Path) -> dict[str, Any]:
         """What its note says, and another composition's or place's would not."""
@@ -204,6 +224,11 @@ class Training:
 def part_of(path: Path) -> Path:
     """The folder in which the run of this path is made."""
     return path.with_name(f".{path.name}.part")
+
+
+def ended_of(made: Path) -> Path:
+    """Where a run that was made in this folder lies from its end until it is a line of the results."""
+    return made.with_suffix(".ended")
 
 
 def _is_free(made: Path) -> bool:

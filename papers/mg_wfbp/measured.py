@@ -41,7 +41,7 @@ PAIRS = (
 def page(folder: Path) -> Page:
     """The report of a folder of runs."""
     rows = load(folder)
-    return Page(folder, document(rows), {"steps.svg": figure(rows)}, alone=True)
+    return Page(folder, document(rows), {"steps.svg": figure(rows)}, leads=True)
 
 
 def findings(folder: Path) -> list[Finding]:

@@ -136,6 +136,7 @@ class Shown:
         return Page(
             self.scored.folder, self._text(found, name), {name: draw(self.scored)},
             "; ".join(each.here for each in found), files,
+            leads=self.scored.folder.resolve() == RESULTS / FORTY,
         )  # fmt: skip
 
     def _text(self, found: Sequence[Finding], figure: str) -> str:

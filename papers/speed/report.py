@@ -7,6 +7,7 @@ wirebench study speed report FOLDER/vgg16-*gbit            of several, with by_l
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from papers.findings import Finding
@@ -26,6 +27,8 @@ LOCAL = {RESULTS / part.folder for part in LOCAL_STEPS.values()}
 """Where the local steps' runs are."""
 MERGED = [RESULTS / part.folder for part in DDP_CAPS.values()]
 """Where the runs of plain DDP with the planner's buckets are."""
+FIRST = RESULTS / "methods" / "resnet20"
+"""Whose table the study's finding leads."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +44,8 @@ def pages(options: argparse.Namespace) -> list[Page]:
     rows = {folder: those for folder, those in rows.items() if not buckets.is_of(those)}
     own = [Page(folder, document(those), {"steps.svg": figure(those)}) for folder, those in rows.items()]
     local = map(waiting.page, filter(_is_local, folders))
-    return [*own, *map(by_link.page, by_link.groups(list(rows))), *local, *merged]
+    made = [*own, *map(by_link.page, by_link.groups(list(rows))), *local, *merged]
+    return [replace(page, leads=page.folder.resolve() == FIRST) for page in made]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:

@@ -179,14 +179,28 @@ def test_sums_in_wire_formats_on_real_processes(engine: str, tmp_path: Path) -> 
     """Also of one number, and in segments that start together, or in turn; each is what virtual ranks get."""
     out = tmp_path / "cells.jsonl"
     words = ["--sizes", "4", "9m", "--repeats", "3", "--seconds", "1", "--topology", "1+2", "--json", out]
-    words += ["--collectives", "ring", "tree", "--wires", "none", "int8", "--nccl-json", tmp_path / "nccl.json"]
+    words += [
+        "--collectives",
+        "native",
+        "ring",
+        "tree",
+        "--wires",
+        "none",
+        "int8",
+        "--nccl-json",
+        tmp_path / "nccl.json",
+    ]
     ended = fork(engine, 3, words, tmp_path, script=SCRIPT)
     assert ended.code == 0, ended.said
+    # The engine's own takes no format, which costs the others nothing.
+    assert ended.err.count("the engine's own all-reduce takes no wire format; left out: native in int8\n") == 1
     cells = collective_results.load(out).cells
     assert [(c.items, c.collective, c.wire) for c in cells] == [
-        (items, name, wire) for items in (1, 2_250_000) for name in ("ring", "tree") for wire in ("", "int8")
+        (items, name, wire)
+        for items in (1, 2_250_000)
+        for name, wire in [("native", ""), *((name, wire) for name in ("ring", "tree") for wire in ("", "int8"))]
     ]
-    for each in cells:
+    for each in [each for each in cells if each.collective != "native"]:
         assert each.right and len(each.seconds) == 3
         assert each.reproduced is (True if each.wire else None)
         assert each.max_error < (0.02 if each.wire else 1e-6)
@@ -215,6 +229,26 @@ def trial(collective: Collective, topology: Topology) -> AllReduceBenchmark:
     engine: Any = SimpleNamespace(communicators=communicators, device=torch.device("cpu"))
     nic: Any = None
     return AllReduceBenchmark(engine, collective, topology, nic)
+
+
+@pytest.mark.parametrize("form", ["int8", "fp16"])
+def test_every_call_in_a_wire_format_sums_numbers_that_stay_finite(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where 200 calls follow one another, as of small sums, each of which takes the sum of the one before."""
+    each, found, tensor = trial(coded("ring", form), Topology.parse("2+2")), [], torch.zeros(100)
+
+    def add(values: torch.Tensor) -> None:
+        found.append(values.clone())
+        values.mul_(4)
+
+    monkeypatch.setattr(each, "barrier", lambda: None)
+    monkeypatch.setattr(each, "_sum", add)
+    each.nic = SimpleNamespace(read=lambda: None)  # type: ignore[assignment]
+    each.repeat(tensor, 200)
+    assert len(found) == 200 and not tensor.any()
+    largest = torch.stack(found).abs().amax(1)
+    assert (
+        largest.min() > 0.5 and 4 * largest.max() < torch.finfo(torch.float16 if form == "fp16" else torch.float32).max
+    )
 
 
 @pytest.mark.parametrize("form", ["int8", "nvfp4"])
@@ -299,6 +333,11 @@ def test_the_limit_of_the_links_counts_machines() -> None:
     assert dense_limit(cell("2+3", items=1000, wire="int8"), 1e6) == pytest.approx(4 * 260 * 8 / 1e6)
 
 
+def counts(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> dict[str, int]:
+    """How many cells are compared in each wire format."""
+    return {wire: len(each) for wire, each in plot_collectives._compared(measured, size)[0].items()}
+
+
 def test_each_wire_format_has_figures_of_its_own() -> None:
     plain, int8 = cell("2+2", items=1000), cell("2+2", items=1000, wire="int8", reproduced=True)
     drawn = plot_collectives.figures("a", CollectiveMeasurement({}, (plain, int8)), 1e6)
@@ -311,9 +350,29 @@ def test_each_wire_format_has_figures_of_its_own() -> None:
     assert lines(drawn["latency-a-int8.svg"])["limit of the links"][1] == pytest.approx([4 * 260 * 8 / 1e3])
     # A figure against learners needs the format on several clusters.
     three = {"2+2": (plain, int8), "4": (cell("4", items=1000),), "2+3": (cell(items=1000),)}
-    assert {wire: len(each) for wire, each in plot_collectives._compared(three, None).items()} == {"": 3}
+    assert counts(three, None) == {"": 3}
     three["4"] = (cell("4", items=1000, wire="int8", reproduced=True),)
-    assert {wire: len(each) for wire, each in plot_collectives._compared(three, None).items()} == {"": 2, "int8": 2}
+    assert counts(three, None) == {"": 2, "int8": 2}
+
+
+def test_a_format_without_a_common_size_is_named_and_the_others_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for layout, items in (("2+2", 1000), ("3+3", 2000)):
+        coded = dataclasses.replace(cell(layout, items=items), wire="int8", reproduced=True)
+        put_cells(tmp_path, layout, [cell(layout, items=500), coded])
+    given = [tmp_path / "cells" / f"{layout}.jsonl" for layout in ("2+2", "3+3")]
+    monkeypatch.setattr(plot_collectives, "save", lambda figure, path: path)
+    drawn = draw(given, tmp_path, None, None)
+    assert {"learners-500.svg", "latency-2+2-int8.svg"} <= {path.name for path in drawn}
+    assert "learners-1000-int8.svg" not in {path.name for path in drawn}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no figure against learners in int8: FILES: no size is in all of them" in line
+    # A size that int8 has: then fp32 is what has none.
+    assert "learners-1000-int8.svg" in {path.name for path in draw(given, tmp_path, "4000", None)}
+    assert "in fp32 without a wire format: --size: no file has 4000" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--size: no file has 3k"):
+        draw(given, tmp_path, "3k", None)
 
 
 def test_latency_against_size_shows_medians_predictions_and_the_limit() -> None:

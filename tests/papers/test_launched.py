@@ -1,5 +1,6 @@
 """wirebench study NAME run --launch: what is run where, what is left, and what a report says of it."""
 
+import errno
 import json
 import os
 import shlex
@@ -111,6 +112,25 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     # Another launcher makes it no other run; another length does.
     assert verb.run("gs_sgd")(["--launch", "env -i", *words[2:]], verb.nothing) == 0
     assert verb.run("gs_sgd")([*words, "--set", "train.epochs=3"], verb.nothing) == 2
+
+
+@pytest.mark.parametrize("part", ["training", "speed"])
+def test_a_run_that_cannot_be_added_to_the_results_stays_and_is_added_by_the_next_call(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--launch", "env", "--parts", part, "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
+    words += ["--out", str(tmp_path)]
+    full, folder = OSError(errno.ENOSPC, "No space left on device"), tmp_path / part / ".vgg16_dense-0.ended"
+    with monkeypatch.context() as patched:
+        patched.setattr(recorded, "add", lambda *_: (_ for _ in ()).throw(full))
+        assert verb.run("gs_sgd")(words, Cluster()) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "vgg16 dense: the run has ended" in line]
+    assert "No space left on device; it stays in" in line and (folder / "record.json").is_file()
+    assert recorded.below(tmp_path) == []
+    assert verb.run("gs_sgd")([*words, "--set", "train.accumulation=2"], verb.nothing) == 2, "it is another run"
+    assert verb.run("gs_sgd")(words, verb.nothing) == 0
+    [run] = recorded.below(tmp_path)
+    assert run.folder.name == "vgg16_dense-0" and list(folder.parent.glob(".*")) == []
 
 
 def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(

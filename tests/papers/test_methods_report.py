@@ -1,5 +1,6 @@
 """wirebench study speed report on records made up so that the answers are known."""
 
+import argparse
 import re
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from papers.accuracy.known import of_classics
 from papers.rows import load
 from papers.speed import by_link
-from papers.speed.report import figure
+from papers.speed.report import FIRST, figure
+from papers.study import Study
 from tests import charts
 from tests.papers import verb
 from tests.papers.records import doctor, unlinked
@@ -50,6 +52,13 @@ def test_the_report_has_medians_over_turns(tmp_path: Path) -> None:
     assert (whisker["low"], whisker["high"]) == (pytest.approx(720), pytest.approx(1440))
     assert charts.titles(drawn)[0].startswith("Compressors, time per step: ") and "4 hosts" in charts.titles(drawn)[0]
     assert "1 to 3 turns each" in charts.note(drawn) and charts.axes(drawn, "x") == {"time per step, ms"}
+
+
+def test_the_studys_finding_leads_one_table_whatever_is_asked_for() -> None:
+    study = Study("speed")
+    for folders in ([FIRST, FIRST.with_name("vgg16")], [FIRST.with_name("vgg16"), FIRST]):
+        pages = study.pages(argparse.Namespace(folders=folders))
+        assert [study.published.finding in page.text for page in pages] == [folder == FIRST for folder in folders]
 
 
 def test_steps_are_compared_with_the_fastest_dense_row_and_with_ddp(tmp_path: Path) -> None:
@@ -182,7 +191,10 @@ def test_folders_that_differ_in_their_link_alone_are_compared_by_link(tmp_path: 
     other = record("none", 1.0)
     other["config"]["data"] = {"batch_size": 7}
     put(tmp_path / "other", "dense", 0, other, link="1gbit")
-    assert main([str(tmp_path / name) for name in ("vgg16-1gbit", "other", "vgg16-100mbit")]) == 0
+    folders = [tmp_path / name for name in ("vgg16-1gbit", "other", "vgg16-100mbit")]
+    alone = [report(folder) and (folder / "table.md").read_text() for folder in folders]
+    assert main([*map(str, folders)]) == 0
+    assert [(folder / "table.md").read_text() for folder in folders] == alone, "whatever else is asked for"
     text = unlinked((tmp_path / "by_link" / "table.md").read_text())
     assert "| method | [0.1 Gbit/s](../vgg16-100mbit/table.md) | [1 Gbit/s](../vgg16-1gbit/table.md) |" in text
     assert "| dense, ms a step | 1000 | 1000 |" in text

@@ -124,18 +124,19 @@ class AllReduceBenchmark:
     def repeat(self, tensor: Tensor, calls: int) -> None:
         """Time one loop of calls on a tensor of zeros, whose sums stay finite however often they are repeated.
 
-        In a wire format it has numbers, as long as those stay finite: coding of zeros may take another time. It is left
-        with zeros.
+        In a wire format it has numbers: coding of zeros may take another time. Copies take its place before sums of
+        sums get too large. It is left with zeros.
         """
+        finite = self._finite_calls() if self.wire else calls
+        tensors = [tensor, *(torch.empty_like(tensor) for _ in range((calls - 1) // finite))]
         if self.wire:
-            most = MAX_DOUBLINGS_FP16 if self.wire.between.name == "fp16" else MAX_DOUBLINGS
-            if calls * math.log2(self.topology.size) <= most:
-                _fill(tensor, table(self.communicator.rank))
+            for each in tensors:
+                _fill(each, table(self.communicator.rank))
         self.barrier()
         before = self.nic.read()
         begin = time.perf_counter()
-        for _ in range(calls):
-            self._sum(tensor)
+        for call in range(calls):
+            self._sum(tensors[call // finite])
         self._seconds.append((time.perf_counter() - begin) / calls)
         self._calls += calls
         self.barrier()
@@ -144,6 +145,12 @@ class AllReduceBenchmark:
             self._bytes.append((after[0] - before[0], after[1] - before[1]))
         if self.wire:
             tensor.zero_()
+
+    def _finite_calls(self) -> int:
+        """How often a tensor of numbers can be replaced by its sum in the wire format, at least once."""
+        assert self.wire is not None, "a wire format"
+        most = MAX_DOUBLINGS_FP16 if self.wire.between.name == "fp16" else MAX_DOUBLINGS
+        return max(1, int(most / math.log2(self.topology.size)))
 
     def take(self) -> Repeats:
         """The repeats since the last call, put together from all ranks."""

@@ -52,6 +52,7 @@ UNCODED = "none"
 """Among wire formats: fp32 as it is."""
 Trials = dict[tuple[str, str], AllReduceBenchmark]
 """By collective and wire format, \"\" without one."""
+WITHOUT_FORMATS = "the engine's own all-reduce takes no wire format"
 KEYS = {"collective.wire": "--wires", "collective.name": "--collectives"}
 """How to set here what refusals of wire formats name."""
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "kf": 4_000, "mf": 4_000_000, "ki": 1024, "mi": 1024**2}
@@ -61,10 +62,12 @@ def main(arguments: Sequence[str]) -> int:
     """Measure; rank 0 prints and writes. 1 where a sum was wrong."""
     options = parse(arguments)
     sizes = [parse_size(text) for text in options.sizes]
-    built = chosen(options.collectives, options.wires)
+    built, left_out = chosen(options.collectives, options.wires)
     if launched().alone:
         raise UserError("start it with wirebench cluster run, torchrun or horovodrun; see --help")
     if launched().rank == 0:
+        if left_out:
+            print(f"wirebench bench collectives: {WITHOUT_FORMATS}; left out: {', '.join(left_out)}", file=sys.stderr)
         check_outputs(**{"json": options.json, "nccl-json": options.nccl_json})
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)
     if engine.size == 1:
@@ -92,21 +95,27 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def chosen(names: Sequence[str], wires: Sequence[str]) -> dict[tuple[str, str], Collective]:
-    """Each collective in each format; UserError for an unknown one, one named twice, a format on the engine's own."""
+def chosen(names: Sequence[str], wires: Sequence[str]) -> tuple[dict[tuple[str, str], Collective], list[str]]:
+    """Each collective in each format; and what is left out, since the engine's own collective takes no format.
+
+    Raises UserError for an unknown one, one named twice, and where nothing is left.
+    """
     for option, given in (("--collectives", names), ("--wires", wires)):
         if twice := sorted({each for each in given if given.count(each) > 1}):
             raise UserError(f"{option}: named twice: {', '.join(twice)}")
     codes = {wire: None if wire == UNCODED else code_of(wire, "--wires") for wire in wires}
-    built = {}
+    built, left_out = {}, []
     for name in names:
         for wire, code in codes.items():
             collective = collectives.build(name)
             if code is not None and is_engines_own(collective):
-                with naming(KEYS):
-                    raise UserError(NO_PLAN)
-            built[name, "" if code is None else wire] = collectives.formatted(collective, code)
-    return built
+                left_out.append(f"{name} in {wire}")
+            else:
+                built[name, "" if code is None else wire] = collectives.formatted(collective, code)
+    if not built:
+        with naming(KEYS):
+            raise UserError(NO_PLAN)
+    return built, left_out
 
 
 def measure(

@@ -10,6 +10,7 @@ has figures of its own, with its name at the end of the file's.
 """
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -48,7 +49,10 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     rate = None if link is None else parse_rate(link)
     if rate is not None and all(dense_limit(each.cells[0], rate) is None for each in measured.values()):
         raise UserError("--link: no file is of more than one machine, so no link is crossed")
-    compared = _compared({stem: each.cells for stem, each in measured.items()}, size)
+    compared, left_out = _compared({stem: each.cells for stem, each in measured.items()}, size)
+    for wire, why in left_out.items():
+        named = wire or "fp32 without a wire format"
+        print(f"wirebench bench plot-collectives: no figure against learners in {named}: {why}", file=sys.stderr)
     written = []
     for stem, each in measured.items():
         written += [save(figure, out / name) for name, figure in figures(stem, each, rate).items()]
@@ -202,15 +206,30 @@ def _load(files: Sequence[Path]) -> dict[str, CollectiveMeasurement]:
     return measured
 
 
-def _compared(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> dict[str, list[AllReduceResult]]:
-    """By wire format, the cells of `_of_one_size`; none for a format of which only one of several files has cells."""
+def _compared(
+    measured: dict[str, tuple[AllReduceResult, ...]], size: str | None
+) -> tuple[dict[str, list[AllReduceResult]], dict[str, str]]:
+    """By wire format, the cells of `_of_one_size`; and of formats that have none, why.
+
+    A format of which only one of several files has cells is in neither. Raises UserError where all have a reason.
+    """
     formats: dict[str, dict[str, tuple[AllReduceResult, ...]]] = {}
     for stem, cells in measured.items():
         for wire, mine in by_wire(cells).items():
             formats.setdefault(wire, {})[stem] = mine
     shared = {wire: each for wire, each in formats.items() if len(each) > 1 or len(measured) == 1}
-    found = {wire: _of_one_size(each, size) for wire, each in shared.items()}
-    return {wire: cells for wire, cells in found.items() if cells}
+    if size is not None and not shared:
+        raise UserError("--size: no two files have a wire format in common, so none is drawn against learners")
+    found: dict[str, list[AllReduceResult]] = {}
+    refused: dict[str, UserError] = {}
+    for wire, each in shared.items():
+        try:
+            found[wire] = _of_one_size(each, size)
+        except UserError as error:
+            refused[wire] = error
+    if refused and not found:
+        raise next(iter(refused.values()))
+    return {wire: cells for wire, cells in found.items() if cells}, {wire: str(why) for wire, why in refused.items()}
 
 
 def _of_one_size(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> list[AllReduceResult]:
