@@ -8,9 +8,18 @@ import torch.distributed as dist
 
 from tests.comm.contract import CHECKS
 from tests.comm.processes import Ranks, keeps_the_contract
+from tests.helpers import answer_all, cut, lay_out, normal
+from wirebench.collectives import build
+from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.base import Handle
 from wirebench.comm.local import ring_sum
+from wirebench.comm.metered import Metered
 from wirebench.comm.torchdist import TorchCommunicator
+from wirebench.compressors.quantised_sum import QuantisedSum
+from wirebench.exchange.advance import advance, run
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
+from wirebench.topology.tree import Topology
 from wirebench.utils.rng import generator
 
 WORLD = 5
@@ -121,6 +130,50 @@ def gloo_differs(sizes: list[int], numels: list[int], dtype: torch.dtype) -> lis
             if not torch.equal(total, ring_sum(parts)):
                 wrong.append((size, numel))
     return wrong
+
+
+LAYERS = lay_out([(40, 25), (7,), (64, 3)])
+TWO = [range(0, 1), range(1, 3)]
+"""Buckets, both under way at once."""
+
+
+def few_bits() -> QuantisedSum:
+    """Shares that are summed in bf16 within machines of two ranks, then between them in int8."""
+    return QuantisedSum("int8", chunk=16, group=2, within="bf16")
+
+
+def buckets_of(rank: int, step: int) -> list[Bucket]:
+    return cut(normal(4, step, LAYERS[-1].stop)[rank].clone(), LAYERS, TWO)
+
+
+def sums_in_groups() -> tuple[list[list[float]], int] | None:
+    """What the first four ranks get of two steps, and the bytes that a rank sent; None on the fifth."""
+    group = dist.new_group(list(range(4)))
+    if not isinstance(group, dist.ProcessGroup):
+        return None
+    c, method, results = Metered(TorchCommunicator(group=group)), few_bits(), []
+    server = RequestExecutor(c, build("native"), Topology.parse("2+2"))
+    for step in range(2):
+        world = ExchangeContext(c.rank, 4, step)
+        exchanges = [method.exchange(bucket, world) for bucket in buckets_of(c.rank, step)]
+        results += [each.tolist() for each in run([advance(each, server.serve) for each in exchanges])]
+    return results, c.count.wire_bytes
+
+
+def test_sums_in_groups_are_those_of_virtual_workers(five):
+    """Messages of no bytes go to the ranks of other groups, and none of them waits for one."""
+    methods, expected = [few_bits() for _ in range(4)], []
+    for step in range(2):
+        for ranks in zip(*(buckets_of(rank, step) for rank in range(4)), strict=True):
+            worlds = (ExchangeContext(rank, 4, step) for rank in range(4))
+            found = answer_all([m.exchange(b, w) for m, b, w in zip(methods, ranks, worlds, strict=True)])
+            expected.append(found[0].tolist())
+    *first, none = five.call(sums_in_groups)
+    assert none is None and [results for results, _ in first] == [expected] * 4
+    # A half goes to the machine's other rank in bf16, a quarter to the other machine in int8, where 16 numbers have a
+    # scale of 4 bytes. Of the sum a quarter goes to each of the others, with its length in front.
+    sent = sum(each // 2 * 2 + each // 4 * 20 // 16 + 3 * (each // 4 * 20 // 16 + 8) for each in (1024, 256))
+    assert [sent_bytes for _, sent_bytes in first] == [2 * sent] * 4
 
 
 LENGTHS = [*range(1, 40), *range(40, 1000, 37), *range(1000, 5001, 211), 4096, 5000, 600_000]
