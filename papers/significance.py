@@ -4,6 +4,7 @@ Welch, "The generalization of 'Student's' problem when several different populat
 1947. Where either side is possible, each has half of the level, so that runs that do not differ are called different
 in LEVEL of the cases. In a family of comparisons, such as all comparisons of a table, this holds for all of them
 together (Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statistics 1979).
+Where runs of the same seed belong together, Student's test of their differences takes the place of Welch's.
 As good: two such tests exclude a difference of `margin` either way (Schuirmann's equivalence test); the method may
 still be better or worse by less than that. A run is one seed; fewer than three are not compared.
 """
@@ -57,6 +58,31 @@ def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Co
     better, worse = larger(ours, others), larger(others, ours)
     either = min(2 * min(better, worse), 1.0)
     return _said(difference, "better" if better < worse else "worse", either, alike)
+
+
+def paired(gains: Sequence[float], margin: float) -> Comparison | None:
+    """Whether runs are better than others of the same seeds, by what each gains; None without any.
+
+    Student's t. Where runs of a seed have the same start and the same data, what a seed is worth cancels.
+    """
+    if not gains:
+        return None
+    gain = statistics.fmean(gains)
+    if len(gains) < LEAST_RUNS:
+        return Comparison("too few seeds", gain, None)
+    alike = max(_positive([margin - each for each in gains]), _positive([margin + each for each in gains]))
+    better, worse = _positive(gains), _positive([-each for each in gains])
+    return _said(gain, "better" if better < worse else "worse", min(2 * min(better, worse), 1.0), alike)
+
+
+def _positive(values: Sequence[float]) -> float:
+    """How probable such values are, were their mean not positive: Student's one-sided p."""
+    middle, variance = statistics.fmean(values), variance_of_mean(values)
+    if not variance:
+        return 0.0 if middle > 0 else 1.0
+    from scipy import special  # imported where it is needed, as in estimate.py
+
+    return float(special.stdtr(len(values) - 1, -middle / math.sqrt(variance)))
 
 
 def _said(difference: float, side: Said, differs: float, alike: float) -> Comparison:

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers import lossless, trust
+from papers import estimate, lossless, trust
 from papers.accuracy import cells, sizes
 from papers.accuracy.curve import steps_of
 from papers.accuracy.modern import DENSE
 from papers.accuracy.rows import (
     MethodRuns,
-    against_dense,
     dense_of,
     losses,
     multiplicity,
@@ -29,7 +28,7 @@ from papers.accuracy.rows import (
 from papers.accuracy.task import Composition, Methods, Task, laid_over, listed, methods_in
 from papers.page import Page
 from papers.rows import spread
-from papers.significance import Comparison
+from papers.significance import Comparison, corrected, paired
 from wirebench.utils.markdown import table
 
 SIZE, SUFFIX = "0.1m", "_formats_"
@@ -46,7 +45,16 @@ FIRST = ("int8", "nvfp4 feedback", "mxfp8", "bf16", "mxfp4 feedback", "int4 feed
 RINGS = ("bf16", "int8", "mxfp8", "fp8", "nvfp4")
 QUICK = (DENSE, "int8", "ring int8")
 """Methods of a study of two minutes."""
-HEAD = ("format", "seeds", "test loss", "over dense", "at a margin of 0.5 %", "metric", "bytes of a run", "fewer bytes")
+HEAD = (
+    "format",
+    "seeds",
+    "test loss",
+    "over dense, seed by seed",
+    "at a margin of 0.5 %",
+    "metric",
+    "bytes of a run",
+    "fewer bytes",
+)
 
 
 def _settings() -> dict[str, tuple[str, ...]]:
@@ -97,7 +105,8 @@ def page(folder: Path, task: Task) -> Page | None:
 
 def document(task: Task, methods: Sequence[MethodRuns]) -> str:
     """The whole file."""
-    dense, family = dense_of(methods), against_dense(methods, MARGIN)
+    dense = dense_of(methods)
+    family = corrected([None if each is dense else _against(each, dense) for each in methods])
     rows = [_cells(method, dense, compared) for method, compared in zip(methods, family, strict=True)]
     unit = lossless.unit_of(run for method in methods for run in method.runs)
     rows.append(lossless.row(HEAD, "fewer bytes", unit))
@@ -105,6 +114,22 @@ def document(task: Task, methods: Sequence[MethodRuns]) -> str:
     lines += lossless.note(unit)
     lines += [multiplicity(family), "", *trust.note({each.label: each.runs for each in methods}, "seeds")]
     return "\n".join(lines)
+
+
+def _against(method: MethodRuns, dense: MethodRuns | None) -> Comparison | None:
+    """Whether losses are smaller than dense training's of the same seeds; None without a seed that both have."""
+    return paired([-each for each in _losses_over(method, dense)], MARGIN)
+
+
+def _losses_over(method: MethodRuns, dense: MethodRuns | None) -> list[float]:
+    """By how much each seed's loss is above dense training's of that seed, as a share of it."""
+    mine, theirs = _by_seed(method), _by_seed(dense)
+    return [loss / theirs[seed] - 1 for seed, loss in mine.items() if seed in theirs]
+
+
+def _by_seed(method: MethodRuns | None) -> dict[int, float]:
+    """Final test losses; none where a seed diverged."""
+    return {} if method is None else dict(zip((run.note["seed"] for run in method.runs), losses(method), strict=False))
 
 
 def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
@@ -115,18 +140,20 @@ def _setting(task: Task, methods: Sequence[MethodRuns]) -> str:
         f"{usual.get('model')} on {usual.get('data')}, {usual.get('workers')} virtual workers of "
         f"{usual.get('batch size')} samples, {max(map(steps_of, runs))} steps{seen}. One hop is `quantised_sum`; "
         "`ring` codes every hop. Rounding is to nearest where nothing is said. The loss is that of the test set at the "
-        f"end, in nats; after its sign, the standard deviation over seeds. {f'All runs have {more}. ' if more else ''}"
-        f"Made by `wirebench study accuracy run --task {task.name}` on "
-        f"{', '.join(dict.fromkeys(run.machine for run in runs))}."
+        "end, in nats; after its sign, the standard deviation over seeds. Runs of a seed have the same start and the "
+        "same data, so a format is compared with dense training seed by seed (Student's t), in brackets the interval "
+        f"of 95 %. {f'All runs have {more}. ' if more else ''}Made by `wirebench study accuracy run --task "
+        f"{task.name}` on {', '.join(dict.fromkeys(run.machine for run in runs))}."
     )
 
 
 def _cells(method: MethodRuns, dense: MethodRuns | None, compared: Comparison | None) -> list[str]:
+    above = [] if method is dense else _losses_over(method, dense)
     return [
         method.title,
         str(len(method.runs)),
         spread(losses(method)),
-        cells.over(method, dense, 4),
+        "-" if not above else estimate.mean([100 * each for each in above]).words("{:+.2f} %", "{:+.2f}"),
         compared.words if compared else "-",
         f"{100 * statistics.mean(method.top1):.1f} % top-1" if method.top1 else "-",
         cells.sent(method),
