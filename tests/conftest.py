@@ -6,6 +6,7 @@ Tests that measure time are slow. Weekly tests are slow ones that `make test-all
 import atexit
 import functools
 import gc
+import itertools
 import os
 import re
 import signal
@@ -144,8 +145,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long ones first; of sampled ones some are slow. Without -m or -k, slow ones are left out."""
+    """Long ones first; of sampled ones some are slow, of paired ones some weekly. Without -m or -k, slow ones are left
+    out.
+    """
     _sample(items)
+    _pair(items)
     for item in items:
         if item.get_closest_marker("weekly") or item.get_closest_marker("clock"):
             item.add_marker(pytest.mark.slow)
@@ -180,6 +184,31 @@ def _sample(items: list[pytest.Item]) -> None:
         for place, item in enumerate(those.values()):
             if place not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+def _pair(items: list[pytest.Item]) -> None:
+    """Mark as weekly the sets of parameters of a paired test that add no new pair of values to the sets that are left.
+
+    Sets that `make test` runs stay. GPU sets are chosen apart, since most machines skip them.
+    """
+    tests: dict[tuple[str, bool], list[tuple[pytest.Item, set[object]]]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("paired"):
+            values = sorted((name, repr(value)) for name, value in item.callspec.params.items())
+            pairs: set[object] = set(itertools.combinations(values, 2))
+            where = item.nodeid.partition("[")[0], item.get_closest_marker("gpu") is None
+            tests.setdefault(where, []).append((item, pairs))
+    for sets in tests.values():
+        quick = [pairs for item, pairs in sets if not item.get_closest_marker("slow")]
+        met, left = set().union(*quick), [each for each in sets if each[0].get_closest_marker("slow")]
+        while left:
+            best = max(left, key=lambda each: len(each[1] - met))
+            if best[1] <= met:
+                break
+            met |= best[1]
+            left.remove(best)
+        for item, _ in left:
+            item.add_marker(pytest.mark.weekly)
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,7 @@ PLANTED = {
         replayed(LARGE, "compressor.name=sketched_sgd", "train.max_steps=10", "train.warmup_steps=3"),
         "true",
     ),
-    "small messages": ((*TWO, "1gbit"), replayed(DEEP, "scheduler.name=wfbp"), "true"),
+    "full link": ((*TWO, "200mbit"), replayed(DEEP), "true"),
     "interface": ((*TWO, "1gbit"), replayed(REPLAY), ASIDE),
     "data": ((*TWO, "1gbit"), replayed(str(CONFIG), "data.name=mine.late"), "true"),
     "shared processor": (
@@ -134,11 +134,10 @@ def test_a_healthy_run_and_its_network(begin: Begin, tmp_path: Path) -> None:
 
 
 def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
-    """Too many small messages: the short runs of --try, on a like cluster, show that merging saves time."""
+    """Too many small messages are named first, and the short runs of --try show that merging saves time."""
     folder = tmp_path / "run"
-    shape, words, _ = PLANTED["small messages"]
-    ended = begin("run", *shape, "--", "python", *words, f"output.dir={folder}").wait()
-    assert ended.code == 0, ended.said
+    on_cluster(begin, folder, *TWO, "1gbit", words=replayed(DEEP, "scheduler.name=wfbp"))
+    assert diagnosed(folder)["findings"][0]["name"] == "small messages"
     command = [str(BIN / "python"), "-m", "wirebench", "diagnose", str(folder), "--try", "--steps", "10", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said
@@ -147,13 +146,12 @@ def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     assert tried["predicted_saving_seconds"] > 0 and tried["measured_saving_seconds"] > 0
 
 
-def test_a_full_link_and_what_fewer_bytes_save(begin: Begin, tmp_path: Path) -> None:
-    """Named first; what --try measures comes near to what was predicted."""
+@pytest.mark.weekly
+def test_what_fewer_bytes_save_on_a_full_link(begin: Begin, tmp_path: Path) -> None:
+    """What --try measures comes near to what was predicted."""
     folder = tmp_path / "run"
-    ended = begin("run", *TWO, "200mbit", "--", "python", *replayed(DEEP), f"output.dir={folder}").wait()
-    assert ended.code == 0, ended.said
-    found = diagnosed(folder)["findings"]
-    assert found[0]["name"] == "full link", found
+    shape, words, _ = PLANTED["full link"]
+    on_cluster(begin, folder, *shape, words=words)
     command = [str(BIN / "python"), "-m", "wirebench", "diagnose", str(folder), "--try", "--steps", "15", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said

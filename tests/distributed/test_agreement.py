@@ -61,8 +61,8 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path, job: Jo
         ("torch", 2, "none", "easgd", "ring"),
         ("horovod", 2, "topk", "dear", "tree"),
         ("horovod", 4, "none", "fused", "native"),
-        ("torch", 4, "topk", "fused", "ring"),
-        ("torch", 4, "topk", "sync_easgd", "native"),
+        pytest.param("torch", 4, "topk", "fused", "ring", marks=pytest.mark.weekly),
+        pytest.param("torch", 4, "topk", "sync_easgd", "native", marks=pytest.mark.weekly),
         ("torch", 2, "none", "optimal", "native"),
     ],
 )
