@@ -9,8 +9,10 @@ import gc
 import itertools
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Also while tests are collected, of which nothing is garbage."""
     gc.disable()
     sync_nothing()
+    if not hasattr(config, "workerinput"):
+        _keep_temporary_files(config)
     _ask_git_once()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
@@ -120,6 +124,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """A hook and no fixture, so that fixtures of modules see the same machine as their tests."""
     _be(REAL if item.get_closest_marker("real_machine") else FIXED)
     return (yield)
+
+
+def _keep_temporary_files(config: pytest.Config) -> None:
+    """Give all that tests start one folder for temporary files, and remove it at the end: torchrun leaves its logs.
+
+    Pytest's own folders stay where they are: they outlive a failure, and other users may not enter them.
+    """
+    usual = tempfile.gettempdir()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = usual
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
+    os.chmod(tempfile.tempdir, 0o711)  # a test starts a cluster as another user
+    config.add_cleanup(functools.partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
 
 
 def _ask_git_once() -> None:
