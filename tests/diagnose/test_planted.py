@@ -92,7 +92,7 @@ def test_it_is_named_first(name: str, begin: Begin, tmp_path: Path) -> None:
 def test_a_link_at_a_tenth_of_its_rate(begin: Begin, tmp_path: Path) -> None:
     """The launcher tells the ranks the link's rate; measured alone, too, it carries a tenth of that."""
     folder = tmp_path / "run"
-    on_cluster(begin, folder, *TWO, "200mbit", words=replayed(REPLAY), before=TENTH)
+    on_cluster(begin, folder, *TWO, "200mbit", words=replayed(REPLAY, "train.max_steps=16"), before=TENTH)
     told = diagnosed(folder)
     assert told["findings"][0]["name"] == "link", told
     assert told["link"]["nominal_bytes_per_second"] == pytest.approx(25e6)
@@ -115,11 +115,11 @@ def test_threads_oversubscribed(tmp_path: Path) -> None:
 def test_a_healthy_run_and_its_network(begin: Begin, tmp_path: Path) -> None:
     """No finding, nor while it goes on; alone its link carries what it should. The record has what was typed."""
     folder = tmp_path / "run"
-    words = ("python", *replayed(HIDDEN, "scheduler.name=wfbp", "train.max_steps=60"), f"output.dir={folder}")
+    words = ("python", *replayed(HIDDEN, "scheduler.name=wfbp", "train.max_steps=45"), f"output.dir={folder}")
     job = begin("run", *TWO, "1gbit", "--", *words)
-    job.until(lambda: (folder / "steps.jsonl").exists() and (folder / "steps.jsonl").read_text().count("\n") > 30)
+    job.until(lambda: (folder / "steps.jsonl").exists() and (folder / "steps.jsonl").read_text().count("\n") > 15)
     live = diagnosed(folder)
-    assert live["under_way"]["steps"] > 30 and live["under_way"]["total"] == 60
+    assert live["under_way"]["steps"] > 15 and live["under_way"]["total"] == 45
     assert live["findings"] == [], live
     assert job.wait().code == 0
     told = diagnosed(folder)

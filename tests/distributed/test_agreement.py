@@ -91,7 +91,7 @@ def test_engines_agree_in_a_wire_format(
     assert {request["plan"] for request in requests} == {f"{collective} in {wire}"}
 
 
-@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.slow), "horovod"])
+@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.weekly), "horovod"])
 def test_launched_ranks_agree(engine: str, tmp_path: Path) -> None:
     """By horovodrun, as a user starts them; torchrun launches a run in test_resume.py, too."""
     compare(engine, 2, overrides("topk", "dear", "tree"), tmp_path, launch)

@@ -88,10 +88,22 @@ def usual(method: Method) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
-@pytest.mark.parametrize("ranks", [RANKS, pytest.param(1, marks=SLOW)])
 @pytest.mark.parametrize(("name", "options"), CAPTURED)
-def test_replayed_steps_equal_usual_ones(name: str, options: Mapping[str, Any], ranks: int) -> None:
-    check([compressors.build(name, **options) for _ in range(2 * ranks)])
+def test_replayed_steps_equal_usual_ones(name: str, options: Mapping[str, Any]) -> None:
+    check([compressors.build(name, **options) for _ in range(2 * RANKS)])
+
+
+@SLOW
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("none", {}), ("topk", {"density": 0.1}), ("powersgd", {"min_compression_rate": 1.0, "rank": 1}),
+        ("int8", {"rounding": "nearest"}), ("signsgd", {}),
+    ],
+)  # fmt: skip
+def test_so_do_those_of_one_rank(name: str, options: Mapping[str, Any]) -> None:
+    """A method of each kind of request."""
+    check([compressors.build(name, **options) for _ in range(2)])
 
 
 @SLOW
