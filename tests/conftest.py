@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     sync_nothing()
     if not hasattr(config, "workerinput"):
-        _keep_temporary_files(config)
+        _keep_temporary_files()
     _ask_git_once()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
@@ -126,7 +127,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return (yield)
 
 
-def _keep_temporary_files(config: pytest.Config) -> None:
+def _keep_temporary_files() -> None:
     """Give all that tests start one folder for temporary files, and remove it at the end: torchrun leaves its logs.
 
     Pytest's own folders stay where they are: they outlive a failure, and other users may not enter them.
@@ -135,7 +136,8 @@ def _keep_temporary_files(config: pytest.Config) -> None:
     os.environ["PYTEST_DEBUG_TEMPROOT"] = usual
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
     os.chmod(tempfile.tempdir, 0o711)  # a test starts a cluster as another user
-    config.add_cleanup(functools.partial(shutil.rmtree, tempfile.tempdir, ignore_errors=True))
+    # At the end of this process, after multiprocessing has removed its own folder there.
+    Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 def _ask_git_once() -> None:

@@ -136,7 +136,9 @@ def test_a_healthy_run_and_its_network(begin: Begin, tmp_path: Path) -> None:
 def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     """Too many small messages are named first, and the short runs of --try show that merging saves time."""
     folder = tmp_path / "run"
-    on_cluster(begin, folder, *TWO, "1gbit", words=replayed(DEEP, "scheduler.name=wfbp"))
+    words = replayed(DEEP, "scheduler.name=wfbp")
+    ended = begin("run", *TWO, "1gbit", "--", "python", *words, f"output.dir={folder}").wait()
+    assert ended.code == 0, ended.said
     assert diagnosed(folder)["findings"][0]["name"] == "small messages"
     command = [str(BIN / "python"), "-m", "wirebench", "diagnose", str(folder), "--try", "--steps", "10", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
@@ -151,7 +153,8 @@ def test_what_fewer_bytes_save_on_a_full_link(begin: Begin, tmp_path: Path) -> N
     """What --try measures comes near to what was predicted."""
     folder = tmp_path / "run"
     shape, words, _ = PLANTED["full link"]
-    on_cluster(begin, folder, *shape, words=words)
+    ended = begin("run", *shape, "--", "python", *words, f"output.dir={folder}").wait()
+    assert ended.code == 0, ended.said
     command = [str(BIN / "python"), "-m", "wirebench", "diagnose", str(folder), "--try", "--steps", "15", "--json"]
     ended = Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert ended.code == 0, ended.said

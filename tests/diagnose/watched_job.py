@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import wirebench
 
-PAUSE, PACE = 0.25, 0.15
+PAUSE, PACE = 0.3, 0.2
 """Seconds of a fault, and of the forward pass, which waits instead of computing: the machine may be busy."""
 BATCH, WIDTH, CLASSES, STEPS = 64, 256, 10, 8
 

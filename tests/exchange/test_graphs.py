@@ -36,11 +36,15 @@ CAPTURED = [
     *(pytest.param(name, options, marks=SLOW) for name, options in [
         ("powersgd", {"min_compression_rate": 1.0, "rank": 1}), ("bf16", {}), ("dgc", {"density": 0.1}),
         ("topk", {"density": 0.1, "values": "fp16", "indices": "bitmap"}),
-        ("chunk_topk", {}), ("demo", {"chunk": 4, "k": 3}), ("onebit", {}), ("signsgd", {}),
+        ("chunk_topk", {}), ("signsgd", {}),
         ("int8", {"rounding": "nearest"}), ("quantised_sum", {}), ("quantised_sum", {"form": "fp8", "rotate": 4}),
         ("dion", {}), ("dion", {"orthonormal": True}), ("powersgd", {"rank": 6, "min_compression_rate": 1.0}),
         ("fetch_sgd", {"rows": 3, "columns": 12, "density": 0.1}),
         ("fetch_sgd", {"rows": 3, "columns": 12, "density": 0.1, "clear": "subtract"}),
+    ]),
+    # chunk_topk and signsgd use the same kernels; these take 20 s each.
+    *(pytest.param(name, options, marks=pytest.mark.weekly) for name, options in [
+        ("demo", {"chunk": 4, "k": 3}), ("onebit", {}),
     ]),
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from wirebench.compressors.sparse import thresholds
 from wirebench.compressors.sparse.encoding import SparseCode
 
 MOST = 12
-COUNTS = (16, 161), (16, 48), (6, 18)
+COUNTS = (16, 161), (16, 48), (6, 24)
 """Layers of the two buckets that are compared: of a method as it comes, of one with an option, and of one in LONG."""
 LONG = {"acp_sgd", "chunk_topk", "demo", "dion", "oktopk", "onebit", "powersgd", "signsgd"}
 DOCS = (Path(__file__).resolve().parents[3] / "docs/compressors.md").read_text()
