@@ -90,7 +90,7 @@ test: setup ## lint, and all tests that protect a change (about 4 min)
 test-all: setup ## lint, and all tests but the weekly ones, also those marked slow, with more random examples (about 25 min)
 	$(call pytest, and not weekly,--hypothesis-profile=full,clock)
 
-test-weekly: setup ## lint, and every test (about 50 min)
+test-weekly: setup ## lint, and every test (about 55 min)
 	$(call pytest,,--hypothesis-profile=full,clock)
 
 lint: setup ## ruff check, ruff format --check, mypy

@@ -6,11 +6,15 @@ Tests that measure time are slow. Weekly tests are slow ones that `make test-all
 import atexit
 import functools
 import gc
+import itertools
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Generator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Also while tests are collected, of which nothing is garbage."""
     gc.disable()
     sync_nothing()
+    if not hasattr(config, "workerinput"):
+        _keep_temporary_files()
     _ask_git_once()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
@@ -121,6 +127,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return (yield)
 
 
+def _keep_temporary_files() -> None:
+    """Give all that tests start one folder for temporary files, and remove it at the end: torchrun leaves its logs.
+
+    Pytest's own folders stay where they are: they outlive a failure, and other users may not enter them.
+    """
+    usual = tempfile.gettempdir()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = usual
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
+    os.chmod(tempfile.tempdir, 0o711)  # a test starts a cluster as another user
+    # At the end of this process, after multiprocessing has removed its own folder there.
+    Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
+
+
 def _ask_git_once() -> None:
     """Hundreds of tests train, and their records name one commit; a test that has another checkout asks there."""
     from wirebench.telemetry import environment
@@ -144,8 +163,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long ones first; of sampled ones some are slow. Without -m or -k, slow ones are left out."""
+    """Long ones first; of sampled ones some are slow, of paired ones some weekly. Without -m or -k, slow ones are left
+    out.
+    """
     _sample(items)
+    _pair(items)
     for item in items:
         if item.get_closest_marker("weekly") or item.get_closest_marker("clock"):
             item.add_marker(pytest.mark.slow)
@@ -180,6 +202,31 @@ def _sample(items: list[pytest.Item]) -> None:
         for place, item in enumerate(those.values()):
             if place not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+def _pair(items: list[pytest.Item]) -> None:
+    """Mark as weekly the sets of parameters of a paired test that add no new pair of values to the sets that are left.
+
+    Sets that `make test` runs stay. GPU sets are chosen apart, since most machines skip them.
+    """
+    tests: dict[tuple[str, bool], list[tuple[pytest.Item, set[object]]]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("paired"):
+            values = sorted((name, repr(value)) for name, value in item.callspec.params.items())
+            pairs: set[object] = set(itertools.combinations(values, 2))
+            where = item.nodeid.partition("[")[0], item.get_closest_marker("gpu") is None
+            tests.setdefault(where, []).append((item, pairs))
+    for sets in tests.values():
+        quick = [pairs for item, pairs in sets if not item.get_closest_marker("slow")]
+        met, left = set().union(*quick), [each for each in sets if each[0].get_closest_marker("slow")]
+        while left:
+            best = max(left, key=lambda each: len(each[1] - met))
+            if best[1] <= met:
+                break
+            met |= best[1]
+            left.remove(best)
+        for item, _ in left:
+            item.add_marker(pytest.mark.weekly)
 
 
 @pytest.fixture(scope="session")

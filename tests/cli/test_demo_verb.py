@@ -40,13 +40,16 @@ def test_simulated_speed_ups_fall_with_the_rate_of_the_links(monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_it_trains_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_it_trains_compares_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(demo, "SEEDS", 1)
     assert verb("demo")(["--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:5]] == list(METHODS)
     assert (tmp_path / "demo.png").stat().st_size > 10_000
     kept = {path.parent.name: schema.read(path.parent) for path in tmp_path.glob("*/record.json")}
-    assert len(kept) == len(METHODS) * demo.SEEDS
+    assert kept.keys() == {f"{name}-0" for name in METHODS}
     # Few bits lose nothing on this task, and what is sent is what the method says.
-    assert min(kept[f"bf16-{seed}"]["final"]["top1"] for seed in range(demo.SEEDS)) > 0.9
+    assert kept["bf16-0"]["final"]["top1"] > 0.9
     assert 2 * kept["bf16-0"]["bytes_per_step"]["wire"] == kept["dense-0"]["bytes_per_step"]["wire"]

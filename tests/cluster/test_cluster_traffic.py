@@ -74,7 +74,7 @@ def test_levels_are_read_off_the_switches_ports(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.weekly)])
 def test_sums_in_wire_formats_send_the_bytes_of_their_plans(
     engine: str, cluster: Callable[..., Ended], tmp_path: Path
 ) -> None:

@@ -106,7 +106,9 @@ def test_the_slower_link_of_two_counts_and_so_does_what_crosses_it(cluster: Run)
 
 @pytest.mark.slow
 @pytest.mark.clock
-@pytest.mark.parametrize("shape", [("--layout", "(1+1)+(1+1)"), ("--hosts", 2), ("--hosts", 4)])
+@pytest.mark.parametrize(
+    "shape", [("--layout", "(1+1)+(1+1)"), pytest.param(("--hosts", 2), marks=pytest.mark.weekly), ("--hosts", 4)]
+)
 def test_a_link_carries_its_rate(shape: tuple[str, object], cluster: Run):
     """Whether one stream or three: what arrives at a host comes through its link."""
     ended = cluster("run", *shape, "--link", "40mbit", "--", "python", STREAMS, 1.5)

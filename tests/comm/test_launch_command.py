@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 from torch import device
@@ -62,10 +63,17 @@ def test_a_launcher_that_is_no_ancestor_is_rebuilt_from_what_it_told(monkeypatch
     assert command() == f"srun --ntasks 4 {shlex.join(sys.orig_argv)}"
     monkeypatch.setenv(TOLD, "wirebench cluster run --layout 2+2 -- python train.py")
     assert command() == os.environ[TOLD]
-    monkeypatch.delenv(TOLD)
+
+
+@pytest.mark.parametrize(
+    ("module", "program"), [(None, "train.py"), ("wirebench.__main__", "-m wirebench"), ("mine.train", "-m mine.train")]
+)
+def test_torchruns_words_name_a_script_or_a_module(module, program, monkeypatch):
     for key, value in TORCHRUN.items():
         monkeypatch.setenv(key, value)
-    assert command() == f"torchrun --nnodes 2 --nproc-per-node 2 {shlex.join(sys.argv)}"
+    monkeypatch.setattr(sys, "argv", ["train.py", "a b"])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", module and ModuleSpec(module, None))
+    assert command() == f"torchrun --nnodes 2 --nproc-per-node 2 {program} 'a b'"
 
 
 def test_a_rank_has_an_ancestors_words(tmp_path):

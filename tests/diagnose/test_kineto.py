@@ -49,8 +49,14 @@ def test_a_healthy_job_has_no_finding(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.clock
-@pytest.mark.parametrize(("kind", "fault"), [("fsdp", "slow rank"), ("fsdp", "data"), ("horovod", "slow rank"),
-                                             ("horovod", "late rank")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("fsdp", "data"),
+        ("horovod", "slow rank"),
+        *(pytest.param(*each, marks=pytest.mark.weekly) for each in (("fsdp", "slow rank"), ("horovod", "late rank"))),
+    ],
+)
 def test_a_fault_under_other_frameworks(kind: str, fault: str, tmp_path: Path) -> None:
     told = diagnosed(*recorded(kind, fault, tmp_path))
     assert told["findings"] and told["findings"][0]["name"] == fault, told

@@ -280,7 +280,7 @@ def test_mistakes_are_one_line(
     assert says in err and err.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.weekly  # test_planted.py tries what it finds on a cluster
 @pytest.mark.clock
 def test_a_real_trial(tmp_path: Path) -> None:
     """On two ranks of this machine: the record's own command, found and repeated, with one thread instead of eight."""

@@ -61,8 +61,8 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path, job: Jo
         ("torch", 2, "none", "easgd", "ring"),
         ("horovod", 2, "topk", "dear", "tree"),
         ("horovod", 4, "none", "fused", "native"),
-        ("torch", 4, "topk", "fused", "ring"),
-        ("torch", 4, "topk", "sync_easgd", "native"),
+        pytest.param("torch", 4, "topk", "fused", "ring", marks=pytest.mark.weekly),
+        pytest.param("torch", 4, "topk", "sync_easgd", "native", marks=pytest.mark.weekly),
         ("torch", 2, "none", "optimal", "native"),
     ],
 )
@@ -91,7 +91,7 @@ def test_engines_agree_in_a_wire_format(
     assert {request["plan"] for request in requests} == {f"{collective} in {wire}"}
 
 
-@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.slow), "horovod"])
+@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.weekly), "horovod"])
 def test_launched_ranks_agree(engine: str, tmp_path: Path) -> None:
     """By horovodrun, as a user starts them; torchrun launches a run in test_resume.py, too."""
     compare(engine, 2, overrides("topk", "dear", "tree"), tmp_path, launch)

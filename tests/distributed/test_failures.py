@@ -54,7 +54,7 @@ def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
     check_named(fork(engine, 3, arguments, tmp_path, trouble("hang", 3, 1)), rank=1, others=2)
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.weekly)])
 @pytest.mark.slow
 @pytest.mark.clock
 def test_a_rank_that_a_signal_has_stopped(engine: str, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_killed_torchrun_stops_its_ranks_with_a_checkpoint(tmp_path: Path) -> 
         pytest.param("torch", "infinite_loss", launch, marks=pytest.mark.slow),
         ("torch", "not_a_number", fork),
         pytest.param("horovod", "not_a_number", fork, marks=pytest.mark.slow),
-        pytest.param("horovod", "infinite_loss", launch, marks=pytest.mark.slow),
+        pytest.param("horovod", "infinite_loss", launch, marks=pytest.mark.weekly),
     ],
 )
 def test_divergence_on_one_rank_stops_all(engine: str, kind: str, job: Job, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_divergence_of_one_rank_among_local_steps_stops_all_where_they_meet(tmp_
     ("engine", "every", "what", "job"),
     [
         ("torch", 100, "steps.jsonl: cannot be written", fork),
-        pytest.param("torch", 100, "steps.jsonl: cannot be written", launch, marks=pytest.mark.slow),
+        pytest.param("torch", 100, "steps.jsonl: cannot be written", launch, marks=pytest.mark.weekly),
         pytest.param("horovod", 100, "steps.jsonl: cannot be written", launch, marks=pytest.mark.slow),
         # The other rank is just sending its state.
         pytest.param("torch", 2, "step-00000002: the checkpoint cannot be written", launch, marks=pytest.mark.slow),

@@ -10,27 +10,30 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ends import assert_same_end, checkpoints
+from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, Ended, Job, launch, slowly, started
 
 pytestmark = pytest.mark.slow
 
-WORKERS, KILLS, STEPS_PER_KILL = 3, 4, 8
+WORKERS, STEPS_PER_KILL = 3, 8
+MOMENTS = ("computing", "saving", "starting")
 START_SECONDS = 3.0
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("engine", ["local", "torch", "horovod"])
+@pytest.mark.parametrize("engine", ["local", "torch", pytest.param("horovod", marks=pytest.mark.weekly)])
 def test_a_run_that_is_killed_and_resumed_ends_as_an_undisturbed_one(engine: str, tmp_path: Path) -> None:
     """A kill comes while the run starts, computes, or writes a checkpoint; the others then name the rank and end."""
     words = [
-        CONFIG, f"train.max_steps={STEPS_PER_KILL * (KILLS + 1)}", "train.checkpoint_every_steps=1",
+        CONFIG, f"train.max_steps={STEPS_PER_KILL * (len(MOMENTS) + 1)}", "train.checkpoint_every_steps=1",
         f"engine.workers={WORKERS}",
     ]  # fmt: skip
-    ended = launch(engine, WORKERS, [*words, f"output.dir={tmp_path / 'unbroken'}"], tmp_path)
+    undisturbed = launch if engine == "local" else fork
+    ended = undisturbed(engine, WORKERS, [*words, f"output.dir={tmp_path / 'unbroken'}"], tmp_path)
     assert ended.code == 0, ended.said
     rng, run = random.Random(engine), tmp_path / "run"
     words += [f"output.dir={run}", "train.resume=auto"]
-    for moment in ("computing", "saving", "starting", "saving")[:KILLS]:
+    for moment in MOMENTS:
         rank = 0 if engine == "local" else rng.randrange(WORKERS)
         with started(engine, WORKERS, words, tmp_path, slowly(20)) as job:
             wait_for(moment, rank, run, job, engine, rng)
@@ -40,7 +43,7 @@ def test_a_run_that_is_killed_and_resumed_ends_as_an_undisturbed_one(engine: str
         # While a run starts, nobody knows the others yet, and the launcher ends them.
         if engine != "local" and moment != "starting":
             assert named(ended, rank) == [each for each in range(WORKERS) if each != rank], ended.said
-    ended = launch(engine, WORKERS, words, tmp_path)
+    ended = undisturbed(engine, WORKERS, words, tmp_path)
     assert ended.code == 0, ended.said
     assert_same_end(run, tmp_path / "unbroken")
 

@@ -23,13 +23,19 @@ def test_plans(engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "size"), [("torch", 2), ("torch", 4), ("torch", 5), ("horovod", 2), ("horovod", 4), ("horovod", 5)]
+    ("engine", "size"),
+    [
+        ("torch", 2),
+        ("torch", 5),
+        ("horovod", 4),
+        *(pytest.param(*each, marks=pytest.mark.weekly) for each in (("torch", 4), ("horovod", 2), ("horovod", 5))),
+    ],
 )
 def test_plans_on_other_numbers_of_processes(engine: str, size: int, tmp_path: Path) -> None:
     check(engine, size, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.weekly), 3])
 def test_plans_in_horovods_own_calls(size: int, tmp_path: Path) -> None:
     check("horovod", size, tmp_path, "alltoall")

@@ -42,8 +42,8 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("launcher", "engine", "mirror"),
     [
-        pytest.param([str(BIN / "torchrun")], "torch", 0, id="torchrun"),
-        pytest.param(job.TORCHRUN, "torch", 1, id="forking-mirror"),
+        pytest.param([str(BIN / "torchrun")], "torch", 1, id="torchrun-mirror", marks=pytest.mark.weekly),
+        pytest.param(job.TORCHRUN, "torch", 0, id="forking"),
         pytest.param([], "horovod", 1, id="horovodrun-mirror"),
     ],
 )

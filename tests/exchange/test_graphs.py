@@ -36,11 +36,15 @@ CAPTURED = [
     *(pytest.param(name, options, marks=SLOW) for name, options in [
         ("powersgd", {"min_compression_rate": 1.0, "rank": 1}), ("bf16", {}), ("dgc", {"density": 0.1}),
         ("topk", {"density": 0.1, "values": "fp16", "indices": "bitmap"}),
-        ("chunk_topk", {}), ("demo", {"chunk": 4, "k": 3}), ("onebit", {}), ("signsgd", {}),
+        ("chunk_topk", {}), ("signsgd", {}),
         ("int8", {"rounding": "nearest"}), ("quantised_sum", {}), ("quantised_sum", {"form": "fp8", "rotate": 4}),
         ("dion", {}), ("dion", {"orthonormal": True}), ("powersgd", {"rank": 6, "min_compression_rate": 1.0}),
         ("fetch_sgd", {"rows": 3, "columns": 12, "density": 0.1}),
         ("fetch_sgd", {"rows": 3, "columns": 12, "density": 0.1, "clear": "subtract"}),
+    ]),
+    # chunk_topk and signsgd use the same kernels; these take 20 s each.
+    *(pytest.param(name, options, marks=pytest.mark.weekly) for name, options in [
+        ("demo", {"chunk": 4, "k": 3}), ("onebit", {}),
     ]),
 ]  # fmt: skip
 
@@ -88,10 +92,22 @@ def usual(method: Method) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
-@pytest.mark.parametrize("ranks", [RANKS, pytest.param(1, marks=SLOW)])
 @pytest.mark.parametrize(("name", "options"), CAPTURED)
-def test_replayed_steps_equal_usual_ones(name: str, options: Mapping[str, Any], ranks: int) -> None:
-    check([compressors.build(name, **options) for _ in range(2 * ranks)])
+def test_replayed_steps_equal_usual_ones(name: str, options: Mapping[str, Any]) -> None:
+    check([compressors.build(name, **options) for _ in range(2 * RANKS)])
+
+
+@SLOW
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("none", {}), ("topk", {"density": 0.1}), ("powersgd", {"min_compression_rate": 1.0, "rank": 1}),
+        ("int8", {"rounding": "nearest"}), ("signsgd", {}),
+    ],
+)  # fmt: skip
+def test_so_do_those_of_one_rank(name: str, options: Mapping[str, Any]) -> None:
+    """A method of each kind of request."""
+    check([compressors.build(name, **options) for _ in range(2)])
 
 
 @SLOW

@@ -140,18 +140,20 @@ def test_a_plugin_of_another_distribution_has_a_name(run: Run, there: Path, tmp_
     "words",
     [
         "wirebench topology 2+3",
-        "wirebench compat",
+        pytest.param("wirebench compat", marks=pytest.mark.weekly),
         "wirebench fit cells.jsonl",
         "wirebench trace estimate --model lenet --gpu v100 --batch 2 --out t.json",
         "wirebench bench compressors --sizes 1k --compressors none",
         "wirebench bench --help",
-        "wirebench doctor --help",
-        "wirebench chaos --help",
+        pytest.param("wirebench doctor --help", marks=pytest.mark.weekly),
+        pytest.param("wirebench chaos --help", marks=pytest.mark.weekly),
         "wirebench cluster status",
-        "torchrun --standalone --nproc-per-node 2 -m wirebench train smoke output.dir=t",
+        pytest.param(
+            "torchrun --standalone --nproc-per-node 2 -m wirebench train smoke output.dir=t", marks=pytest.mark.weekly
+        ),
         "wirebench torchrun --standalone --nproc-per-node 2 -m wirebench train smoke output.dir=w",
         "horovodrun -np 2 -H 127.0.0.1:2 --gloo --network-interface lo wirebench train smoke output.dir=h",
-        "torchrun --standalone --nproc-per-node 2 plain_ddp.py",
+        pytest.param("torchrun --standalone --nproc-per-node 2 plain_ddp.py", marks=pytest.mark.weekly),
         "torchrun --standalone --nproc-per-node 2 synchronised.py",
     ],
 )

@@ -24,17 +24,14 @@ from wirebench.simulation.simulator import Factors
 from wirebench.simulation.trace import SHIPPED
 
 NETWORKS = ("1gbe", "10gbe", "25gbe", "100gbe", "ib200")
-PLACES = [
-    (trace.stem, network, workers)
-    for trace in sorted(SHIPPED.glob("*.json"))
-    for network in NETWORKS
-    for workers in (8, 64)
-]
 LINES = {"free": "free", "nearly free": "nearly_free", "fastest at a cost": "fastest_at_a_cost"}
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(("trace", "network", "workers"), PLACES)
+@pytest.mark.paired
+@pytest.mark.parametrize("workers", (8, 64))
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("trace", sorted(path.stem for path in SHIPPED.glob("*.json")))
 def test_nothing_that_loses_more_than_is_tolerated_is_first_or_in_the_first_two_lines(
     trace, network, workers, tmp_path, capsys, monkeypatch
 ):

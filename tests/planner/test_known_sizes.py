@@ -55,10 +55,12 @@ def test_a_part_is_as_it_is_played(label: str):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("label", TABLE)
-def test_all_is_as_it_is_played(label: str):
+def test_all_is_as_it_is_played(label: str, every: int):
+    """Among all numbers of ranks; in make test-all a third of the entries."""
     for worlds in TABLE[label]:
-        check(label, worlds)
+        check(label, worlds, every=every)
 
 
 def test_every_compressor_is_there_as_it_is_by_itself():

@@ -18,6 +18,8 @@ from wirebench.planner.compositions import DENSE, collective_of, needs_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("fp16", "topk", "powersgd", "gtopk", "oktopk")
+OTHERS = ("fp16", "topk", "gtopk")
+"""They ask for requests of the same kinds as dense gradients and the two others."""
 """Of each kind of request: sums, gathers, sums of matrices, merges up a tree, parts for every rank."""
 
 
@@ -91,7 +93,9 @@ def test_readmes_example_takes_less_than_three_imports_of_pytorch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [DENSE, *FIVE])
+@pytest.mark.parametrize(
+    "name", [DENSE, "powersgd", "oktopk", *(pytest.param(each, marks=pytest.mark.weekly) for each in OTHERS)]
+)
 def test_64_workers_cost_what_their_plans_cost(name: str, monkeypatch: pytest.MonkeyPatch):
     """A quicker test holds rounds against plans request by request (tests/costmodel/test_round_cost.py)."""
     topology, collective = large.cluster(64, 4), collective_of(name)

@@ -79,6 +79,7 @@ def _rebuilt(launch: Launch) -> str:
     if launch.launcher == "torchrun":
         nodes = launch.size // launch.local_size
         several = f"--nnodes {nodes} " if nodes > 1 else ""
-        program = ["-m", "wirebench"] if Path(sys.argv[0]).name == "__main__.py" else sys.argv[:1]
+        module = getattr(sys.modules["__main__"], "__spec__", None)  # python -m sets it; a script has none
+        program = ["-m", module.name.removesuffix(".__main__")] if module else sys.argv[:1]
         return f"torchrun {several}--nproc-per-node {launch.local_size} {shlex.join([*program, *sys.argv[1:]])}"
     return f"{_REBUILT[launch.launcher].format(size=launch.size)} {shlex.join(sys.orig_argv)}"

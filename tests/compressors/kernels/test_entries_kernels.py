@@ -188,6 +188,7 @@ def test_zeros_fill_up_what_is_chosen(device, monkeypatch):
 
 
 @devices
+@pytest.mark.paired
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
 @pytest.mark.parametrize(("numel", "bounds"), [(1, []), (150, [0, 64, 64]), (150, [150]), (700, [40, 41, 333])])

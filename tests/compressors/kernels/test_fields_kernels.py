@@ -92,6 +92,7 @@ def test_what_is_not_finite_or_tiny_reaches_its_group_alone(bad, device, monkeyp
 
 
 @pytest.mark.sampled(6)
+@pytest.mark.paired
 @pytest.mark.parametrize("groups", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize(
     ("levels", "width", "noisy", "limited"),
@@ -119,6 +120,7 @@ def test_levels_equal_their_twin(groups, levels, width, noisy, limited, device, 
 
 
 @pytest.mark.sampled(5)
+@pytest.mark.paired
 @pytest.mark.parametrize("groups", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize(("width", "raised", "below"), [(1, False, False), (1, False, True), (3, True, False)])
 @pytest.mark.parametrize("opposed", [False, True])

@@ -20,8 +20,10 @@ from wirebench.compressors.sparse import thresholds
 from wirebench.compressors.sparse.encoding import SparseCode
 
 MOST = 12
-FEW, MANY, FEWER = 16, 161, 48
-"""Layers; FEWER of methods that take many seconds in the interpreter."""
+COUNTS = (16, 161), (16, 49), (6, 24)
+"""Layers of the two buckets that are compared: of a method as it comes, of one with an option, and of one in LONG."""
+OKTOPK = (16, 48)
+"""Its launches depend on values, which alike thresholds meet in these."""
 LONG = {"acp_sgd", "chunk_topk", "demo", "dion", "oktopk", "onebit", "powersgd", "signsgd"}
 DOCS = (Path(__file__).resolve().parents[3] / "docs/compressors.md").read_text()
 NUMBERS: dict[str, list[Any]] = {
@@ -102,7 +104,10 @@ def shapes(count: int) -> list[tuple[int, ...]]:
 
 
 def cases() -> Iterator[Any]:
-    """Every method with its defaults, and with every other value of every option of its own or of its wrappers."""
+    """Every method with its defaults, and with every other value of every option of its own or of its wrappers.
+
+    make test-all leaves out other numbers of methods in LONG, by which no other kernels are chosen.
+    """
     for name in compressors.available():
         method = compressors.class_of(name)
         hints = get_type_hints(method.__init__)
@@ -116,7 +121,8 @@ def cases() -> Iterator[Any]:
             options.append(("warmup", (0.25,)))
         yield pytest.param(name, "", None, id=name, marks=[pytest.mark.slow] * (name in LONG))
         for option, value in options:
-            yield pytest.param(name, option, value, id=f"{name} {option}={value}", marks=pytest.mark.slow)
+            late = pytest.mark.weekly if name in LONG and option in NUMBERS else pytest.mark.slow
+            yield pytest.param(name, option, value, id=f"{name} {option}={value}", marks=late)
 
 
 def words_of(hint: Any) -> list[Any] | None:
@@ -139,9 +145,8 @@ def test_an_exchange_starts_few_kernels_however_many_layers(name, option, value,
     options = BASE.get(name, {}) | WITH.get((name, option, value), {}) | WITH.get((name, option, None), {})
     options = {"dense_below": compressors.dense_below_of(name)} | options | ({option: value} if option else {})
     ranks = RANKS.get(option, 1)
-    few, many = (
-        launches(monkeypatch, name, shapes(count), ranks, **options) for count in (FEW, FEWER if name in LONG else MANY)
-    )
+    counts = OKTOPK if name == "oktopk" else COUNTS[2 if name in LONG else bool(option)]
+    few, many = (launches(monkeypatch, name, shapes(count), ranks, **options) for count in counts)
     assert many.total() <= MORE.get(f"{name} {option}={value}", MOST), many
     assert few == many or value in ESTIMATES, many - few
 
@@ -188,6 +193,6 @@ def test_exact_thresholds_take_as_many_as_docs_state(indices, monkeypatch):
     stated = re.search(r"`oktopk` in a step with an exact threshold \((\d+)\)", DOCS)
     assert stated is not None
     options = {"density": 0.05, "indices": indices, "reevaluate_every": 1}
-    counts = [launches(monkeypatch, "oktopk", shapes(count), **options) for count in (FEW, FEWER)]
+    counts = [launches(monkeypatch, "oktopk", shapes(count), **options) for count in COUNTS[2]]
     assert counts[0] == counts[1]
     assert counts[0].total() <= int(stated[1]), counts[0]

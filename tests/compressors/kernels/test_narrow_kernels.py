@@ -30,6 +30,7 @@ def loud(numel: int, chunk: int, device: torch.device) -> torch.Tensor:
 
 
 @pytest.mark.sampled(14)
+@pytest.mark.paired
 @pytest.mark.parametrize("form", [*FORMATS, *PLAIN])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize(("chunk", "numel", "whole"), [(4, 1, 8), (16, 160, 160), (20, 91, 120), (64, 64, 128)])

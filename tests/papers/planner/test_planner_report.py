@@ -408,7 +408,7 @@ def test_constants_are_fitted_once_to_the_same_runs(tmp_path: Path, monkeypatch:
     assert main([str(folder), "--fit"]) == 0 and fits == [5, 4, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_committed_constants_are_as_good_as_those_of_a_fit_made_here() -> None:
     rates = rates_of(CONSTANTS)
     runs: dict[str, Resimulated] = {}
