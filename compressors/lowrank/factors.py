@@ -140,7 +140,7 @@ class Pack:
             now.copy_(torch.where(sound, now, new))
 
     def to_unit(self, packed: Tensor, size: int, orthonormal: bool, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of length 1, made of the sum over `size` ranks of all factors, orthonormal or as they are; and these
+        """Rows of length 1, made of the sum over `size` ranks of all factors, orthonormal or unchanged; and these
         again to start from, with rows of `draws` for lost ones where kernels work. May overwrite `packed`.
         """
         if not kernels.usable(packed):

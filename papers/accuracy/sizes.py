@@ -1,7 +1,7 @@
 """GPTs of three sizes at three numbers of tokens a parameter: what a gap of a small run says about a large one.
 
 A token is a byte. Every method has the rate that its own search found, on the validation split with 20 tokens a
-parameter: the same five rates for each, as shares of a first guess, and one more beyond the best while that is the
+parameter. Each has the same five rates, as shares of a first guess, and one more beyond the best while that is the
 lowest or the highest. So the best rate of every method has a neighbour of half and of twice the rate. A method whose
 search has not come that far has no rate, and is not trained. The largest size has the rates of the middle one. The
 search writes chosen.json beside its table, which the other tasks read.
@@ -66,8 +66,8 @@ SIZES = {
     "0.3m": Size(316_184, 3, 88, 4, 4, "0.3m"),
     "1m": Size(1_058_400, 4, 144, 4, 8, "0.3m"),
 }
-"""With 20 tokens a parameter they make 960, 3,072 and 5,152 steps. Steps of fewer tokens are better for small models:
-at 0.1 million parameters and a rate of 0.008 AdamW ends 8 % higher with eight sequences than with two."""
+"""With 20 tokens a parameter they make 960, 3,072 and 5,152 steps. In trials small
+models were better in steps of fewer tokens."""
 RATIOS = (2, 20, 60)
 """Tokens a parameter; 20 are those at which a dense model of a given cost is best (Hoffmann et al., "Training
 Compute-Optimal Large Language Models", 2022)."""
@@ -123,7 +123,7 @@ def at_rate(words: Sequence[str], rate: float) -> tuple[str, ...]:
 
 def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: tuple[str, ...] = ()) -> Task:
     count = steps(size, ratio)
-    # Narrow matrices multiply as much as those of GPT-2, which is 768 wide: with its own 0.02 AdamW ends 12 % higher.
+    # Narrow matrices multiply as much as those of GPT-2, which is 768 wide: in trials AdamW lost by its 0.02.
     std = f"model.std={0.02 * math.sqrt(768 / size.width):.3g}"
     shape = (f"model.depth={size.depth}", f"model.width={size.width}", f"model.heads={size.heads}", std)
     # One more sequence, in which the cuts shift.

@@ -76,7 +76,7 @@ class Shapes(Values):
     """The shapes by their ids to which lines of one file refer, and what `encode` adds for further ones.
 
     lines  of the file
-    known  other shapes with ids, among them those of the lines
+    known  other shapes with ids, the lines' own among them
     """
 
     def __init__(self, lines: Iterable[Any] = (), known: Mapping[str, Any] | None = None) -> None:
@@ -95,7 +95,7 @@ class Shapes(Values):
                 self._alike.setdefault(tuple(whole), {})[tuple(map(json_text, whole.values()))] = key
 
     def refer(self, value: Any) -> str:
-        """The id of a value, which stands there as it is."""
+        """The id of a value, which stands there whole."""
         text = json_text(value)
         whole = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode()
         keys = (whole[:length] for length in range(ID_LENGTH, len(whole) + 1))
