@@ -5,6 +5,7 @@
 
 A mutant changes one operator, comparison, constant or condition of one function. It is described by its function and
 the line's text, so that the same sample can be tried on two commits; where the line is gone, so is the mutant. `try`
+first runs the tests once with functions that note who calls them, since only those tests can kill a mutant. It
 continues where it was interrupted, and leaves every file as it was. Run it in a clone of its own.
 """
 
@@ -135,23 +136,86 @@ def changed(mutant: Mutant) -> tuple[Path, str] | None:
     return None
 
 
-def attempt(mutant: Mutant) -> str:
-    """Try a mutant: killed, survived, or gone from the code."""
+def reached(sample: list[Mutant], notes: Path) -> dict[Mutant, list[str]]:
+    """By mutant the tests which call its function, from one run of all tests; "" stands for a call outside of any.
+
+    notes  keeps what the functions wrote: number of the mutant, test and phase
+    """
+    if not notes.exists():
+        originals, rows = {}, {}
+        for number, mutant in enumerate(sample):
+            found = changed(mutant)
+            if found is not None:
+                path, _ = found
+                originals[path] = path.read_bytes()
+                rows.setdefault(path, []).append((_first_row(path, mutant.function), number))
+        try:
+            for path, marks in rows.items():
+                path.write_bytes(_noting(originals[path], marks, notes))
+            notes.touch()
+            _pytest("-n", "2", *sorted({folder for mutant in sample for folder in FOLDERS[mutant.tests][1]}))
+        finally:
+            for path, original in originals.items():
+                path.write_bytes(original)
+    tests: dict[Mutant, list[str]] = {mutant: [] for mutant in sample}
+    for line in sorted(set(notes.read_text().splitlines())):
+        number, _, where = line.partition("\t")
+        test, _, phase = where.rpartition(" (")
+        # What a fixture made for one test, others of its file may look at.
+        tests[sample[int(number)]].append(test.partition("::")[0] if phase == "setup)" else test)
+    return tests
+
+
+def _first_row(path: Path, function: str) -> int:
+    """Row, from 0, of a function's first statement behind its docstring; of the function itself if it is compiled."""
+    node = next(node for name, node in _functions(ast.parse(path.read_bytes())) if name == function)
+    compiled = any("jit" in ast.unparse(each) for each in node.decorator_list)
+    first = node if compiled else node.body[ast.get_docstring(node) is not None and len(node.body) > 1]
+    decorators = getattr(first, "decorator_list", [])
+    return min(each.lineno for each in (first, *decorators)) - 1
+
+
+def _noting(source: bytes, marks: list[tuple[int, int]], notes: Path) -> bytes:
+    lines = source.splitlines(keepends=True)
+    for row, number in sorted(marks, reverse=True):
+        indent = lines[row][: len(lines[row]) - len(lines[row].lstrip())].decode()
+        test = "__import__('os').environ.get('PYTEST_CURRENT_TEST', '')"
+        known = "__import__('builtins').__dict__.setdefault('_reached', set())"
+        note = f"open({str(notes.absolute())!r}, 'a').write('{number}\\t' + {test} + '\\n')"
+        mark = f"({number}, {test}) in {known} or ({known}.add(({number}, {test})), {note})"
+        lines.insert(row, f"{indent}{mark}\n".encode())
+    return b"".join(lines)
+
+
+def _pytest(*words: str) -> int:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=LIMIT_S, check=False).returncode
+
+
+def attempt(mutant: Mutant, tests: list[str], listed: Path) -> str:
+    """Try a mutant: killed, survived, or gone from the code.
+
+    tests   those that call its function; then all others of their files, which may see what was kept of a call
+    listed  a file for their names
+    """
     found = changed(mutant)
     if found is None:
         return "gone"
+    everywhere = FOLDERS[mutant.tests][1] if "" in tests else []
+    files = everywhere or sorted({test.partition("::")[0] for test in tests})
     path, source = found
     original = path.read_bytes()
     try:
         path.write_text(source)
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-m", "not slow",
-                   "-p", "no:cacheprovider", *FOLDERS[mutant.tests][1]]  # fmt: skip
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=LIMIT_S, check=False)
+        for names in ([] if everywhere else [test for test in tests if "::" in test], files):
+            listed.write_text("\n".join(names))
+            if names and _pytest("-x", f"@{listed}"):
+                return "killed"
     except subprocess.TimeoutExpired:
         return "killed"
     finally:
         path.write_bytes(original)
-    return "survived" if done.returncode == 0 else "killed"
+    return "survived"
 
 
 def main(words: list[str]) -> None:
@@ -163,8 +227,9 @@ def main(words: list[str]) -> None:
         sample = [Mutant(**json.loads(line)) for line in Path(words[1]).read_text().splitlines()]
         tried = Path(words[2])
         done = tried.read_text().splitlines() if tried.exists() else []
+        tests = reached(sample, tried.with_suffix(".reached"))
         for mutant in sample[len(done) :]:
-            verdict = attempt(mutant)
+            verdict = attempt(mutant, tests[mutant], tried.with_suffix(".tests"))
             with tried.open("a") as file:
                 file.write(json.dumps({"verdict": verdict, **asdict(mutant)}) + "\n")
             print(verdict, mutant.file, mutant.function, f"{mutant.was} -> {mutant.now}", flush=True)

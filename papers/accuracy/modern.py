@@ -21,9 +21,9 @@ _DENSITY = "compressor.density=0.01"
 _WARMUP = f"compressor.warmup={[share for share in WARMUP if share > 0.01]}"
 """By epochs, as in the classics' tasks; the GPT has one epoch, and is compressed from the first step on."""
 _OUTER = ("scheduler.name=outer", "scheduler.every=30")
-_PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.nesterov=false")
+PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.nesterov=false")
 STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
-SPARSE = ("compressor.name=chunk_topk", *_PLAIN_OUTER)
+SPARSE = ("compressor.name=chunk_topk", *PLAIN_OUTER)
 
 _MUON = ("optimizer.name=muon", "optimizer.nesterov=true", "optimizer.momentum=0.95")
 """Its author's momentum, which is Dion's mu; the AdamW beside it has it for beta1."""
@@ -40,7 +40,7 @@ _ANYWHERE: dict[str, tuple[str, ...]] = {
     "quantised_sum": ("compressor.name=quantised_sum",),
     "diloco": ("compressor.name=none", *_OUTER),
     "diloco momentum=0.5": ("compressor.name=none", *_OUTER, "scheduler.momentum=0.5"),
-    "local_sgd": ("compressor.name=none", *_PLAIN_OUTER),
+    "local_sgd": ("compressor.name=none", *PLAIN_OUTER),
     "sparseloco": SPARSE,
     "streaming_diloco": ("compressor.name=none", *STREAMING),
 }
@@ -49,12 +49,12 @@ _ANYWHERE: dict[str, tuple[str, ...]] = {
 _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "sparseloco k=512": (*SPARSE, "compressor.k=512"),
     "sparseloco k=4096": (*SPARSE, "compressor.k=4096"),
-    "sparseloco topk": ("compressor.name=topk", "compressor.density=0.015625", *_PLAIN_OUTER),
+    "sparseloco topk": ("compressor.name=topk", "compressor.density=0.015625", *PLAIN_OUTER),
     "sparseloco every=10": (*SPARSE, "scheduler.every=10"),
     "sparseloco every=2": (*SPARSE, "scheduler.every=2"),
     "sparseloco every=2 beta=1": (*SPARSE, "scheduler.every=2", "compressor.beta=1"),
-    "local_sgd every=2": ("compressor.name=none", *_PLAIN_OUTER, "scheduler.every=2"),
-    "topk of steps": ("compressor.name=topk", _DENSITY, *_PLAIN_OUTER, "scheduler.every=1"),
+    "local_sgd every=2": ("compressor.name=none", *PLAIN_OUTER, "scheduler.every=2"),
+    "topk of steps": ("compressor.name=topk", _DENSITY, *PLAIN_OUTER, "scheduler.every=1"),
 }
 """What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
 often: the row of 512 has a share that such a run can live on. The row of 4,096 leaves nothing out, so its only loss

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from papers import estimate, lossless, trust
 from papers.accuracy import cells
-from papers.accuracy.modern import DENSE, OWN, SETTINGS, adams
+from papers.accuracy.modern import DENSE, OWN, PLAIN_OUTER, SETTINGS, adams
 from papers.accuracy.rows import (
     MethodRuns,
     against_dense,
@@ -73,10 +73,10 @@ RATIOS = (2, 20, 60)
 Compute-Optimal Large Language Models", 2022)."""
 AT = 20
 FACTORS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0)
-MOST = 9
-"""Rates of a search: a method that diverges at every rate would be tried for ever."""
 """Rates that are tried of every method, as shares of modern.py's: those were found by a coarse search at 1.9 million
 parameters."""
+MOST = 9
+"""Rates of a search: a method that diverges at every rate would be tried for ever."""
 SEARCH = "_search"
 CHOSEN = "chosen.json"
 DECAY = 2e-4
@@ -97,18 +97,25 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """By label, without the rate that the search finds. quantised_sum has 4 bits and feedback, which is LoCo's rule (arXiv
 2407.04480)."""
 
-CAUSES: Mapping[str, tuple[str, str]] = {
+CAUSES: Mapping[str, tuple[str, ...]] = {
     "topk density=0.1": ("topk", "compressor.density=0.1"),
+    "topk of steps": ("topk", *PLAIN_OUTER, "scheduler.every=1"),
     "powersgd rank=8": ("powersgd", "compressor.rank=8"),
     "demo k=128": ("demo", "compressor.k=128"),
     "dion rank_fraction=1": ("dion", "compressor.rank_fraction=1"),
     "zero_one_adam longest=1": ("zero_one_adam", "compressor.longest=1"),
     "diloco every=8": ("diloco", "scheduler.every=8"),
+    "diloco outer momentum=0.5": ("diloco", "scheduler.momentum=0.5"),
+    "diloco plain average": ("diloco", *PLAIN_OUTER, f"scheduler.every={ROUND}"),
     "muloco momentum=0.5 every=8": ("muloco momentum=0.5", "scheduler.every=8"),
     "sparseloco every=8": ("sparseloco", "scheduler.every=8"),
     "sparseloco k=512": ("sparseloco", "compressor.k=512"),
+    "sparseloco k=4096": ("sparseloco", "compressor.k=4096"),
+    "sparseloco beta=1": ("sparseloco", "compressor.beta=1"),
 }
-"""By label a method and the one thing that is changed of it, at the method's rate: what its loss comes from."""
+"""By label a method and the one thing that is changed of it, at the method's rate: what its loss comes from. With
+a k of 4,096 SparseLoCo leaves nothing out, so its loss is of rounds and of two bits; with a beta of 1 its feedback
+forgets nothing."""
 
 
 def steps(size: Size, ratio: float) -> int:
@@ -131,7 +138,7 @@ def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: t
     shared = (*shape, *length, *more)
     settings = {label: (*words, *adams(count).get(label, ())) for label, words in METHODS.items()}
     if ratio == AT and seeds > 1:
-        settings |= {label: (*settings[method], word) for label, (method, word) in CAUSES.items()}
+        settings |= {label: (*settings[method], *words) for label, (method, *words) in CAUSES.items()}
     return Task(
         name, SERIES, CONFIG, 1, seeds, size.parameters, methods, data=False, shared=shared, settings=settings, own=OWN
     )
@@ -326,8 +333,8 @@ def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str
     """A table of the methods of which one thing was changed; nothing without both rows."""
     by_label = {method.label: method for method in methods}
     rows = [
-        [method, word.partition(".")[2], _gap(by_label[method], dense), _gap(by_label[label], dense)]
-        for label, (method, word) in CAUSES.items()
+        [method, label.removeprefix(method).strip(), _gap(by_label[method], dense), _gap(by_label[label], dense)]
+        for label, (method, *_) in CAUSES.items()
         if label in by_label and method in by_label
     ]
     head = ("method", "changed", "gap of the method", "gap with the change")
