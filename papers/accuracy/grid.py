@@ -1,9 +1,10 @@
 """A measured map: links x local steps of a round x methods, trained on four emulated hosts until a loss is reached.
 
 Each cell trains the smallest GPT of sizes.py, 21 tokens a parameter, three seeds, at the rate that its method's search
-found (with rounds of 32 local steps). The test loss is measured eight times in a run; evaluations count for no time.
-The target is MARGIN above dense training's mean final loss; whether its seeds reach it is measured like any method's.
-Beside every measured step stands the one that the cost model says of it: the same computing, the exchange simulated.
+found (with rounds of 32 local steps). Methods of local steps have four times the tokens, too. The test loss is measured
+eight times in a run; evaluations count for no time. The target is MARGIN above dense training's mean final loss;
+whether its seeds reach it is measured like any method's. Beside every measured step stands the one that the cost model
+says of it: the same computing, the exchange simulated.
 """
 
 import math
@@ -37,22 +38,33 @@ LINKS = ("200mbit", "50mbit", "1gbit", "10mbit")
 PARTS, STEPS = 8, 1024
 """Evaluations of a run, and its steps: whole rounds of 128."""
 ROUNDS = (8, 32, 128)
+LONGER = 4
+"""Times the tokens that methods of local steps have once more: on a slow link they take less time all the same."""
 MARGIN = 0.01
 """By how much the target is above dense training's mean final loss, as a share of it."""
 REPEATS = "timed seeds"
 """What a cell needs several of, on a machine that does nothing else."""
 FIRST = (DENSE, "muon", "bf16", "quantised_sum int8", "quantised_sum", "topk", "powersgd", "demo")
-_BYTES = STEPS * SIZES[SIZE].per_step + PARTS * LENGTH
 NAMED_FLOPS = 0.4 * 312e12
 """Of an A100 in bf16 that computes with 40 % of its peak."""
 NAMED_PARAMETERS, NAMED_TOKENS = 124e6, 8 * 1024
 """GPT-2's small model, and a worker's tokens of a step."""
 
 
+def _bytes(times: int) -> str:
+    """The text of so many times STEPS steps."""
+    return f"data.train_bytes={times * STEPS * SIZES[SIZE].per_step + PARTS * LENGTH}"
+
+
 def _rounds(label: str) -> dict[str, tuple[str, ...]]:
-    """A method of local steps by the length of its rounds; rounds of 32 first."""
-    order = sorted(ROUNDS, key=lambda every: (every != 32, every))
-    return {f"{label} every={every}": (*METHODS[label], f"scheduler.every={every}") for every in order}
+    """A method of local steps by the length of its rounds and by its tokens; rounds of 32 first."""
+    order = [(ROUND, 1), (ROUND, LONGER), *((every, 1) for every in ROUNDS if every != ROUND)]
+    return {
+        f"{label} every={every}{f' tokens={times}x' * (times > 1)}": (
+            *METHODS[label], f"scheduler.every={every}", *([_bytes(times)] * (times > 1)),
+        )
+        for every, times in order
+    }  # fmt: skip
 
 
 _BY_LOCAL = [_rounds(label) for label in LOCAL]
@@ -75,7 +87,7 @@ def _method(label: str) -> str:
 CELLS = tuple(
     Task(
         f"gpt_{SIZE}_{link}", SERIES, CONFIG, PARTS, 3, SIZES[SIZE].parameters, partial(_trained), data=False,
-        shared=(f"data.batch_size={SIZES[SIZE].batch}", f"data.train_bytes={_BYTES}", f"data.parts={PARTS}",
+        shared=(f"data.batch_size={SIZES[SIZE].batch}", _bytes(1), f"data.parts={PARTS}",
                 f"optimizer.warmup_epochs={0.05 * PARTS:g}", "engine.name=auto", "engine.workers=0"),
         settings=_LABELS, own=OWN, place=OwnCluster(link, HOSTS),
     )
@@ -124,7 +136,8 @@ def page(folder: Path, task: Task) -> Page | None:
     text = [
         f"# Time to a loss on links of {link}",
         "",
-        f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {SIZES[SIZE].per_step:,} bytes, "
+        f"A GPT of {run.record['parameters']:,} parameters, {STEPS} steps of {SIZES[SIZE].per_step:,} bytes "
+        f"({LONGER} times as many where `tokens={LONGER}x` stands), "
         f"{tokens(run for each in cells for run in each.method.runs)} tokens a parameter, {HOSTS} emulated hosts of "
         f"one {run.machine}. "
         f"{goal} A loss is read on a straight line between {PARTS} evaluations. Times are of training, without "
@@ -161,7 +174,7 @@ def _dense(cells: Sequence[Cell]) -> Cell | None:
 
 
 def _cell(method: MethodRuns, target: float | None, task: Task) -> Cell:
-    steps = [_seconds(run)[-1] / STEPS for run in method.runs if not run.diverged]
+    steps = [_seconds(run)[-1] / run.record["steps_done"] for run in method.runs if not run.diverged]
     paces = [pace(run, _gbit(task), passes_seconds(run)) for run in method.runs if not run.diverged]
     known = [each.seconds for each in paces if each is not None]
     return Cell(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from papers.accuracy import grid, sizes
-from papers.accuracy.grid import CELLS, FIRST, LINKS, PARTS, STEPS
+from papers.accuracy.grid import CELLS, FIRST, LINKS, LONGER, PARTS, STEPS
 from papers.accuracy.modern import DENSE
 from papers.accuracy.tasks import TASKS
 from papers.published import load
@@ -58,12 +58,13 @@ def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
         cells = task.methods(task, None, 0.0)
         labels = [each.label for each in cells]
         assert labels[: len(FIRST)] == list(FIRST) and all("every=32" in each for each in labels[len(FIRST) :][:3])
-        assert len(cells) == len(FIRST) + 9
+        assert len(cells) == len(FIRST) + 12
         for each in cells:
             config = resolve(task.composed(each))
             assert config.engine.name == "auto" and config.data.options["parts"] == config.train.epochs == PARTS
             length, begin = divmod(config.data.options["train_bytes"], PARTS)
-            assert begin == 0 and (length // 128 - 1) // 16 * PARTS == STEPS
+            times = LONGER if "tokens=" in each.label else 1
+            assert begin == 0 and (length // 128 - 1) // 16 * PARTS == times * STEPS
 
 
 def test_a_cell_without_a_rate_is_left_out_or_refused(results: Path) -> None:
