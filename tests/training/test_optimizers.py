@@ -10,7 +10,6 @@ from torch import nn
 
 from tests.distributed.launch import here
 from wirebench.config.sections import OptimizerConfig
-from wirebench.errors import UserError
 from wirebench.gradient.clipping import clip
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.optimizers.muon import matrices_of
@@ -163,25 +162,6 @@ def test_clipping_hides_nothing_that_is_not_finite() -> None:
     clip([broken], 1.0)
     assert huge.tolist() == [torch.tensor(1e30).item()] * 3, "its squares overflow, and a scale of 0 would lose it"
     assert broken.tolist() == [1.0, torch.inf]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"name": "adamw", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon"),
-        ({"name": "dion2", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon, not with dion2"),
-        ({"name": "sgd", "beta2": 0.9}, "optimizer.beta2, optimizer.eps: belong to adamw, muon and dion2"),
-        ({"name": "adamw", "momentum": 1.0}, r"lie in \[0, 1\) with adamw"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        build_optimizer(network(), OptimizerConfig(**settings))  # type: ignore[arg-type]
-
-
-def test_muon_needs_matrices() -> None:
-    with pytest.raises(UserError, match=r"optimizer\.name: 'muon' is for models with linear layers inside"):
-        build_optimizer(nn.Linear(3, 3), OptimizerConfig(name="muon"))
 
 
 CONFIG = "configs/gpt_python_sources.toml"
