@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -38,7 +38,7 @@ def synchroniser(
 ) -> DdpSync:
     engine = cast(Engine, SimpleNamespace(name="torch", device=torch.device("cpu")))
     optimizer = torch.optim.SGD(model.parameters())
-    caps = {"bucket_cap_mb": bucket_cap_mb, "bucket_caps_mb": bucket_caps_mb}
+    caps: dict[str, Any] = {"bucket_cap_mb": bucket_cap_mb, "bucket_caps_mb": bucket_caps_mb}
     made = builtin_sync(engine, model, optimizer, **caps, accumulation=1, unused=unused)
     assert isinstance(made, DdpSync)
     assert made.optimizer is optimizer

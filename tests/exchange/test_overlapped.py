@@ -3,9 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -61,10 +61,14 @@ def opened() -> Iterator[Callable[..., Opened]]:
     with ExitStack() as stack:
 
         def make(
-            *lane: Any, kind: type[Overlapped] = Overlapped, echo: Echo | None = None, timeline: Timeline | None = None
+            groups: Sequence[range] = WFBP,
+            order: Sequence[str] = ORDER,
+            kind: type[Overlapped] = Overlapped,
+            echo: Echo | None = None,
+            timeline: Timeline | None = None,
         ) -> Opened:
             compressor = Averaging()
-            model, made = lane_of(echo or Echo(), *lane, compressor=compressor)
+            model, made = lane_of(echo or Echo(), groups, order, compressor)
             driver = kind(made, timeline or Timeline())
             stack.callback(driver.close)
             return Opened(driver, model, compressor)
