@@ -62,11 +62,6 @@ def test_calls_per_learner_are_those_of_the_paper(layout: str):
     assert round(levels[1], 2) == CALLS[layout][1]
 
 
-@pytest.mark.parametrize(("layout", "items", "root_calls"), [("2+3", 12, 8), ("3+4", 84, 12), ("3+4+4", 132, 16)])
-def test_calls_at_the_root(layout: str, items: int, root_calls: int):
-    assert len(calls(Topology.parse(layout), items)[1]) == root_calls
-
-
 @pytest.mark.parametrize(("layout", "outside"), [("2+3", 0), ("3+4", 0), ("1+3", 1), ("1+5", 3)])
 def test_destinations_that_hold_nothing_of_their_call(layout: str, outside: int):
     *_, root = calls(Topology.parse(layout), DIVISIBLE)
@@ -83,18 +78,6 @@ def test_ranges_are_ordered_by_their_ends_first():
         (0, 8, 10, (0, 3)),
         (3, 10, 12, (0, 3)),
     ]
-
-
-def test_calls_of_the_papers_example_by_destination():
-    topology = Topology.parse("2+3")
-    assert Counter(call.dst for call in calls(topology, 12)[1]) == {0: 2, 1: 2, 2: 1, 3: 2, 4: 1}
-    assert [calls_bound(topology, rank, 1) for rank in range(5)] == [3] * 5
-
-
-@pytest.mark.parametrize(("layout", "bounds"), [("4+4", {3}), ("3+3+4", {4}), ("3+4+4", {4}), ("4+4+4", {4})])
-def test_the_bound_is_three_or_four(layout: str, bounds: set[int]):
-    topology = Topology.parse(layout)
-    assert {calls_bound(topology, rank, 1) for rank in range(topology.size)} <= bounds
 
 
 def test_the_bound_of_a_learner_with_a_large_part():

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.collectives.trees import complete, crossings, under_a_switch
@@ -44,7 +44,10 @@ def test_links_of_the_papers_example():
         assert up_or_down == {0: 3, 1: 3, 2: 2, 3: 2, 4: 2, (0,): 6, (1,): 6}
 
 
-def uplinks(machines: list[int]) -> None:
+@examples(200)
+@given(st.lists(st.integers(1, 8), min_size=2, max_size=5))
+@example([1, 2, 4, 8])
+def test_uplinks_carry_the_least_that_is_possible(machines: list[int]):
     """At the root level each machine sends n - n/M items and receives (M - 1) n/M, for M machines."""
     count = len(machines)
     topology, items = Topology.parse("+".join(map(str, machines))), count * math.lcm(*machines)
@@ -54,34 +57,16 @@ def uplinks(machines: list[int]) -> None:
         assert links == {(machine,): items - items // count for machine in range(count)}
 
 
-@examples(200)
-@given(st.lists(st.integers(1, 8), min_size=2, max_size=5))
-def test_uplinks_carry_the_least_that_is_possible(machines: list[int]):
-    uplinks(machines)
-
-
-def test_uplinks_of_very_unequal_machines():
-    uplinks([1, 2, 4, 8])
-
-
-@pytest.mark.sampled(12)
-@symmetric
-@pytest.mark.parametrize("items", [0, 1, 2, 5, 12, 23, 60])
-def test_the_ranges_are_blueconnects_on_symmetric_trees(topology: Topology, items: int):
-    rounds = BlueConnect().plan(topology, items).reduce
-    final = {rank: set(range(*held)) for rank, held in ranges(topology, items)[-1].items()}
-    assert complete(rounds, topology, items, level=-1) == final
-    assert complete(FlexReduce().plan(topology, items).reduce, topology, items, level=-1) == final
-
-
 @symmetric
 def test_the_ranges_are_blueconnects_after_every_level(topology: Topology):
     assert topology.degrees is not None
-    for items in (topology.size, 2 * topology.size + 1, 60):
-        rounds = BlueConnect().plan(topology, items).reduce
-        for level, after in enumerate(ranges(topology, items)):
+    for items in (0, 1, 5, topology.size, 2 * topology.size + 1, 23, 60):
+        rounds, wanted = BlueConnect().plan(topology, items).reduce, ranges(topology, items)
+        for level, after in enumerate(wanted):
             done = rounds[: sum(degree - 1 for degree in topology.degrees[: level + 1])]
             assert complete(done, topology, items, level) == {r: set(range(*held)) for r, held in after.items()}
+        final = {rank: set(range(*held)) for rank, held in wanted[-1].items()}
+        assert complete(FlexReduce().plan(topology, items).reduce, topology, items, level=-1) == final
 
 
 @symmetric

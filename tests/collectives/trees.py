@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from wirebench.collectives.plan import Plan, Round, Transfer
+from wirebench.collectives.plan import Move, Plan, Round, Transfer
 from wirebench.topology.tree import Branch, Topology
 
 MAX_DEPTH, MAX_DEGREE, MAX_RANKS = 4, 5, 24
@@ -79,6 +79,20 @@ def complete(rounds: Sequence[Round], topology: Topology, items: int, level: int
     below = {rank: branch.ranks for branch in topology.levels[level] for rank in branch.ranks}
     wanted = {rank: np.isin(range(size), below[rank]) for rank in range(size)}
     return {r: {i for i in range(items) if (held[r, i] == wanted[r]).all()} for r in range(size)}
+
+
+def check_gathering(rounds: Sequence[Sequence[Move]], size: int) -> None:
+    """Every contribution reaches every rank once, in one message for a pair and round."""
+    has = [{rank} for rank in range(size)]
+    for moves in rounds:
+        before = [set(each) for each in has]
+        assert len({(m.src, m.dst) for m in moves}) == len(moves), "a pair shares one message"
+        for move in moves:
+            assert set(move.origins) <= before[move.src], "a rank passes on what it does not have yet"
+            assert not set(move.origins) & has[move.dst], "a contribution arrives twice"
+            assert len(set(move.origins)) == len(move.origins), "a contribution arrives twice"
+            has[move.dst] |= set(move.origins)
+    assert has == [set(range(size))] * size
 
 
 def crossings(rounds: Sequence[Round], topology: Topology) -> tuple[Counter, Counter]:

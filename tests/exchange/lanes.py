@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -97,13 +97,13 @@ def lane_of(
     groups: Sequence[range] = WFBP,
     order: Sequence[str] = ORDER,
     compressor: Any = None,
-    compressing: Callable[[], AbstractContextManager[None]] = nullcontext,
-    model: Net | None = None,
-) -> tuple[Net, Lane]:
-    """A net and its lane."""
+    model: Any = None,
+    collective: str = "native",
+) -> tuple[Any, Lane]:
+    """A model, by default a net, and its lane."""
     model = model or Net()
-    server = RequestExecutor(Metered(communicator), collectives.build("native"), Topology.flat(communicator.size))
-    lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, compressing)
+    server = RequestExecutor(Metered(communicator), collectives.build(collective), Topology.flat(communicator.size))
+    lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, nullcontext)
     lane.set_buckets(groups)
     return model, lane
 

@@ -85,20 +85,3 @@ def test_the_compressors_own_work_is_bracketed_and_the_network_is_not():
 
     run([advance(two_rounds(torch.ones(1)), logged, compressing)])
     assert log == ["(", ")", "Sum", "(", ")", "Gather", "(", ")"]
-
-
-def test_an_exchange_without_a_request_is_done_at_once():
-    def alone() -> Exchange:
-        yield from ()
-        return torch.ones(1)
-
-    assert run([advance(alone(), serve)])[0].item() == 1
-
-
-def test_what_an_exchange_raises_comes_out():
-    def broken() -> Exchange:
-        yield Sum(torch.ones(1))
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run([advance(broken(), serve)])

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -38,10 +38,8 @@ def synchroniser(
 ) -> DdpSync:
     engine = cast(Engine, SimpleNamespace(name="torch", device=torch.device("cpu")))
     optimizer = torch.optim.SGD(model.parameters())
-    made = builtin_sync(
-        engine, model, optimizer, bucket_cap_mb=bucket_cap_mb, bucket_caps_mb=bucket_caps_mb, accumulation=1,
-        unused=unused,
-    )  # fmt: skip
+    caps: dict[str, Any] = {"bucket_cap_mb": bucket_cap_mb, "bucket_caps_mb": bucket_caps_mb}
+    made = builtin_sync(engine, model, optimizer, **caps, accumulation=1, unused=unused)
     assert isinstance(made, DdpSync)
     assert made.optimizer is optimizer
     return made
@@ -121,15 +119,19 @@ def test_caps_that_ddp_does_not_take_are_one_line(two):
     two.call(refuses_what_ddp_does_not_do)
 
 
-@pytest.mark.parametrize("name", ["horovod", "local"])
-def test_caps_of_single_buckets_are_the_torch_engines(name):
+@pytest.mark.parametrize(
+    ("name", "caps", "said"),
+    [
+        ("horovod", [1.0], r"^scheduler\.bucket_caps_mb: needs engine\.name=torch, .*; the engine is horovod$"),
+        ("local", [1.0], r"^scheduler\.bucket_caps_mb: needs engine\.name=torch, .*; the engine is local$"),
+        ("local", [], r"^scheduler\.name: 'builtin' needs an engine with a synchroniser of its own"),
+    ],
+)
+def test_engines_without_caps_or_a_synchroniser_are_refused(name, caps, said):
     engine, model = cast(Engine, SimpleNamespace(name=name)), Plain()
-    said = rf"^scheduler\.bucket_caps_mb: needs engine\.name=torch, .*; the engine is {name}$"
+    options = {"bucket_cap_mb": 0.0, "bucket_caps_mb": caps, "accumulation": 1, "unused": ()}
     with pytest.raises(UserError, match=said):
-        builtin_sync(
-            engine, model, torch.optim.SGD(model.parameters()), bucket_cap_mb=0.0, bucket_caps_mb=[1.0], accumulation=1,
-            unused=(),
-        )  # fmt: skip
+        builtin_sync(engine, model, torch.optim.SGD(model.parameters()), **options)
 
 
 def only_the_last_micro_batch_is_sent() -> None:
@@ -174,10 +176,3 @@ def traffic_by_formula() -> None:
 def test_ddps_traffic_is_the_dense_rings(two):
     # 2 (P - 1) / P of the gradient, which is all of it for two ranks.
     two.call(traffic_by_formula)
-
-
-def test_virtual_workers_have_no_synchroniser_of_their_own():
-    engine = cast(Engine, SimpleNamespace(name="local"))
-    model = Plain()
-    with pytest.raises(UserError, match=r"^scheduler\.name: 'builtin' needs an engine with a synchroniser of its own"):
-        builtin_sync(engine, model, torch.optim.SGD(model.parameters()), bucket_cap_mb=0.0, accumulation=1, unused=())

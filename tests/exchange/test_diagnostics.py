@@ -7,27 +7,20 @@ import pytest
 import torch
 
 from tests.distributed.launch import CONFIG, here
-from tests.exchange.lanes import LAYERS, ORDER, Net
-from wirebench import collectives, compressors
-from wirebench.collectives.execution.executor import RequestExecutor
+from tests.exchange.lanes import LAYERS, lane_of
+from wirebench import compressors
 from wirebench.comm.local import LocalHub
-from wirebench.comm.metered import Metered
 from wirebench.exchange.advance import run
 from wirebench.exchange.diagnostics import Health
 from wirebench.exchange.lane import Lane
-from wirebench.gradient.flat import FlatGradient
-from wirebench.topology.tree import Topology
 
 
 def lanes(size: int, every: int = 1, **options) -> list[Lane]:
     """Lanes of `size` virtual workers, the model in one bucket."""
     found = []
     for communicator in LocalHub(size).communicators:
-        server = RequestExecutor(Metered(communicator), collectives.build("tree"), Topology.flat(size))
-        compressor = compressors.build(**options)
-        lane = Lane(communicator.rank, FlatGradient(Net(), ORDER), compressor, server, 7, torch.no_grad)
+        _, lane = lane_of(communicator, [LAYERS], compressor=compressors.build(**options), collective="tree")
         lane.measure_every = every
-        lane.set_buckets([LAYERS])
         found.append(lane)
     return found
 

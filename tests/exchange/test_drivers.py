@@ -38,18 +38,10 @@ def test_it_goes_with_dense_gradients_on_its_own_collective(name: str) -> None:
 
 
 REFUSED = [
-    (
-        "builtin",
-        {"compressor": "topk", "collective": "native"},
-        "goes with compressor none and collective native, not",
-    ),
+    ("builtin", {"compressor": "topk"}, "goes with compressor none and collective native, not topk and ring"),
     ("builtin", {"collective": "ring"}, "goes with compressor none and collective native, not none and ring"),
     ("builtin", {"collective": "native", "health_every": 2}, "nothing to look into"),
-    (
-        "builtin",
-        {"collective": "native", "own_loop": True},
-        "is DistributedDataParallel or hvd.Dist",
-    ),
+    ("builtin", {"collective": "native", "own_loop": True}, "is DistributedDataParallel or hvd.Dist"),
     ("dear", {"collective": "native"}, "runs the halves of a plan apart, .* ring is its default"),
     ("dear", {"clip": 1.0}, "before the whole gradient's norm is known; set optimizer.clip=0"),
     ("dear", {"own_loop": True, "optimizer": False}, "updates the model itself; make the optimizer first, and write "),

@@ -1,7 +1,5 @@
 """Elastic averaging: the paper's update by hand, what is shown, and a resumed run that ends as an unbroken one."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
 from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic
 
-ROOT = Path(__file__).resolve().parents[2]
 RATE, BETA = 0.1, 0.6
 
 
@@ -47,10 +44,6 @@ def test_the_update_is_the_papers(size):
     for model, expected in zip(models, weights, strict=True):
         for p, q in zip(model.parameters(), expected, strict=True):
             assert torch.allclose(p, q, rtol=1e-5, atol=1e-6)
-    if size > 1:
-        assert not torch.equal(lanes[0].flat.gather_weights(), lanes[1].flat.gather_weights()), (
-            "weights are the ranks' own"
-        )
     with driver.evaluation_view():
         for model in models:
             for p, q in zip(model.parameters(), centre, strict=True):

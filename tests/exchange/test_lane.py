@@ -1,7 +1,5 @@
 """A lane: gradients arrive in the flat one, buckets cover the layers, exchanges bring the average home."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 
@@ -68,19 +66,6 @@ def test_a_layer_that_has_completed_a_bucket_is_taken_at_once_from_then_on():
         check_gradients(model, plain_gradients([images(0)]))
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_micro_batches_add_up_to_the_batch(parts):
-    model, lane = alone()
-    lane.attach(lambda _: None)
-    for step in range(2):
-        lane.begin(step, 0)
-        batch = images(step, 8)
-        for few in batch.chunk(parts):
-            (loss_of(model, few) / parts).backward()
-        lane.fill_unused()
-        check_gradients(model, plain_gradients([batch]))
-
-
 def test_a_new_step_forgets_the_gradients_of_the_one_before():
     model, lane = alone()
     lane.attach(lambda _: None)
@@ -92,16 +77,6 @@ def test_a_new_step_forgets_the_gradients_of_the_one_before():
     loss_of(model, images(1)).backward()
     assert lane.fill_unused() == [2, 3, 6]
     check_gradients(model, plain_gradients([images(1)], skip=True))
-
-
-def test_detaching_takes_the_hooks_away():
-    model, lane = alone()
-    ready: list[int] = []
-    lane.attach(ready.extend)
-    lane.detach()
-    loss_of(model, images(0)).backward()
-    assert ready == []
-    assert not lane.flat.grad.any()
 
 
 @pytest.mark.parametrize(
@@ -148,17 +123,3 @@ def test_the_compressor_is_told_who_and_when():
     ((index, world, _),) = compressor.seen
     assert index == 2
     assert (world.rank, world.size, world.step, world.epoch, world.seed) == (0, 1, 12, 3, 7)
-
-
-def test_the_compressors_work_is_timed():
-    opened: list[str] = []
-
-    @contextmanager
-    def compressing():
-        opened.append("open")
-        yield
-        opened.append("closed")
-
-    _, lane = alone(compressing=compressing)
-    run([lane.exchange(lane.buckets[0])])
-    assert opened == ["open", "closed"] * 2, "before its request and after the answer"

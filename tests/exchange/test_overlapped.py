@@ -3,8 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -46,13 +47,33 @@ class Echo(LocalCommunicator):
         return LocalHandle(result, tensor.nbytes)
 
 
+class Opened(NamedTuple):
+    """A driver, its model and its compressor."""
+
+    driver: Overlapped
+    model: Net
+    compressor: Averaging
+
+
 @pytest.fixture
-def opened() -> Iterator[list[Overlapped]]:
-    """Drivers to close when the test is over."""
-    drivers: list[Overlapped] = []
-    yield drivers
-    for driver in drivers:
-        driver.close()
+def opened() -> Iterator[Callable[..., Opened]]:
+    """Makes a driver of an echo's lane, and closes it when the test is over."""
+    with ExitStack() as stack:
+
+        def make(
+            groups: Sequence[range] = WFBP,
+            order: Sequence[str] = ORDER,
+            kind: type[Overlapped] = Overlapped,
+            echo: Echo | None = None,
+            timeline: Timeline | None = None,
+        ) -> Opened:
+            compressor = Averaging()
+            model, made = lane_of(echo or Echo(), groups, order, compressor)
+            driver = kind(made, timeline or Timeline())
+            stack.callback(driver.close)
+            return Opened(driver, model, compressor)
+
+        yield make
 
 
 def step_of(driver: Overlapped, model: nn.Module, step: int, parts: int = 1) -> None:
@@ -65,20 +86,18 @@ def step_of(driver: Overlapped, model: nn.Module, step: int, parts: int = 1) -> 
 
 
 def test_a_held_step_says_how_long_each_exchange_took(opened):
-    model, lane = lane_of(Echo(0.02), WFBP)
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, model, _ = opened(WFBP, echo=Echo(0.02))
     driver.holding = True
     step_of(driver, model, 0)
     durations = driver.take_durations()
-    assert len(durations) == len(lane.buckets)
+    assert len(durations) == len(WFBP)
     assert all(each.seconds >= 0.02 and each.copy_seconds == 0 for each in durations)
     assert driver.take_durations() == []
 
 
 def test_what_lies_between_exchanges_belongs_to_the_one_before(opened):
     """The order of a split schedule's second halves: the last bucket first."""
-    _, lane = lane_of(Echo(), WFBP)
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, _, _ = opened(WFBP)
     timed = [(2, 0.0, 1.0), (1, 1.5, 2.0), (0, 4.0, 5.0)]
     assert driver._seconds(timed) == [1.0, 2.5, 1.5]
     assert timed == []
@@ -88,33 +107,17 @@ def test_what_lies_between_exchanges_belongs_to_the_one_before(opened):
 @pytest.mark.parametrize("kind", [Overlapped, AfterBackward])
 @pytest.mark.parametrize("parts", [1, 4])
 def test_gradients_are_averaged_step_after_step(opened, groups, kind, parts):
-    model, lane = lane_of(Echo(), groups)
-    opened.append(driver := kind(lane, Timeline()))
+    driver, model, _ = opened(groups, kind=kind)
     for step in range(3):
         step_of(driver, model, step, parts)
         check_gradients(model, plain_gradients([images(step, 8)]))
         assert len(driver.take_logs()[0]) == len(groups)
 
 
-def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_where_it_has_ended(opened, monkeypatch):
-    compressor = Averaging()
-    model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
-    model.first.register_forward_hook(lambda _module, _inputs, output: Held.apply(output))
-    opened.append(driver := Overlapped(lane, Timeline()))
-    step_of(driver, model, 0)  # shows in which order gradients come
-    driver._background.wait()  # a call of this step that the thread has not heard yet would take the last bucket
-    monkeypatch.setattr(Held, "until", lambda: until(lambda: len(compressor.seen) == 5))
-    step_of(driver, model, 1)
-    mine = threading.current_thread().name
-    assert [thread for _, _, thread in compressor.seen[3:]] == ["exchange", "exchange", mine]
-
-
 @pytest.mark.parametrize("order", [ORDER, ORDER[::-1], ORDER[3:] + ORDER[:3]])
 @pytest.mark.parametrize("groups", [WFBP, PAIRS])
 def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order, groups):
-    compressor = Averaging()
-    model, lane = lane_of(Echo(), groups, order, compressor)
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, model, compressor = opened(groups, order)
     for step in range(2):
         step_of(driver, model, step)
         check_gradients(model, plain_gradients([images(step, 8)]))
@@ -122,9 +125,7 @@ def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order, 
 
 
 def test_layers_without_gradient_hold_nothing_up(opened):
-    compressor = Averaging()
-    model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, model, compressor = opened(PAIRS)
     model.skip = True
     step_of(driver, model, 0)
     check_gradients(model, plain_gradients([images(0, 8)], skip=True))
@@ -138,8 +139,8 @@ def test_frozen_layers_take_no_part(opened):
     frozen, order = Net(), [name for name in ORDER if not name.startswith("middle")]
     frozen.middle.requires_grad_(False)
     model, lane = lane_of(Echo(), [range(len(order))], order, model=frozen)
-    opened.append(driver := Overlapped(lane, Timeline()))
-    step_of(driver, model, 0)
+    with closing(Overlapped(lane, Timeline())) as driver:
+        step_of(driver, model, 0)
     expected = plain_gradients([images(0, 8)])
     for name, parameter in model.named_parameters():
         if name.startswith("middle"):
@@ -149,9 +150,7 @@ def test_frozen_layers_take_no_part(opened):
 
 
 def test_micro_batches_start_nothing_before_the_last_one(opened):
-    compressor = Averaging()
-    model, lane = lane_of(Echo(), compressor=compressor)
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, model, compressor = opened()
     driver.begin(0, 0)
     loss_of(model, images(0)).backward()
     time.sleep(0.02)
@@ -163,8 +162,7 @@ def test_micro_batches_start_nothing_before_the_last_one(opened):
 
 
 def test_finishing_a_step_whose_sync_was_not_enabled_is_a_mistake(opened):
-    model, lane = lane_of(Echo())
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, model, _ = opened()
     driver.begin(0, 0)
     loss_of(model, images(0)).backward()
     with pytest.raises(AssertionError, match=r"without enable_sync\(\)"):
@@ -173,9 +171,7 @@ def test_finishing_a_step_whose_sync_was_not_enabled_is_a_mistake(opened):
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
 def test_what_an_exchange_raises_reaches_the_training_thread(opened, fails):
-    compressor = Averaging()
-    model, lane = lane_of(Echo(fails=fails), PAIRS, compressor=compressor)
-    opened.append(driver := Overlapped(lane, Timeline()))
+    driver, model, compressor = opened(PAIRS, echo=Echo(fails=fails))
     with pytest.raises(ConnectionError, match="the peer is gone"):
         step_of(driver, model, 0)
     assert len(compressor.seen) == fails, "nothing is exchanged after an error"
@@ -209,13 +205,12 @@ def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
         driver._background.submit(interrupted, wake=False)
         with pytest.raises(KeyboardInterrupt):
             driver.close()
-    else:
-        driver.close()
-    if stopped:
         thread = driver._background._thread
         assert thread is not None
         thread.join(60)
         assert not thread.is_alive()
+    else:
+        driver.close()
     assert len(compressor.seen) == len(order)
 
 
@@ -255,17 +250,16 @@ def spans(timeline: Timeline, folder) -> dict[str, tuple[float, float]]:
 
 def drawn_step(
     opened, folder, monkeypatch, kind: type[Overlapped], wait: Callable[[Averaging], object]
-) -> dict[str, tuple[float, float]]:
-    """The spans of a step whose backward pass stands still before its first layer, as long as `wait` takes.
+) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    """A step whose backward pass stands still before its first layer, as long as `wait` takes: spans, and threads.
 
     The step before has shown the order of the gradients.
     """
-    compressor = Averaging()
-    model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
-    model.first.register_forward_hook(lambda _module, _inputs, output: Held.apply(output))
     timeline = Timeline()
-    opened.append(driver := kind(lane, timeline))
+    driver, model, compressor = opened(PAIRS, kind=kind, timeline=timeline)
+    model.first.register_forward_hook(lambda _module, _inputs, output: Held.apply(output))
     step_of(driver, model, 0)
+    driver._background.wait()  # a call of this step that the thread has not heard yet would take the last bucket
     monkeypatch.setattr(Held, "until", lambda: wait(compressor))
     timeline.active = True
     driver.begin(1, 0)
@@ -276,13 +270,16 @@ def drawn_step(
     timeline.span("compute", "backward", begin, time.perf_counter())
     driver.finish()
     check_gradients(model, plain_gradients([images(0)]))
-    return spans(timeline, folder)
+    return spans(timeline, folder), [thread for _, _, thread in compressor.seen[3:]]
 
 
-def test_exchanges_overlap_the_backward_pass(opened, tmp_path, monkeypatch):
-    """Which waits here until the second one has begun."""
+def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_where_it_has_ended(
+    opened, tmp_path, monkeypatch
+):
+    """The backward pass waits here until the second exchange has begun."""
     second = lambda compressor: until(lambda: len(compressor.seen) == 5)  # noqa: E731
-    drawn = drawn_step(opened, tmp_path, monkeypatch, Overlapped, second)
+    drawn, threads = drawn_step(opened, tmp_path, monkeypatch, Overlapped, second)
+    assert threads == ["exchange", "exchange", threading.current_thread().name]
     backward_end = drawn["backward"][1]
     assert drawn["bucket 0"][1] < backward_end
     assert drawn["bucket 1"][0] < backward_end
@@ -291,5 +288,5 @@ def test_exchanges_overlap_the_backward_pass(opened, tmp_path, monkeypatch):
 
 def test_after_backward_means_after_backward(opened, tmp_path, monkeypatch):
     """The backward pass takes long enough for a thread to begin."""
-    drawn = drawn_step(opened, tmp_path, monkeypatch, AfterBackward, lambda _: time.sleep(0.1))
+    drawn, _ = drawn_step(opened, tmp_path, monkeypatch, AfterBackward, lambda _: time.sleep(0.1))
     assert all(drawn[f"bucket {number}"][0] >= drawn["backward"][1] - 1e-5 for number in range(3))

@@ -5,7 +5,6 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,21 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.compressors.test_contract import WARMUP, forms
-from tests.exchange.lanes import Averaging, Meeting, images, loss_of
-from wirebench import collectives, compressors
-from wirebench.collectives.execution.executor import RequestExecutor, RequestLog
+from tests.exchange.lanes import Meeting, images, lane_of, loss_of
+from wirebench import compressors
+from wirebench.collectives.execution.executor import RequestLog
 from wirebench.comm.base import Communicator
 from wirebench.comm.local import LocalHub
-from wirebench.comm.metered import Metered
 from wirebench.errors import Diverged, UserError
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
-from wirebench.gradient.flat import FlatGradient
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.timers import HostTimer
-from wirebench.topology.tree import Topology
 from wirebench.training.divergence import Guard, seeded
 
 ORDER = ["second.weight", "first.weight"]
@@ -76,18 +72,15 @@ NET_ORDER = [f"layers.{number}.{kind}" for number in (4, 2, 0) for kind in ("bia
 NET_GROUPS = [range(0, 2), range(2, 4), range(4, 5), range(5, 6)]
 
 
-def lane_of(
-    model: nn.Module,
-    order: Sequence[str],
-    groups: Sequence[range],
-    communicator: Communicator | None = None,
-    compressor: Any = None,
-) -> Lane:
+def treed(model: nn.Module, communicator: Communicator | None = None, compressor: Any = None) -> Lane:
+    """The lane of a `Net`, whose sums go along a tree."""
     communicator = communicator or LocalHub(1).communicators[0]
-    server = RequestExecutor(Metered(communicator), collectives.build("tree"), Topology.flat(communicator.size))
-    lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, nullcontext)
-    lane.set_buckets(groups)
-    return lane
+    return lane_of(communicator, NET_GROUPS, NET_ORDER, compressor, model, "tree")[1]
+
+
+def two_of(around: bool, groups: Sequence[range]) -> tuple[Two, Lane]:
+    """A `Two` and its lane."""
+    return lane_of(LocalHub(1).communicators[0], groups, ORDER, model=Two(around), collective="tree")
 
 
 def split_of(model: nn.Module, lane: Lane, optimizer: torch.optim.Optimizer | None = None) -> ReduceScatterDriver:
@@ -117,9 +110,9 @@ GROUPS = [[range(0, 2)], [range(0, 1), range(1, 2)]]
 
 @pytest.mark.parametrize("groups", GROUPS, ids=["one", "two"])
 def test_weights_are_those_of_plain_sgd(opened: list[ReduceScatterDriver], groups: Sequence[range]) -> None:
-    model = Two(around=False)
+    model, lane = two_of(False, groups)
     plain = copy.deepcopy(model)
-    opened.append(driver := split_of(model, lane_of(model, ORDER, groups)))
+    opened.append(driver := split_of(model, lane))
     step_of(driver, model, 0, images(0))
     assert driver.met(0) == -1, "others may not have begun it while its all-gathers are to come"
     driver.settle()
@@ -141,8 +134,8 @@ def test_a_weight_that_is_used_without_its_module_is_named(
     opened: list[ReduceScatterDriver], groups: Sequence[range]
 ) -> None:
     """Also where its bucket was asked for by another layer of the same bucket, after the use."""
-    model = Two(around=True)
-    opened.append(driver := split_of(model, lane_of(model, ORDER, groups)))
+    model, lane = two_of(True, groups)
+    opened.append(driver := split_of(model, lane))
     with pytest.raises(UserError, match=r"^scheduler\.name: .* 'second\.weight' is used without that"):
         train(driver, model, 2)
 
@@ -159,7 +152,7 @@ def trained(variant: tuple[str, dict[str, Any]], split: bool, steps: int = 6) ->
 
     def work(rank: int) -> tuple[Tensor, Counter[Any]]:
         model = models[rank]
-        lane = lane_of(model, NET_ORDER, NET_GROUPS, meeting.communicator(rank), compressors.build(name, **options))
+        lane = treed(model, meeting.communicator(rank), compressors.build(name, **options))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         driver = split_of(model, lane, optimizer) if split else Overlapped(lane, Timeline())
         log: list[RequestLog] = []
@@ -190,7 +183,7 @@ def test_a_bad_gradient_of_one_rank_ends_all_in_the_next_forward_pass() -> None:
 
     def work(rank: int) -> tuple[int, str]:
         model = models[rank]
-        lane = lane_of(model, NET_ORDER, NET_GROUPS, meeting.communicator(rank))
+        lane = treed(model, meeting.communicator(rank))
         guard = Guard(lane.flat)
         with contextlib.closing(split_of(model, lane)) as driver:
             driver.averaged = guard.note_gradient
@@ -218,7 +211,7 @@ def test_the_device_is_asked_at_most_once_a_step(
 ) -> None:
     """On a GPU each of these waits for all that is under way, in the midst of the overlap that is measured."""
     model = Net()
-    lane = lane_of(model, NET_ORDER, NET_GROUPS)
+    lane = treed(model)
     guard = Guard(lane.flat)
     opened.append(driver := split_of(model, lane))
     driver.averaged = guard.note_gradient
@@ -257,7 +250,7 @@ class Ticks(HostTimer):
 def test_updates_in_a_forward_pass_are_timed_as_all_phases_are(opened: list[ReduceScatterDriver]) -> None:
     """By the clock's own marks, which on a GPU are events; and they are no part of the forward pass."""
     model, ticks = Net(), Ticks()
-    opened.append(driver := split_of(model, lane_of(model, NET_ORDER, NET_GROUPS)))
+    opened.append(driver := split_of(model, treed(model)))
     driver.clock._timer = ticks
     assert isinstance(driver.optimizer, torch.optim.Optimizer)
     driver.optimizer.register_step_post_hook(lambda *_: ticks.go_on(1))

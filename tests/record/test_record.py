@@ -24,15 +24,8 @@ CONFIG = configuration.Config(name="tiny")
 
 
 def run_record(directory, tensorboard=False):
-    return RunRecord(
-        directory,
-        configuration.to_dict(CONFIG),
-        configuration.dump(CONFIG),
-        {"hostname": "h"},
-        tensorboard,
-        world_size=4,
-        note=print,
-    )
+    tables, text = configuration.to_dict(CONFIG), configuration.dump(CONFIG)
+    return RunRecord(directory, tables, text, {"hostname": "h"}, tensorboard, world_size=4, note=print)
 
 
 def times(step, seconds=0.5):
@@ -63,19 +56,6 @@ def lines(directory):
         raise AssertionError(f"{name} is not JSON")
 
     return [json.loads(line, parse_constant=refuse) for line in (directory / "steps.jsonl").read_text().splitlines()]
-
-
-def test_the_gpu_of_older_records_and_those_of_all_ranks_are_valid():
-    record = {"schema": 1, "status": "finished", "config": {}, "environment": {}, "world_size": 2, "history": []}
-    record |= fields()
-    for found in (None, RANK_0, all_ranks()):
-        assert problems({**record, "gpu": found}) == []
-    assert problems({**record, "gpu": {}})[0] == "gpu.name: is missing"
-    broken = all_ranks(device("a", 0, problem=3), joules_per_sample="many")
-    assert problems({**record, "gpu": broken}) == [
-        "gpu.devices[0].problem: needs a text or null, got 3",
-        "gpu.joules_per_sample: needs a number or null, got 'many'",
-    ]
 
 
 def test_scalars_beside_those_of_steps(tmp_path):
@@ -111,14 +91,8 @@ def test_a_whole_run(tmp_path):
     first = lines(tmp_path / "runs" / "a")[0]
     assert first["images_per_second"] == 4 * 8 / 0.5
     assert first["gradient_norm"] == 2.0
-    assert {"step", "seconds", "phases", "images", "counted", "epoch", "loss", "learning_rate", "wire_bytes"} <= set(
-        first
-    )
-    assert sorted(path.name for path in (tmp_path / "runs" / "a").iterdir()) == [
-        "config.toml",
-        "record.json",
-        "steps.jsonl",
-    ]
+    assert first.keys() >= {"step", "phases", "images", "counted", "epoch", "loss", "learning_rate", "wire_bytes"}
+    assert {path.name for path in (tmp_path / "runs" / "a").iterdir()} == {"config.toml", "record.json", "steps.jsonl"}
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):
@@ -282,19 +256,15 @@ def changed(path, value):
     [
         ([], "needs a table"),
         ({}, "schema: needs 1, got None"),
-        (changed(["schema"], 2), "schema: needs 1, got 2"),
         (changed(["status"], "fine"), "status: needs one of finished, diverged, interrupted, got 'fine'"),
         (changed(["world_size"], True), "world_size: needs a whole number, got True"),
         (changed(["phases"], {}), "phases.data: is missing"),
-        (changed(["phases"], None), "phases: needs a table, got None"),
         (changed(["step_seconds", "p10"], "1"), "step_seconds.p10: needs a number or null, got '1'"),
         (changed(["requests", 0, "kind"], 3), "requests[0].kind: needs a text, got 3"),
         (changed(["history"], {}), "history: needs a list, got {}"),
-        (changed(["final"], {"loss": 1.0}), "final.top1: is missing"),
         (changed(["checkpoints"], {"saved": 2}), "checkpoints.stall_seconds: is missing"),
         (changed(["config", "compressor"], 3), "config.compressor: needs a table, got 3"),
         (changed(["checkpoints"], None), "checkpoints: needs a table, got None"),
-        (changed(["load"], 2.5), "load: needs a list, got 2.5"),
         (changed(["load"], [{"hostname": "vm", "cores": 2}]), "load[0].others_cores: is missing"),
     ],
 )
@@ -304,10 +274,17 @@ def test_invalid_records_are_named(record, problem):
         validate(record)
 
 
-def test_valid_record_has_no_problem():
+def test_valid_records_have_no_problem():
     assert problems(valid()) == []
-    validate({**valid(), "more": 1})
-    validate({**valid(), "checkpoints": {"saved": 2, "stall_seconds": 0.1}})
+    validate({**valid(), "more": 1, "checkpoints": {"saved": 2, "stall_seconds": 0.1}})
+    for found in (None, RANK_0, all_ranks()):
+        assert problems({**valid(), "gpu": found}) == []
+    assert problems({**valid(), "gpu": {}})[0] == "gpu.name: is missing"
+    broken = all_ranks(device("a", 0, problem=3), joules_per_sample="many")
+    assert problems({**valid(), "gpu": broken}) == [
+        "gpu.devices[0].problem: needs a text or null, got 3",
+        "gpu.joules_per_sample: needs a number or null, got 'many'",
+    ]
 
 
 def test_run_directory():

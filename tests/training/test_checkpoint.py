@@ -19,7 +19,6 @@ from wirebench.training import state_files
 
 # Two workers, 6 steps an epoch, 12 in all; every draw, rate and density depends on the place in the run.
 BASE = ["train.max_steps=0", "train.epochs=2", "optimizer.schedule=cosine", "optimizer.warmup_epochs=0.5"]
-Damage = Callable[[Path], None]
 
 
 class Counting(torch.optim.SGD):
@@ -177,37 +176,21 @@ def test_steps_of_another_future_are_dropped(broken_off: Path) -> None:
     assert len(losses(broken_off)) == 5
 
 
-def cut_short(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-7])
+def edited(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Damages a checkpoint's file of this name."""
+
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(edit((folder / name).read_bytes()))
+
+    return damage
 
 
-def flip_a_bit_of_a_rank(folder: Path) -> None:
-    path = folder / "rank-0001.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+def lost(name: str) -> Callable[[Path], None]:
+    """Removes a checkpoint's file of this name."""
+    return lambda folder: (folder / name).unlink()
 
 
-def change_a_digit_of_the_state(folder: Path) -> None:
-    path = folder / "state.json"
-    path.write_text(path.read_text().replace('"step": 6', '"step": 5'))
-
-
-def empty_the_state(folder: Path) -> None:
-    (folder / "state.json").write_bytes(b"")
-
-
-def other_json(folder: Path) -> None:
-    (folder / "state.json").write_text("[1, 2]")
-
-
-def lose_the_state(folder: Path) -> None:
-    (folder / "state.json").unlink()
-
-
-def lose_a_rank(folder: Path) -> None:
-    (folder / "rank-0001.safetensors").unlink()
+CUT_SHORT = edited("model.safetensors", lambda content: content[:-7])
 
 
 def forge(folder: Path) -> None:
@@ -228,22 +211,28 @@ class _Bomb:
         return Path.touch, (self.path,)
 
 
-DAMAGES = {
-    cut_short: "model.safetensors does not match its checksum",
-    flip_a_bit_of_a_rank: "rank-0001.safetensors does not match its checksum",
-    change_a_digit_of_the_state: "state.json does not match its checksum",
-    empty_the_state: "state.json is not a checkpoint's",
-    other_json: "state.json is not a checkpoint's",
-    lose_the_state: "state.json: No such file or directory",
-    lose_a_rank: "rank-0001.safetensors: No such file or directory",
-    forge: "model.safetensors: ",
-}
-
-
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("damage", "why"), DAMAGES.items(), ids=[each.__name__ for each in DAMAGES])
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (CUT_SHORT, "model.safetensors does not match its checksum"),
+        (
+            edited("rank-0001.safetensors", lambda c: c[:-1] + bytes([c[-1] ^ 1])),
+            "rank-0001.safetensors does not",
+        ),
+        (
+            edited("state.json", lambda c: c.replace(b'"step": 6', b'"step": 5')),
+            "state.json does not match its",
+        ),
+        (edited("state.json", lambda _: b""), "state.json is not a checkpoint's"),
+        (edited("state.json", lambda _: b"[1, 2]"), "state.json is not a checkpoint's"),
+        (lost("state.json"), "state.json: No such file or directory"),
+        (lost("rank-0001.safetensors"), "rank-0001.safetensors: No such file or directory"),
+        (forge, "model.safetensors: "),
+    ],
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    damage: Damage, why: str, broken_off: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[Path], None], why: str, broken_off: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older, newest = checkpoints(broken_off)
     damage(newest)
@@ -257,8 +246,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 
 def test_no_checkpoint_is_whole(broken_off: Path, capsys: pytest.CaptureFixture[str]) -> None:
     older, newest = checkpoints(broken_off)
-    cut_short(older)
-    lose_the_state(newest)
+    CUT_SHORT(older)
+    lost("state.json")(newest)
     assert run(broken_off, "train.resume=auto") == 2
     assert capsys.readouterr().err == f"error: train.resume: no checkpoint is whole, of {newest}, {older}\n"
     assert losses(broken_off)

@@ -10,7 +10,6 @@ from torch import nn
 
 from tests.distributed.launch import here
 from wirebench.config.sections import OptimizerConfig
-from wirebench.errors import UserError
 from wirebench.gradient.clipping import clip
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.optimizers.muon import matrices_of
@@ -165,25 +164,6 @@ def test_clipping_hides_nothing_that_is_not_finite() -> None:
     assert broken.tolist() == [1.0, torch.inf]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"name": "adamw", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon"),
-        ({"name": "dion2", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon, not with dion2"),
-        ({"name": "sgd", "beta2": 0.9}, "optimizer.beta2, optimizer.eps: belong to adamw, muon and dion2"),
-        ({"name": "adamw", "momentum": 1.0}, r"lie in \[0, 1\) with adamw"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        build_optimizer(network(), OptimizerConfig(**settings))  # type: ignore[arg-type]
-
-
-def test_muon_needs_matrices() -> None:
-    with pytest.raises(UserError, match=r"optimizer\.name: 'muon' is for models with linear layers inside"):
-        build_optimizer(nn.Linear(3, 3), OptimizerConfig(name="muon"))
-
-
 CONFIG = "configs/gpt_python_sources.toml"
 SMALL = (
     "model.depth=2", "model.width=16", "model.heads=2", "model.context=16", "data.length=16", "data.train_bytes=4096",
@@ -210,21 +190,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path
     assert all((kept[0] / name).read_bytes() == (kept[1] / name).read_bytes() for name in files)
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ["compressor.name=dgc"],
-            "optimizer.name: 'dgc' applies the momentum itself, in place of sgd's; set optimizer.name=sgd",
-        ),
-        (
-            ["scheduler.name=dear"],
-            "scheduler.name: 'dear' updates layers before the whole gradient's norm",
-        ),
-    ],
-)
-def test_what_does_not_go_with_it_is_one_line(
-    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert here(2, [CONFIG, *SMALL, *words, f"output.dir={tmp_path / 'run'}"]) == 2
+def test_what_does_not_go_with_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(2, [CONFIG, *SMALL, "compressor.name=dgc", f"output.dir={tmp_path / 'run'}"]) == 2
+    line = "optimizer.name: 'dgc' applies the momentum itself, in place of sgd's; set optimizer.name=sgd"
     assert line in capsys.readouterr().err

@@ -18,74 +18,69 @@ from wirebench.training.progress import silent
 from wirebench.training.residual_watch import TURNOVERS, ResidualWatch
 
 
-def watch(norm_at: Callable[[int], float], steps: int, density: float | None = 0.01) -> list[str]:
-    """The warnings over a run whose residual has this norm."""
-    said: list[str] = []
-    guard = ResidualWatch("topk", "density", density, said.append)
-    for step in range(steps):
-        guard.look(step, lambda step=step: torch.tensor([norm_at(step)]))  # type: ignore[misc]
-    return said
+class Watched:
+    """A watch of a residual, and what it has warned of."""
+
+    def __init__(self, density: float | None = 0.01, **options: Any) -> None:
+        self.said: list[str] = []
+        self.watch = ResidualWatch("topk", "density", density, self.said.append, **options)
+
+    def over(self, steps: range, norm_at: Callable[[int], float]) -> list[str]:
+        """The warnings after these steps of a run whose residual has this norm."""
+        for step in steps:
+            self.watch.look(step, lambda step=step: torch.tensor([norm_at(step)]))  # type: ignore[misc]
+        return self.said
 
 
 def test_a_residual_that_is_never_sent_is_named_with_the_setting():
-    (warning,) = watch(lambda step: 2.0 * step, 5000)
+    (warning,) = Watched().over(range(5000), lambda step: 2.0 * step)
     assert warning == (
         "step 500: the residual of topk grows without bound: its norm is 1e+03, 2 times as large as at step 250; "
         "change compressor.density"
     )
 
 
-def test_noise_that_is_never_sent_is_named_too():
-    assert len(watch(lambda step: step**0.5, 2000)) == 1
+@pytest.mark.parametrize(
+    ("density", "steps", "norm_at"),
+    [
+        (0.01, 20_000, lambda step: 50 * (1 - 0.99**step)),
+        (0.001, 60_000, lambda step: 50 * (1 - 0.999**step)),
+        (0.01, 5000, lambda step: 100 * 0.999**step),
+    ],
+    ids=["levels off", "levels off late", "shrinks with the gradient"],
+)
+def test_a_residual_that_has_a_bound_is_none_of_its_business(density, steps, norm_at):
+    assert not Watched(density).over(range(steps), norm_at)
 
 
-def test_what_levels_off_is_none_of_its_business():
-    assert not watch(lambda step: 50 * (1 - 0.99**step), 20_000)
-    assert not watch(lambda step: 50 * (1 - 0.999**step), 60_000, density=0.001)
-
-
-def test_shrinking_with_the_gradient_is_fine():
-    assert not watch(lambda step: 100 * 0.999**step, 5000)
-
-
-def test_a_method_without_a_density_is_judged_after_five_hundred_steps():
-    assert watch(float, 2000, density=None)[0].startswith("step 500:")
-
-
-@pytest.mark.parametrize("density", [1e-9, 0.001])
-def test_the_slowest_is_judged_after_five_thousand(density):
-    assert watch(float, 9000, density)[0].startswith("step 5000:")
-
-
-def test_a_resumed_run_counts_from_where_it_began():
-    said: list[str] = []
-    guard = ResidualWatch("topk", "density", 0.01, said.append)
-    for step in range(10_000, 10_500):
-        guard.look(step, lambda step=step: torch.tensor([float(step - 9_999)]))  # type: ignore[misc]
-    assert not said
-    guard.look(10_500, lambda: torch.tensor([501.0]))
-    assert said
+@pytest.mark.parametrize(
+    ("options", "norm_at", "steps", "first"),
+    [
+        ({}, lambda step: step**0.5, range(2000), 500),  # noise that is never sent
+        ({"density": None}, float, range(2000), 500),
+        ({"density": 1e-9}, float, range(9000), 5000),
+        ({"density": 0.001}, float, range(9000), 5000),
+        ({"density": 0.1, "every": 30}, float, range(2000), 1500),  # local steps: as many exchanges
+        ({}, lambda step: step - 9_999.0, range(10_000, 11_000), 10_500),  # a resumed run counts from where it began
+    ],
+)
+def test_it_waits_until_a_bounded_residual_would_have_stopped_growing(options, norm_at, steps, first):
+    (warning,) = Watched(**options).over(steps, norm_at)
+    assert warning.startswith(f"step {first}:")
 
 
 @pytest.mark.parametrize(("size", "warnings"), [(4, 1), (2, 0)])
 def test_norms_outlive_a_resume_but_not_another_number_of_ranks(size: int, warnings: int) -> None:
     """Otherwise a run that is interrupted often enough would never be warned."""
-    said: list[str] = []
-    before, after = (ResidualWatch("topk", "density", 0.01, said.append, size=each) for each in (4, size))
-    for step in range(300):
-        before.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    for step in range(300, 600):
-        after.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
-    assert len(said) == warnings
+    before, after = (Watched(size=each) for each in (4, size))
+    before.over(range(300), float)
+    after.watch.load_state_dict(json.loads(json.dumps(before.watch.state_dict())))
+    assert len(after.over(range(300, 600), float)) == warnings and not before.said
 
 
-def test_under_local_steps_it_waits_for_as_many_exchanges():
-    said: list[str] = []
-    guard = ResidualWatch("topk", "density", 0.1, said.append, every=30)
-    for step in range(2000):
-        guard.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
-    assert said[0].startswith("step 1500:")
+def test_methods_without_a_residual_are_left_alone():
+    guard = ResidualWatch("none", "", None, pytest.fail)
+    guard.look(50, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +103,6 @@ def test_what_is_watched(words: list[str], watched: int) -> None:
     guard = residual_watch_of(settings, [lane], [], silent(), 0)
     turnovers = TURNOVERS / lane.compressor.sent_share(10_000)
     assert (guard.settled_steps if guard else 0) == pytest.approx(watched * turnovers)
-
-
-def test_methods_without_a_residual_are_left_alone():
-    guard = ResidualWatch("none", "", None, pytest.fail)
-    for step in range(2000):
-        guard.look(step, lambda: None)
 
 
 @pytest.mark.parametrize("name", compressors.available())

@@ -1,11 +1,11 @@
 """The end of a run: what misleads is warned of, and why nothing was counted is said."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, here
 from tests.telemetry.test_wire_stats import DENSE, SPARSE, traffic
 from wirebench.collectives.execution.executor import RequestLog
@@ -51,8 +51,7 @@ def test_a_warm_up_of_the_whole_run_is_warned_of(steps: int, said: int):
 
 def record_of(folder: Path, *overrides: str) -> dict[str, Any]:
     assert here(2, [CONFIG, f"output.dir={folder}", *overrides]) == 0
-    found: dict[str, Any] = json.loads((folder / "record.json").read_text())
-    return found
+    return record(folder)
 
 
 def test_a_run_says_and_records_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,17 +88,17 @@ def test_the_last_steps_ratio_is_that_after_the_warm_up(tmp_path: Path) -> None:
 def test_a_run_without_a_counted_step_says_why(
     overrides: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = record_of(tmp_path, *overrides)
+    found = record_of(tmp_path, *overrides)
     assert f"\nno step was counted: {words}\n" in capsys.readouterr().out
-    record["resumed_at"] = 1
-    assert " of 2 steps" in compare.remarks(record)[0]
+    found["resumed_at"] = 1
+    assert " of 2 steps" in compare.remarks(found)[0]
 
 
 def test_a_scheduler_that_learns_is_named(tmp_path: Path) -> None:
-    record = record_of(tmp_path, "train.max_steps=3")
-    record["images_per_second"]["steps"] = 0
-    record["load"][0]["others_cores"] = 0.0
-    assert compare.remarks(record) == [
+    found = record_of(tmp_path, "train.max_steps=3")
+    found["images_per_second"]["steps"] = 0
+    found["load"][0]["others_cores"] = 0.0
+    assert compare.remarks(found) == [
         "no step was counted: train.warmup_steps = 1 of 3 steps, and a scheduler that weighs times takes more to learn "
         "from"
     ]

@@ -125,20 +125,6 @@ def test_the_record_has_how_long_training_stood_still(tmp_path: Path, monkeypatc
     assert 0.3 <= busy["stall_seconds"] < record(tmp_path / "busy")["seconds_total"]
 
 
-@pytest.mark.slow
-@pytest.mark.clock
-def test_a_slow_disk_costs_training_nothing_while_steps_are_slower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_after(monkeypatch, sleep)
-    each = ["train.max_steps=8", "train.checkpoint_every_steps=3"]
-    # Four passes a step, so that two steps take three times as long as the disk.
-    assert run(tmp_path, *each, environment=slowly(1000 * SLOW_SECONDS * 3 / 8)) == 0
-    found = record(tmp_path)["checkpoints"]
-    assert found["saved"] == 2
-    assert found["stall_seconds"] < SLOW_SECONDS / 2
-
-
 def test_a_disk_that_is_full_ends_the_run_at_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
