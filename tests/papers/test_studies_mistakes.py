@@ -15,6 +15,10 @@ accuracy run --task digits --steps -1 -> --steps: is positive, or 0 for whole ru
 accuracy run --task digits --seeds 1 1 -> --seeds: one is given twice: 1 1
 accuracy run --task digits --density 2 -> --density: lies in (0, 1], got 2
 accuracy run --task digits --methods tokp -> --methods: no 'tokp'; there is: dense
+accuracy run --task gpt --methods adafactor -> --methods: no 'adafactor'; there is: dense, bf16
+accuracy run --task digits --set compressor.name=none -> --set: compressor.name: is what the runs of
+accuracy run --task digits --set train.seed=3 -> --set: train.seed: is what the runs of
+accuracy run --task digits --set data.pad=1 data.pad=2 -> --set: data.pad: is given twice
 accuracy run --task resnet20 resnet -> --data: which folder has the cifar-10-batches-bin of resnet20, resnet?
 accuracy run --data nowhere -> --data: nowhere: has no cifar-10-batches-bin
 speed run --parts vgg16 --rows gtopp -> --rows: no 'gtopp'; did you mean 'gtopk'?
@@ -44,6 +48,10 @@ flexreduce run --launch env --seconds -3 -> --seconds: must be positive, got -3
 flexreduce run --launch env --parts cells --rows ring -> --rows: no 'ring'; these parts
 flexreduce run --launch env --parts cells -> --launch: cells has 9 layouts, 2+2, 2+3,
 flexreduce run --launch env --parts cells --layouts 2++3 -> 2++3
+flexreduce report --link 100mbit -> --link: every file of cells says already
+flexreduce report --link fast -> cannot read the rate 'fast'
+flexreduce report --colour -> --colour: no such option
+flexreduce report --dir nowhere -> nowhere: has neither cells/
 flexreduce run --link fast -> cannot read the rate 'fast'
 flexreduce run --sizes 4 big -> --sizes: cannot read 'big'
 flexreduce run --layouts 5+5 -> --layouts: no '5+5'; there is: 2+2
