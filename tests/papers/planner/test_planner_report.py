@@ -73,15 +73,6 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
 
 
-def test_the_reports_of_several_folders_are_those_of_each(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for folder in folders:
-        put(folder, "a", predicted(0.2, 0.21))
-    alone = [shown(folder) for folder in folders]
-    assert main([*map(str, folders)]) == 0
-    assert [(folder / "table.md").read_text() for folder in folders] == alone
-
-
 def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "mine", predicted(0.2, 0.21))
     assert main([str(tmp_path / "mine"), "--print"]) == 0
