@@ -13,7 +13,7 @@ import pytest
 
 from papers.gs_sgd import cluster as gs_sgd
 from papers.gs_sgd import report
-from papers.runner import RESULTS, shown
+from papers.runner import shown
 from papers.trainings import Launched
 from tests.papers import verb
 from tests.papers.records import sound
@@ -145,11 +145,6 @@ def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
     trained = capsys.readouterr().out.splitlines()
     assert len(trained) == 4 and shlex.split(trained[0])[-1] == f"output.dir={tmp_path}/end_to_end/2+3/ring-0"
     assert "data.root=FOLDER" in trained[0]
-
-
-def test_runs_are_not_put_among_the_committed_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb.run("gs_sgd")([*SPEED, "--out", str(RESULTS / "gs-sgd")], verb.nothing) == 2
-    assert "lies in the study's own results" in capsys.readouterr().err
 
 
 def test_another_number_of_workers_is_another_setting(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from papers.emulated import trainings
-from papers.gs_sgd.variants import LITERAL, variants
+from papers.gs_sgd.variants import variants
 from papers.runner import RESULTS, ROOT
 from papers.series import options_of
 from papers.speed.parts import BASELINES, DDP_CAPS, GS_SGD, LOCAL_STEPS, METHODS, SCHEDULES
@@ -56,15 +56,6 @@ def test_every_compressor_has_a_row_and_the_baselines_stand_first() -> None:
     rows = METHODS["vgg16"].rows
     assert list(rows)[: len(BASELINES)] == list(BASELINES)
     assert set(rows) == {*BASELINES, *compressors.available(), *variants(0.01)} - {"none"}
-    config = "configs/tables/methods_vgg16.toml"
-    damaged = ("compressor.name=gs_sgd", *LITERAL, "compressor.k=10000")
-    assert rows["gs_sgd literal k=10000"] == (config, damaged)
-    assert rows["gtopk"] == (config, ("compressor.name=gtopk", "compressor.density=0.01"))
-    assert set(GS_SGD["vgg16"].rows) == {
-        "gtopk", "gs_sgd", "sketched_sgd", *variants(0.01),
-        *(f"{label} density={share}" for label in ("gtopk", "gs_sgd literal", "sketched_sgd literal")
-          for share in ("0.004", "0.001")),
-    }  # fmt: skip
     shared = GS_SGD["vgg16"].rows.keys() & rows.keys()
     assert shared and all(GS_SGD["vgg16"].rows[label] == rows[label] for label in shared)
 
@@ -134,22 +125,6 @@ def test_methods_take_turns_and_only_what_is_needed_is_kept(tmp_path: Path) -> N
     there = {run.folder.name: run for run in recorded.below(tmp_path)}
     assert list(there) == ["dense-0", "dense-1", "gs_sgd-0", "gs_sgd-1"] and not there["dense-0"].files
     assert f"output.dir={tmp_path}/vgg16/gs_sgd-1" in there["gs_sgd-1"].note["launch"]
-
-
-def test_what_is_there_is_not_run_again_and_what_was_run_otherwise_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--rows", "dense", "topk", "--turns", "1"]
-    assert len(run(tmp_path, "--rows", "dense", "--turns", "1")[1].commands) == 1
-    [command] = run(tmp_path, *arguments)[1].commands
-    assert "compressor.name=topk" in command
-    assert "1 of 2 runs are there already; --again makes them anew\n" in capsys.readouterr().err
-    longer = ["--set", "train.max_steps=9"]
-    for other, said in ((["--hosts", "2"], "hosts is 4, and 2 is asked for"), (longer, "'train.max_steps=9' is asked")):
-        code, fake = run(tmp_path, *arguments, *other)
-        assert code == 2 and not fake.commands
-        assert said in capsys.readouterr().err
-    assert len(run(tmp_path, *arguments, "--again", *longer)[1].commands) == 2
 
 
 def test_a_run_that_fails_costs_the_earlier_one_nothing(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ speed run --parts vgg16 --set compressor.name=none -> --set: compressor.name: is
 speed run --parts vgg16 --rows dense DDP --set collective.name=ring -> DDP: scheduler.name: 'native' is
 gs_sgd run --launch 'no-such-program -n 4' --data /data -> --launch: no-such-program: is no command
 gs_sgd run --launch '' --data /data -> --launch: has no words
+gs_sgd run --launch env --data /data --out results/gs-sgd HERE -> lies in the study's own results
 gs_sgd run --launch env -> --parts: nothing is left of speed, training, sweep
 gs_sgd run --launch env --data /data --machines a -> --machines: --launch has none of {ranks}
 gs_sgd run --launch env --rows 'resnet20 topk' -> --rows: no 'resnet20 topk';
@@ -95,6 +96,7 @@ planner run --only break_even --topology 1+1 --measured-at 1 -> --measured-at: c
 failures run --parts worlds -> --data: the part worlds needs
 accuracy report --out OUT -> has no runs SERIES/TASK/METHOD-SEED; train first
 mg_wfbp report OUT -> OUT: has no
+iwp report --runs OUT -> OUT: has no runs PART/VARIANT-TURN; measure first
 pods report --runs OUT --dir OUT -> has no PART/METHOD-TURN
 gs_sgd report --cluster OUT --print -> --cluster: OUT: has no finished run of
 iwp report --cluster OUT --print -> --cluster: OUT: has no finished run of

@@ -295,10 +295,7 @@ def test_a_method_of_which_a_seed_diverged_is_not_judged(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda made: made["config"].update(compressor={"name": "iwp", "masking": True}),
-            "compressor.masking is False",
-        ),
+        (lambda made: made["config"]["compressor"].update(masking=True), "compressor.masking is False"),
         (lambda made: made["config"]["optimizer"].update(weight_decay=0.1), "optimizer.weight_decay is 0.0"),
         (lambda made: made["config"]["train"].update(seed=0), "iwp-1: its note says seed 1, its record 0"),
     ],

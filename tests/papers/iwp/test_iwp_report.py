@@ -12,7 +12,6 @@ from papers.findings import Finding
 from papers.iwp import claims, report
 from papers.iwp.claims import CLAIMED, united
 from papers.iwp.measured import CountedValues
-from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
 from tests.papers.records import write
@@ -216,11 +215,3 @@ def test_a_full_link_is_told_by_the_interfaces_counter(
 
 def test_what_nodes_choose_at_random_adds_up() -> None:
     assert [round(united(0.01, nodes), 3) for nodes in (1, 2, 8, 96)] == [0.01, 0.02, 0.077, 0.619]
-
-
-def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb.report("iwp")(["--runs", str(tmp_path)]) == 2
-    assert "measure first" in capsys.readouterr().err
-    computed = {("densifies", ""), *((name, "with masks, computed") for name in MASKED)}
-    assert set(states(tmp_path)) == computed, "what is computed needs no run"
-    assert Study("iwp").published.source["authors"] == "Cheng and Xu"
