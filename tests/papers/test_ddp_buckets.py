@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from papers.speed.parts import DDP_CAPS, HOSTS, LISTED, MERGES, ONE, OURS, OWN, Merge
+from papers.speed.parts import HOSTS, LISTED, MERGES, ONE, OURS, OWN, Merge
 from tests.cli.verbs import ROOT
 from tests.cli.verbs import run as wirebench
 from tests.flexreduce import run_record
@@ -83,12 +83,3 @@ def test_runs_of_others_have_the_usual_table_whatever_their_folder_is_called(tmp
         put(tmp_path / "resnet18", label, 0, 0.6, MERGES["ddp_caps-resnet18"])
     assert report([str(tmp_path / "resnet18")]) == 0
     assert "planner's buckets" not in (tmp_path / "resnet18" / "table.md").read_text()
-
-
-def test_each_row_has_the_flags_of_its_label() -> None:
-    for name, part in DDP_CAPS.items():
-        settings = {label: words for label, (_, words) in part.rows.items()}
-        assert list(settings) == [OWN, LISTED, ONE, OURS]
-        assert settings[ONE][-1] == f"scheduler.bucket_cap_mb={MERGES[name].one:g}"
-        given = settings[LISTED][-1].removeprefix("scheduler.bucket_caps_mb=[").removesuffix("]")
-        assert tuple(map(float, given.split(","))) == MERGES[name].caps

@@ -1,5 +1,6 @@
 """How often a verdict errs, by the project's own `judge`; and intervals beside what their theorems give by hand."""
 
+import functools
 import math
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from papers import estimate
 from papers.claim import Claim, together
 from papers.estimate import Estimate
 from papers.runner import ROOT
+from tests.papers.test_claim import claim as claim_of
 
 NOISE = 0.02
 EFFECTS = ("reproduced", "direction reproduced")
@@ -59,9 +61,7 @@ KINDS: dict[str, tuple[Draw, float, str]] = {
 }  # fmt: skip
 
 
-def claim(*number: float, **more: object) -> Claim:
-    given = {"id": "c", "text": "t", "where": "w", "unit": "x", "setting": "s", "tolerance": 0.0, **more}
-    return Claim(number=number, **given)  # type: ignore[arg-type]
+claim = functools.partial(claim_of, tolerance=0.0)
 
 
 def states(asked: Sequence[Claim], draw: Draw, repeats: int, effect: float, draws: int) -> list[Counter[str]]:
@@ -199,10 +199,8 @@ def test_one_of_several_settings_is_missed_by_chance() -> None:
     """Each of five by itself is beyond 95 %; of five that is not much."""
     alike = {f"{each}": estimate.mean([1.0, 1.0, 1.0, 1.0, 1.0]) for each in range(4)}
     doubtful: Sequence[float] = [0.99, 0.98, 0.97, 0.99, 0.999]
-    asked = claim(1.0, holds="at least", tolerance=0.0)
+    asked = claim(1.0, holds="at least")
     assert asked.judge(estimate.mean(doubtful)).state == "not reproduced"
     assert asked.judge_each({**alike, "5": estimate.mean(doubtful)})["5"].state == "not decidable"
-    assert (
-        asked.judge_each({**alike, "5": estimate.mean([each - 0.1 for each in doubtful])})["5"].state
-        == "not reproduced"
-    )
+    surely = estimate.mean([each - 0.1 for each in doubtful])
+    assert asked.judge_each({**alike, "5": surely})["5"].state == "not reproduced"

@@ -13,7 +13,7 @@ import pytest
 
 from papers.gs_sgd import cluster as gs_sgd
 from papers.gs_sgd import report
-from papers.runner import RESULTS, shown
+from papers.runner import shown
 from papers.trainings import Launched
 from tests.papers import verb
 from tests.papers.records import sound
@@ -22,11 +22,11 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record import recorded
 from wirebench.record.folder_lock import NAME, Holder, _machine
-from wirebench.record.notes import NotedRun
 from wirebench.utils.processes import began
 
 FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
 SPEED = ["--launch", f"env {FOUR}", "--parts", "speed", "--repeats", "2", "--data", "/data"]
+ONE = ["--launch", "env", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data", "--parts"]
 
 
 class Cluster(verb.Trains):
@@ -90,11 +90,8 @@ def test_runs_take_turns_are_not_made_twice_and_are_judged_by_their_configs(
         for share in ("", " density=0.004", " density=0.001")
     } | {"dense"}
     assert verb.report("gs_sgd")(["--cluster", str(tmp_path), "--print"]) == 0
-    said = next(
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("| ResNet-20: gs-SGD's throughput over gTop-k")
-    )
+    lines = capsys.readouterr().out.splitlines()
+    [said] = [line for line in lines if line.startswith("| ResNet-20: gs-SGD's throughput over gTop-k")]
     assert "; at 0.4 % 1." in said and "; at 0.1 % 1." in said
 
 
@@ -118,8 +115,7 @@ def test_a_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_added_to_the_results_stays_and_is_added_by_the_next_call(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--launch", "env", "--parts", part, "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
-    words += ["--out", str(tmp_path)]
+    words = [*ONE, part, "--out", str(tmp_path)]
     full, folder = OSError(errno.ENOSPC, "No space left on device"), tmp_path / part / ".vgg16_dense-0.ended"
     with monkeypatch.context() as patched:
         patched.setattr(recorded, "add", lambda *_: (_ for _ in ()).throw(full))
@@ -151,21 +147,10 @@ def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
     assert "data.root=FOLDER" in trained[0]
 
 
-def test_runs_are_not_put_among_the_committed_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb.run("gs_sgd")([*SPEED, "--out", str(RESULTS / "gs-sgd")], verb.nothing) == 2
-    assert "lies in the study's own results" in capsys.readouterr().err
-
-
 def test_another_number_of_workers_is_another_setting(tmp_path: Path) -> None:
-    Cluster()(
-        ["train.py", "configs/papers/cifar10_vgg16_gtopk.toml", f"output.dir={tmp_path / 'one'}", "train.max_steps=5"]
-    )
-    assert [row.label for row in gs_sgd.load(tmp_path).rows["VGG-16"]] == ["gtopk"]
-    record = json.loads((tmp_path / "one/record.json").read_text())
-    (tmp_path / "one/record.json").write_text(json.dumps(record | {"world_size": 8}))
+    on_vgg16(tmp_path, "one-0", "train.max_steps=5", world_size=8)
     with pytest.raises(ValueError, match="with 4 workers"):
         gs_sgd.load(tmp_path)
-    assert gs_sgd.label_of(NotedRun(tmp_path, {}, record)) == "gtopk"
 
 
 def on_vgg16(folder: Path, name: str, *words: str, method: str = "gtopk", **changes: object) -> Path:
@@ -195,13 +180,6 @@ def test_runs_of_other_settings_never_stand_in_one_row(tmp_path: Path, capsys: p
         gs_sgd.load(tmp_path)
 
 
-def test_a_seed_counts_once(tmp_path: Path) -> None:
-    for name in ("gtopk-0", "gtopk-1"):
-        on_vgg16(tmp_path, name, "train.seed=3")
-    with pytest.raises(UserError, match=r"gtopk: .* are both seed 3"):
-        gs_sgd.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("machines", "link", "state", "why"),
     [
@@ -227,8 +205,7 @@ def test_times_are_judged_on_the_papers_machines_and_links(
 
 
 def test_what_another_composition_left_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
-    words += ["--out", str(tmp_path)]
+    words = [*ONE, "training", "--out", str(tmp_path)]
     assert verb.run("gs_sgd")(words, Cluster(status="interrupted")) == 1
     assert verb.run("gs_sgd")([*words, "--set", "train.epochs=2"], verb.nothing) == 2
     assert "train.epochs=2" in capsys.readouterr().err
@@ -238,8 +215,7 @@ def test_what_another_composition_left_is_not_gone_on_with(tmp_path: Path, capsy
 
 
 def test_two_that_make_the_same_run_do_not_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
-    words += ["--out", str(tmp_path)]
+    words = [*ONE, "training", "--out", str(tmp_path)]
 
     part, parent = tmp_path / "training/.vgg16_dense-0.part", os.getppid()
     part.mkdir(parents=True)
@@ -255,15 +231,13 @@ def test_two_that_make_the_same_run_do_not_meet(tmp_path: Path, capsys: pytest.C
 def test_ranks_on_other_machines_than_the_layouts_are_no_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--launch", "env", "--layouts", "2+2", "--parts", "speed", "--rows", "vgg16 dense", "--repeats", "1"]
-    assert verb.run("gs_sgd")([*words, "--data", "/data", "--out", str(tmp_path)], Cluster()) == 1
+    assert verb.run("gs_sgd")([*ONE, "speed", "--layouts", "2+2", "--out", str(tmp_path)], Cluster()) == 1
     assert "vgg16 dense: ran on 1+1+1+1, not on 2+2" in capsys.readouterr().err
     assert recorded.below(tmp_path) == []
 
 
 def test_a_launcher_that_leaves_nothing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--launch", "env", "--out", str(tmp_path), "--repeats", "1"]
-    assert verb.run("gs_sgd")([*words, "--parts", "speed", "--rows", "vgg16 dense", "--data", "/d"], lambda _: 0) == 1
+    assert verb.run("gs_sgd")([*ONE, "speed", "--out", str(tmp_path)], lambda _: 0) == 1
     assert "has no record of what ended well; does rank 0's machine share it?" in capsys.readouterr().err
     cells = ["--launch", "env", "--out", str(tmp_path), "--parts", "cells", "--layouts", "2+3"]
     assert verb.run("flexreduce")(cells, lambda _: 0) == 1

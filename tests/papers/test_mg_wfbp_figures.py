@@ -1,9 +1,7 @@
 """The MG-WFBP paper's Fig. 5 to 9: what they show is what was simulated, measured or printed."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,16 +10,10 @@ from papers.mg_wfbp.figures import MeasuredBars, Times
 from papers.mg_wfbp.paper import GOOGLENET, LABELS, RESNET, STAR, PaperStep
 from tests import charts
 from tests.papers import verb
+from tests.papers.iwp.test_iwp_figures import points
 from tests.papers.test_mg_wfbp import put
-from wirebench import schedulers
-from wirebench.gradient.schedule import LayerCost
 from wirebench.record.notes import NotedRun
 from wirebench.simulation import trace
-
-
-def points(line: tuple[list[Any], list[float]]) -> dict[Any, float]:
-    """y by x."""
-    return dict(zip(*line, strict=True))
 
 
 def test_the_sizes_of_layers_are_those_of_the_traces() -> None:
@@ -126,46 +118,6 @@ def test_the_papers_efficiencies_stand_beside_the_simulated_ones() -> None:
     assert not any("the paper's" in name for name in charts.lines(googlenet))
     assert "MG-WFBP over WFBP 1.78x, here 1.00x" in charts.note(googlenet)
     assert "Fig. 9 (a)" in charts.titles(googlenet)[0] and "Fig. 9 (b)" in charts.titles(resnet)[0]
-
-
-class Seen(list[LayerCost]):
-    """Layers that count how often one of them is read."""
-
-    reads = 0
-
-    def __getitem__(self, place: Any) -> Any:
-        """One layer, or several."""
-        self.reads += 1
-        return super().__getitem__(place)
-
-    def __iter__(self) -> Iterator[LayerCost]:
-        """All of them."""
-        for layer in super().__iter__():
-            self.reads += 1
-            yield layer
-
-
-def test_merging_takes_operations_in_proportion_to_the_layers() -> None:
-    """Of published.toml: the paper's loop computes all starts anew after each merge, O(L^2); ours takes O(L)."""
-
-    def operations(layers: int) -> int:
-        calls = 0
-
-        def cost(numel: int) -> float:
-            nonlocal calls
-            calls += 1
-            return 1.0 + 1e-3 * numel
-
-        # Gradients come too fast for a message each: nearly all layers are merged, the most work for the paper's loop.
-        seen = Seen([LayerCost(str(number), 100, 0.3) for number in range(layers)])
-        groups = schedulers.build("mg_wfbp").partition(seen, cost)
-        assert sum(map(len, groups)) == layers and len(groups) < layers / 10
-        return calls + seen.reads
-
-    few, many = operations(100), operations(400)
-    assert 3.5 < many / few < 4.5
-    assert 400 < many < 5 * 400
-    assert any("O(L^2)" in each.text for each in paper.PUBLISHED.excluded)
 
 
 def on_a_cluster(folder: Path, steps: list[tuple[str, int, float]]) -> None:

@@ -11,7 +11,6 @@ from papers.emulated import trainings
 from papers.pods import run
 from papers.pods.parts import AT_5, PARTS
 from papers.pods.report import CLAIMS, exchange_over_computing, findings, load, ratio_words
-from papers.study import Study
 from tests.flexreduce import run_record
 from tests.papers import verb
 from tests.papers.records import write
@@ -125,9 +124,3 @@ def test_rows_of_claims_take_the_turns_that_a_claim_needs() -> None:
     assert [set(counts[False][name].values()) for name in PARTS] == [{TURNS}, {TURNS}, {3}]
     assert counts[True] == {"20x": {"dense": 1, "no exchange": 1}, "5x": {"dense": 1, "no exchange": 1},
                             "loss": {"dense": 1}}  # fmt: skip
-
-
-def test_its_short_runs_and_its_whole_ones_have_the_same_parts() -> None:
-    series = [Study("pods").runs.series(quick) for quick in (False, True)]
-    parts = [[part.words[part.words.index("--parts") + 1] for part in each] for each in series]
-    assert parts == [["20x", "5x", "loss"], ["20x", "loss"]]

@@ -113,24 +113,18 @@ def layers_and_shard(settings: Config, size: int) -> tuple[list[LayerCost], Shar
     return _known[key]
 
 
-def check_overhead(words: Words, place: Place) -> None:
-    """An epoch is as long as all turns of a side."""
-    options = overhead.parse(words)
-    given = resolve(overhead.settings(options, place.folder, options.processes))
-    check_composition(given, dataclasses.replace(place, layout=str(options.processes)))
-    _, shard = layers_and_shard(given, options.processes)
-    assert shard.steps_per_epoch >= overhead.steps_of_a_side(options)
-    place.written.add(Path(options.json))
+def check_sides(tool: Any, steps_of: Callable[[Any], int]) -> Callable[[Words, Place], None]:
+    """Of a tool that compares two sides: an epoch is as long as what it measures, `steps_of` its options."""
 
+    def check(words: Words, place: Place) -> None:
+        options = tool.parse(words)
+        given = resolve(tool.settings(options, place.folder, options.processes))
+        check_composition(given, dataclasses.replace(place, layout=str(options.processes)))
+        _, shard = layers_and_shard(given, options.processes)
+        assert shard.steps_per_epoch >= steps_of(options)
+        place.written.add(Path(options.json))
 
-def check_checkpoint(words: Words, place: Place) -> None:
-    """An epoch is as long as all turns of both sides."""
-    options = checkpoint.parse(words)
-    given = resolve(checkpoint.settings(options, place.folder, options.processes))
-    check_composition(given, dataclasses.replace(place, layout=str(options.processes)))
-    _, shard = layers_and_shard(given, options.processes)
-    assert shard.steps_per_epoch >= options.warmup + 2 * options.turns * options.every
-    place.written.add(Path(options.json))
+    return check
 
 
 def check_pods(words: Words, place: Place) -> None:
@@ -206,10 +200,12 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "wirebench chaos": lambda words, _: chaos._parse(words),
     "wirebench cluster": check_cluster,
     "wirebench study": check_study,
-    "wirebench bench checkpoint": check_checkpoint,
+    "wirebench bench checkpoint": check_sides(
+        checkpoint, lambda options: options.warmup + 2 * options.turns * options.every
+    ),
     "wirebench bench collectives": check_collectives,
     "wirebench bench compressors": check_compressors,
-    "wirebench bench overhead": check_overhead,
+    "wirebench bench overhead": check_sides(overhead, overhead.steps_of_a_side),
     "wirebench bench pods": check_pods,
 }
 """What checks the words that follow, by what a command begins with."""
@@ -247,4 +243,4 @@ def test_only_the_named_studies_are_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("words", [["--batch", "7", "--processes", "3", "--turns", "50"], ["--model", "resnet50"]])
 def test_overheads_epoch_is_as_long_as_what_is_asked_for(words: Words, tmp_path: Path) -> None:
-    check_overhead([*words, "--json", "ratio.json"], Place(tmp_path))
+    check(["wirebench", "bench", "overhead", *words, "--json", "ratio.json"], Place(tmp_path))

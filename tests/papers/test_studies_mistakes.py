@@ -15,6 +15,10 @@ accuracy run --task digits --steps -1 -> --steps: is positive, or 0 for whole ru
 accuracy run --task digits --seeds 1 1 -> --seeds: one is given twice: 1 1
 accuracy run --task digits --density 2 -> --density: lies in (0, 1], got 2
 accuracy run --task digits --methods tokp -> --methods: no 'tokp'; there is: dense
+accuracy run --task gpt --methods adafactor -> --methods: no 'adafactor'; there is: dense, bf16
+accuracy run --task digits --set compressor.name=none -> --set: compressor.name: is what the runs of
+accuracy run --task digits --set train.seed=3 -> --set: train.seed: is what the runs of
+accuracy run --task digits --set data.pad=1 data.pad=2 -> --set: data.pad: is given twice
 accuracy run --task resnet20 resnet -> --data: which folder has the cifar-10-batches-bin of resnet20, resnet?
 accuracy run --data nowhere -> --data: nowhere: has no cifar-10-batches-bin
 speed run --parts vgg16 --rows gtopp -> --rows: no 'gtopp'; did you mean 'gtopk'?
@@ -28,6 +32,7 @@ speed run --parts vgg16 --set compressor.name=none -> --set: compressor.name: is
 speed run --parts vgg16 --rows dense DDP --set collective.name=ring -> DDP: scheduler.name: 'native' is
 gs_sgd run --launch 'no-such-program -n 4' --data /data -> --launch: no-such-program: is no command
 gs_sgd run --launch '' --data /data -> --launch: has no words
+gs_sgd run --launch env --data /data --out results/gs-sgd HERE -> lies in the study's own results
 gs_sgd run --launch env -> --parts: nothing is left of speed, training, sweep
 gs_sgd run --launch env --data /data --machines a -> --machines: --launch has none of {ranks}
 gs_sgd run --launch env --rows 'resnet20 topk' -> --rows: no 'resnet20 topk';
@@ -44,6 +49,10 @@ flexreduce run --launch env --seconds -3 -> --seconds: must be positive, got -3
 flexreduce run --launch env --parts cells --rows ring -> --rows: no 'ring'; these parts
 flexreduce run --launch env --parts cells -> --launch: cells has 9 layouts, 2+2, 2+3,
 flexreduce run --launch env --parts cells --layouts 2++3 -> 2++3
+flexreduce report --link 100mbit -> --link: every file of cells says already
+flexreduce report --link fast -> cannot read the rate 'fast'
+flexreduce report --colour -> --colour: no such option
+flexreduce report --dir nowhere -> nowhere: has neither cells/
 flexreduce run --link fast -> cannot read the rate 'fast'
 flexreduce run --sizes 4 big -> --sizes: cannot read 'big'
 flexreduce run --layouts 5+5 -> --layouts: no '5+5'; there is: 2+2
@@ -87,6 +96,7 @@ planner run --only break_even --topology 1+1 --measured-at 1 -> --measured-at: c
 failures run --parts worlds -> --data: the part worlds needs
 accuracy report --out OUT -> has no runs SERIES/TASK/METHOD-SEED; train first
 mg_wfbp report OUT -> OUT: has no
+iwp report --runs OUT -> OUT: has no runs PART/VARIANT-TURN; measure first
 pods report --runs OUT --dir OUT -> has no PART/METHOD-TURN
 gs_sgd report --cluster OUT --print -> --cluster: OUT: has no finished run of
 iwp report --cluster OUT --print -> --cluster: OUT: has no finished run of

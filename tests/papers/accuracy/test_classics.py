@@ -28,11 +28,6 @@ pytestmark = pytest.mark.sampled(8)
 
 run, report = verb.run("accuracy"), verb.report("accuracy")
 QUICK, RESNET20 = TASKS["quick"], TASKS["resnet20"]
-LONG = ["--task", "resnet20"]
-
-
-def compositions(task: Task, names: list[str] | None, density: float = 0.01) -> list[Composition]:
-    return task.methods(task, names, density)
 
 
 def record(*accuracies: float, megabytes: float = 10.0) -> dict:
@@ -77,9 +72,11 @@ def noted(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def words(tmp_path: Path) -> list[str]:
+    """The flags of a run of the first seed of top-k on ResNet-20."""
     (tmp_path / "data" / CIFAR10).mkdir(parents=True)
-    return tmp_path / "data"
+    where = ["--out", str(tmp_path), "--data", str(tmp_path / "data")]
+    return [*where, "--task", "resnet20", "--seeds", "0", "--methods", "topk"]
 
 
 class Fake(verb.Trains):
@@ -104,19 +101,19 @@ class Fake(verb.Trains):
 
 
 def test_every_compressor_is_trained_and_those_with_a_density_warm_up() -> None:
-    chosen = {each.label: each for each in compositions(QUICK, None, 0.01)}
+    chosen = {each.label: each for each in QUICK.methods(QUICK, None, 0.01)}
     plugins = {each.overrides[0].partition("=")[2] for each in chosen.values()}
     updates = {name for name in compressors.available() if compressors.class_of(name).makes_update}
     assert plugins >= set(compressors.available()) - updates and not plugins & updates
     assert "compressor.warmup=[0.25, 0.0625, 0.015625]" in chosen["topk"].overrides
     assert not any("warmup" in override for override in chosen["terngrad"].overrides)
-    assert {each.label for each in compositions(RESNET20, None, 0.01)} < set(labels(RESNET20))
+    assert {each.label for each in RESNET20.methods(RESNET20, None, 0.01)} < set(labels(RESNET20))
 
 
 @pytest.mark.parametrize("density", [0.01, 0.002])
 @pytest.mark.parametrize(("task", "label"), [(task, label) for task in CLASSICS for label in labels(task)])
 def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, task: Task, label: str) -> None:
-    (chosen,) = compositions(task, [label], density)
+    (chosen,) = task.methods(task, [label], density)
     warmup = re.search(r"warmup=\[(.*)\]", " ".join(chosen.overrides))
     if warmup is not None:
         last = DAMAGING_K / task.parameters if "k=" in label else density
@@ -142,10 +139,10 @@ def test_every_run_is_a_composition_that_makes_sense(task: Task, method: Composi
     resolve(task.composed(method))
 
 
-def test_a_seeds_methods_lie_together_and_the_later_of_two_settings_counts(images: Path, tmp_path: Path) -> None:
+def test_a_seeds_methods_lie_together_and_the_later_of_two_settings_counts(words: list[str], tmp_path: Path) -> None:
     """--set replaces what the task says. Contrasts have fewer seeds than the task."""
-    fake, words = Fake(), ["--out", str(tmp_path), "--data", str(images), "--task", "quick", "--steps", "5"]
-    assert run([*words, "--methods", "topk", "powersgd rank=1", "--set", "train.epochs=2"], fake) == 0
+    fake, more = Fake(), ["--task", "quick", "--steps", "5", "--methods", "topk", "powersgd rank=1"]
+    assert run([*words[:4], *more, "--set", "train.epochs=2"], fake) == 0
     names = [f"{label}-{seed}" for seed in range(5) for label in ("topk", "powersgd-rank=1")]
     assert fake.names == [name for name in names if name not in ("powersgd-rank=1-3", "powersgd-rank=1-4")]
     note = noted(tmp_path / "convergence/quick/topk-1")
@@ -153,51 +150,29 @@ def test_a_seeds_methods_lie_together_and_the_later_of_two_settings_counts(image
     assert note["launch"].count("train.epochs=") == 1 and "train.max_steps=5" in note["launch"]
 
 
-def test_what_is_there_is_not_trained_again(images: Path, tmp_path: Path) -> None:
-    words = ["--out", str(tmp_path), "--data", str(images), "--methods", "dense", "topk", "--seeds", "0", *LONG]
-    assert run([*words, "--methods", "topk"], Fake()) == 0
+def test_what_is_there_is_not_trained_again(words: list[str], tmp_path: Path) -> None:
+    assert run(words, Fake()) == 0
     failing, working, idle = Fake(code=1), Fake(), Fake()
+    words += ["--methods", "dense", "topk"]
     assert run(words, failing) == 1 and failing.names == ["dense-0"]
     assert run(words, working) == 0 and working.names == ["dense-0"]
     elsewhere = tmp_path / "another"
     (elsewhere / CIFAR10).mkdir(parents=True)
-    words[3] = str(elsewhere)
-    assert run(words, idle) == 0 and not idle.names, "where images lie is no setting"
+    assert run([*words, "--data", str(elsewhere)], idle) == 0 and not idle.names, "where images lie is no setting"
     topk, dense = (noted(tmp_path / "convergence/resnet20" / name) for name in ("topk-0", "dense-0"))
     assert (topk["epochs"], topk["density"], topk["seed"], topk["task"]) == (10, 0.01, 0, "resnet20")
     assert dense["density"] is None
     assert run([*words, "--again"], idle) == 0 and idle.names == ["dense-0", "topk-0"]
 
 
-@pytest.mark.parametrize("code", [3, 1])
-def test_a_method_that_diverges_is_a_result(code: int, images: Path, tmp_path: Path) -> None:
+def test_a_method_that_diverges_is_a_result(words: list[str], tmp_path: Path) -> None:
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
-    arguments = ["--out", str(tmp_path), "--data", str(images), "--methods", "topk", "--seeds", "0", *LONG]
-    fake = Fake("diverged", code)
-    assert run(arguments, fake) == 0
-    assert run(arguments, fake) == 0
+    fake = Fake("diverged", 3)
+    assert run(words, fake) == run(words, fake) == 0
     assert fake.names == ["topk-0"]
     assert rows(tmp_path)[1].startswith(
         "| topk (diverged) | 1 | - | - | - | 80.0 | not reached | not reached | - | - |"
     )
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(("status", "code"), [("interrupted", 0), ("finished", 2), ("", 0)])
-def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, images: Path, tmp_path: Path) -> None:
-    arguments = ["--out", str(tmp_path), "--data", str(images), "--methods", "topk", "--seeds", "0", *LONG]
-    fake = Fake(status, code)
-    assert run(arguments, fake) == run(arguments, fake) == 1
-    assert fake.names == ["topk-0", "topk-0"]
-
-
-def test_what_the_methods_set_themselves_is_not_set_for_all(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--out", str(tmp_path), "--data", str(images), "--methods", "topk", "--seeds", "0"]
-    for words in (["compressor.name=none"], ["train.seed=3"], ["train.epochs=2", "--set", "train.epochs=3"]):
-        assert run([*arguments, "--set", *words], verb.nothing) == 2
-        assert f"--set: {words[0].partition('=')[0]}: is " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -210,32 +185,26 @@ def test_what_the_methods_set_themselves_is_not_set_for_all(
 )
 @pytest.mark.parametrize("told", [{"epochs": 10, "density": 0.01}, {}], ids=["by the note", "by the config"])
 def test_runs_of_other_settings_are_not_taken_for_those_that_are_asked_for(
-    told: dict, asked: list[str], said: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    told: dict, asked: list[str], said: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = record(0.5, 0.9)
     made["config"]["train"]["epochs"] = 10
     made["config"]["compressor"] = {"name": "topk", "density": 0.01}
     put(tmp_path, "topk", 0, made, **told)
-    arguments = ["--out", str(tmp_path), "--data", str(images), "--methods", "topk", "--seeds", "0", *LONG, *asked]
-    assert run(arguments, verb.nothing) == 2
-    place = f"{tmp_path}/convergence/resnet20"
-    assert capsys.readouterr().err == (
-        f"wirebench study accuracy run: {place}: mixes settings: {said}; --out names another folder\n"
-    )
+    assert run([*words, *asked], verb.nothing) == 2
+    assert f"{tmp_path}/convergence/resnet20: mixes settings: {said}; --out " in capsys.readouterr().err
 
 
-def test_a_method_without_a_density_joins_runs_of_any(images: Path, tmp_path: Path) -> None:
+def test_a_method_without_a_density_joins_runs_of_any(words: list[str], tmp_path: Path) -> None:
     put(tmp_path, "topk", 0, record(0.5, 0.9), epochs=10, density=0.001)
-    fake, label = Fake(), f"gs_sgd literal k={DAMAGING_K}"
-    words = ["--out", str(tmp_path), "--data", str(images), "--methods", "dense", label, "--seeds", "0", *LONG]
-    assert run(words, fake) == 0
+    fake = Fake()
+    assert run([*words, "--methods", "dense", f"gs_sgd literal k={DAMAGING_K}"], fake) == 0
     assert fake.names == ["dense-0", f"gs_sgd-literal-k={DAMAGING_K}-0"]
 
 
 def test_a_run_that_was_begun_goes_on_and_is_not_stretched(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--out", str(tmp_path), "--data", str(images), "--methods", "topk", "--seeds", "0", *LONG]
     assert run(words, Fake("interrupted")) == 1
     saved = tmp_path / "convergence/resnet20/.topk-0.part/checkpoints"
     saved.mkdir()
@@ -326,10 +295,7 @@ def test_a_method_of_which_a_seed_diverged_is_not_judged(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda made: made["config"].update(compressor={"name": "iwp", "masking": True}),
-            "compressor.masking is False",
-        ),
+        (lambda made: made["config"]["compressor"].update(masking=True), "compressor.masking is False"),
         (lambda made: made["config"]["optimizer"].update(weight_decay=0.1), "optimizer.weight_decay is 0.0"),
         (lambda made: made["config"]["train"].update(seed=0), "iwp-1: its note says seed 1, its record 0"),
     ],
@@ -373,10 +339,7 @@ def test_a_table_of_several_settings_is_refused(
     put(tmp_path, "dense", 0, record(0.5, 0.9))
     put(tmp_path, "topk", 0, other)
     assert report(["--out", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"wirebench study accuracy report: {tmp_path}/convergence/resnet20: mixes settings: {said}\n"
-    )
+    assert f"{tmp_path}/convergence/resnet20: mixes settings: {said}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -395,15 +358,13 @@ def test_a_damaged_note_is_one_line(
     path = put(tmp_path, "topk", 0, record(0.5, 0.9)) / "note.json"
     path.write_text(content)
     assert report(["--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said.startswith(f"wirebench study accuracy report: {path.parent}") and message in said and said.count("\n") == 1
-    )
+    [said] = capsys.readouterr().err.splitlines()
+    assert str(path.parent) in said and message in said
 
 
 def test_a_methods_name_may_be_followed_by_options() -> None:
     names = ["powersgd rank=1", "randomk optimizer.momentum=0.9", "clt_k density=0.034", "gs_sgd literal rows=3"]
-    rank, momentum, density, rows = compositions(QUICK, names)
+    rank, momentum, density, rows = QUICK.methods(QUICK, names, 0.01)
     assert rank.overrides == ("compressor.name=powersgd", "compressor.rank=1")
     assert momentum.overrides[:3] == (
         "compressor.name=randomk", "optimizer.momentum=0", "optimizer.momentum=0.9",
@@ -412,7 +373,7 @@ def test_a_methods_name_may_be_followed_by_options() -> None:
     assert density.density is None, "it joins runs of another density"
     assert rows.overrides[1 : len(LITERAL) + 1] == LITERAL and rows.overrides[-3] == "compressor.rows=3"
     with pytest.raises(UserError, match="no 'powersdg rank=1'"):
-        compositions(QUICK, ["powersdg rank=1"], 0.01)
+        QUICK.methods(QUICK, ["powersdg rank=1"], 0.01)
 
 
 def test_runs_at_chance_have_figures(tmp_path: Path) -> None:

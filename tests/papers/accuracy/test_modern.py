@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +108,6 @@ def test_a_step_of_several_backward_passes_takes_as_many_and_hides_what_one_last
         assert found == pytest.approx((2.0 * times + 0.1, 5.0, 0.0, 3.5))
 
 
-def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(UserError, match=r"--methods: no 'adafactor'; there is: dense, bf16"):
-        listed(GPT, ["adafactor"])
-
-
 def test_images_and_parts_without_the_methods_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert [task.name for task in chosen(options_of("accuracy", []))] == ["gpt", "gpt_rates", "gpt_times"]
     said = "left out without --data: resnet, resnet_rates, resnet_times, quick, resnet20\n"
@@ -155,17 +150,13 @@ def test_the_curve_of_a_file_that_is_damaged_is_one_line(content: str, said: str
         curve_of(tmp_path / "steps.jsonl", None)
 
 
-@pytest.fixture
-def noted(tmp_path: Path) -> Callable[..., NotedRun]:
-    def make(delay: int, last: float, scheduler: str = "outer") -> NotedRun:
-        made = record(2.0, 1.0, scheduler={"name": scheduler, "delay": delay})
-        return NotedRun(tmp_path, {"curve": [[40, 2.0, 40.0]], "last_bytes": last}, made)
-
-    return make
-
-
-def test_a_step_costs_what_the_mean_step_sends(noted: Callable[..., NotedRun], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_costs_what_the_mean_step_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exchange of 30 bytes takes 6 s, a mean step sends 1. Delayed by a step of 2 s, a third of it is hidden."""
+
+    def noted(delay: int, last: float, scheduler: str = "outer", **more: int) -> NotedRun:
+        made = record(2.0, 1.0, scheduler={"name": scheduler, "delay": delay})
+        return NotedRun(Path(), {"curve": [[40, 2.0, 40.0]], "last_bytes": last, **more}, made)
+
     monkeypatch.setattr("papers.accuracy.curve.exchange_seconds", lambda run, gbit: 6.0)
     monkeypatch.setattr("papers.accuracy.curve.computing_seconds", lambda run, passes: 2.0)
     plain = pace(noted(0, 30.0), 1.0, 0.0)
@@ -175,6 +166,7 @@ def test_a_step_costs_what_the_mean_step_sends(noted: Callable[..., NotedRun], m
     # Of passes of 5 s the backward one takes 3: half of the exchange could lie beside it.
     assert pace(noted(0, 30.0, "sync_easgd"), 1.0, 5.0) == pytest.approx((2.0, 0.2, 0.0, 0.1))
     assert pace(noted(0, 0.0), 1.0, 0.0) is None, "it ended before an exchange whose cost its record would have"
+    assert pace(noted(0, 4.0, rounds=20), 1.0, 0.0) is None, "four bytes with which ranks agree are no round"
 
 
 def test_a_part_of_a_run_takes_as_much_of_its_exchanges_as_it_sends() -> None:
@@ -275,13 +267,6 @@ def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:
     text = (tmp_path / "today/gpt" / "table.md").read_text()
     assert "Refused are the times of dense-2, which break the rule of load." in text
     assert "Broken rules" in text and "load" not in text.partition("Broken rules")[2].partition("\n")[0]
-
-
-def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The four bytes with which ranks agree are no round, and say nothing of what one costs."""
-    monkeypatch.setattr("papers.accuracy.curve.exchange_seconds", lambda run, gbit: 6.0)
-    run = NotedRun(tmp_path, {"curve": [[40, 2.0, 4e6]], "last_bytes": 4.0, "rounds": 20}, record(2.0, 4.0))
-    assert pace(run, 1.0, 0.0) is None
 
 
 def test_a_long_curve_is_drawn_with_means_of_several_windows() -> None:

@@ -123,22 +123,6 @@ def test_a_link_may_be_given_for_cells_that_do_not_say_it(tmp_path: Path) -> Non
     assert math.isclose(load(tmp_path, "200mbit").rows[0].link_use("ring", 200e6) or 0, 0.95 / 2 / 1.01)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--link", "100mbit"], "--link: every file of cells says already"),
-        (["--link", "fast"], "cannot read the rate 'fast'"),
-        (["--colour"], "--colour: no such option"),
-        (["--dir", "nowhere"], "nowhere: has neither cells/LAYOUT.jsonl nor runs end_to_end/LAYOUT"),
-    ],
-)
-def test_bad_input_is_one_line(full: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture) -> None:
-    assert main(["--dir", str(full), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
-
-
 def test_damaged_files_are_named(full: Path, capsys: pytest.CaptureFixture) -> None:
     def message() -> str:
         assert main(["--dir", str(full)]) == 2

@@ -1,17 +1,18 @@
 """wirebench study flexreduce run: what it would start, what it keeps, and that a failure loses nothing else."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from papers.flexreduce.measured import COLLECTIVES, LAYOUTS
 from papers.flexreduce.report import load
 from papers.flexreduce.run import CONFIG, TIMED, TRAINED
-from papers.runner import RESULTS, ROOT, shown
+from papers.runner import RESULTS, ROOT, Command, shown
 from papers.trainings import OwnCluster, Training
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
-from tests.papers.verb import run as runs_of
+from tests.papers import verb
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.record import collective_results, recorded
@@ -21,32 +22,29 @@ pytestmark = pytest.mark.sampled(4)
 ONE = ("--end-to-end-layouts", "2+3")
 
 
-class Fake:
-    """Stands in for the clusters: writes what the commands would write, and fails for some words."""
+class Fake(verb.Trains):
+    """Stands in for the clusters, also where they time all-reduces; fails for a layout or a collective."""
 
     def __init__(self, failing: str = "nothing", status: str = "finished") -> None:
+        super().__init__(self.made)
         self.failing, self.status = failing, status
-        self.commands: list[list[str]] = []
 
-    def __call__(self, command: list[str]) -> int:
+    def __call__(self, command: Command) -> int:
+        """Leave a record, or cells."""
+        if "--json" not in command:
+            return super().__call__(command)
         self.commands.append(command)
-        layout = command[command.index("--layout") + 1]
-        if "--json" in command:
-            path = Path(command[command.index("--json") + 1])
-            if self.failing == layout:
-                return 1
-            put_cells(path.parents[1], layout, layout_cells(layout))
-            (path.parent / f"{layout}.jsonl").rename(path)
-            return 0
-        folder = Path(next(w for w in command if w.startswith("output.dir=")).partition("=")[2])
-        (folder / "tb").mkdir(parents=True)
-        (folder / "tb" / "events").touch()
-        for name in ("config.toml", "steps.jsonl", "trace.json"):
-            (folder / name).touch()
-        if f"collective.name={self.failing}" in command:
-            return 3
-        (folder / "record.json").write_text(json.dumps(run_record(layout, status=self.status)))
+        path, layout = Path(command[command.index("--json") + 1]), self.option("--layout")[-1]
+        if self.failing == layout:
+            return 1
+        put_cells(path.parents[1], layout, layout_cells(layout))
+        (path.parent / f"{layout}.jsonl").rename(path)
         return 0
+
+    def made(self, told: Mapping[str, str]) -> dict[str, Any] | None:
+        """The record of the command that is under way."""
+        self.code = 3 if told["collective.name"] == self.failing else 0
+        return None if self.code else run_record(self.option("--layout")[-1], status=self.status)
 
     def option(self, name: str) -> list[str]:
         return [command[command.index(name) + 1] for command in self.commands]
@@ -54,7 +52,7 @@ class Fake:
 
 def run(out, *arguments, **ending):
     fake = Fake(**ending)
-    return runs_of("flexreduce")(["--out", str(out), *arguments], fake), fake
+    return verb.run("flexreduce")(["--out", str(out), *arguments], fake), fake
 
 
 def test_it_measures_what_is_reported() -> None:

@@ -1,7 +1,6 @@
 """The gs-SGD paper's figures: what they show is what the records have."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,6 @@ from tests import charts
 from tests.papers.gs_sgd.test_gs_sgd_report import TRACES, curve, runs, trained
 from tests.papers.test_methods_run import record
 from wirebench.record.notes import NotedRun
-
-
-def points(line: tuple[list[Any], list[float]]) -> dict[Any, float]:
-    """y by x."""
-    return dict(zip(*line, strict=True))
 
 
 def course(folder: Path, label: str, epochs: int = 3, seeds: int = 2) -> MethodRuns:

@@ -73,26 +73,14 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
 
 
-def test_the_reports_of_several_folders_are_those_of_each(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for folder in folders:
-        put(folder, "a", predicted(0.2, 0.21))
-    alone = [shown(folder) for folder in folders]
-    assert main([*map(str, folders)]) == 0
-    assert [(folder / "table.md").read_text() for folder in folders] == alone
-
-
-def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    put(tmp_path, "mine", predicted(0.2, 0.21))
-    assert main([str(tmp_path / "mine"), "--print"]) == 0
-    printed = capsys.readouterr().out
-    assert list(table(printed, "run")) == ["mine"] and "errors.svg" not in printed
-    assert not list(tmp_path.rglob("table.md"))
+def test_a_single_run_is_named(tmp_path: Path) -> None:
+    assert list(table(shown(put(tmp_path, "mine", predicted(0.2, 0.21))), "run")) == ["mine"]
 
 
 def test_a_report_compares_what_was_forecast_before(tmp_path: Path) -> None:
     for name, seconds in (("a", 0.2), ("b", 0.4), ("c", 0.8)):
         put(tmp_path, name, predicted(seconds, seconds))
+    change(put(tmp_path, "early", predicted(0.2, 0.2)), *BEGAN, value="2026-01-01T23:59:59+00:00")
     named = (("a", 0.21), ("b", 0.5), ("d", 1.0))
     text = "2x1gbit-wfbp-none-ring"
     save(tmp_path, LISTED, [Expected(name, each, 0.9 * each, 1.1 * each, text) for name, each in named])
@@ -104,7 +92,7 @@ def test_a_report_compares_what_was_forecast_before(tmp_path: Path) -> None:
     ]  # fmt: skip
     rows = table(text, "run")
     assert [rows["b"][key] for key in ("predicted ms", "range", "error")] == ["500.00", "450.00-550.00", "+25.0 %"]
-    assert rows["c"]["error"] == "-"
+    assert rows["c"]["error"] == "-" and "early" not in rows
 
 
 def test_another_time_is_that_of_the_same_settings_on_the_same_kind_of_machine(tmp_path: Path) -> None:
@@ -205,14 +193,6 @@ def test_what_ran_before_the_forecast_or_diverged_does_not_count(tmp_path: Path)
             change(place, *BEGAN, value="2026-01-01T00:00:00+00:00")
     with pytest.raises(UserError, match="has no run with a counted step that began after its forecast"):
         Scored(folder)
-
-
-def test_of_a_list_too_what_ran_before_the_forecast_does_not_count(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        put(tmp_path, name, predicted(0.2, 0.21))
-    save(tmp_path, LISTED, [Expected("2x1gbit-wfbp-none-native", 0.2)])
-    change(tmp_path / "a", *BEGAN, value="2026-01-01T23:59:59+00:00")
-    assert [line.row.label for line in Scored(tmp_path).lines] == ["b"]
 
 
 def sides(folder: Path, **turns: Sequence[tuple[float, float]]) -> Path:
