@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from papers.accuracy import known as trained
 from papers.shipped import CPU, CPU_LATER, GPU, GPU_AGAIN
 from tests import charts
 from tests.cli.verbs import verb
@@ -161,17 +160,6 @@ def test_rates_of_a_cpu_where_a_gpu_compresses_have_a_warning(tmp_path, capsys):
         assert (warning in capsys.readouterr().err) == warned
 
 
-@pytest.mark.slow
-def test_where_computing_takes_long_nothing_beats_dense(tmp_path, capsys):
-    found = answer(tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW)
-    assert all("nothing" in line for line in found["answer"].values())
-    dense, *_ = found["rows"]
-    assert (dense["compressor"], dense["limit"]) == ("none", "computing"), (
-        "a lossy method's last microsecond is no gain"
-    )
-    assert re.search(r"^free  .* nothing beats DDP's schedule of dense gradients$", capsys.readouterr().out, re.M)
-
-
 def test_where_nothing_pays_at_any_rate_no_rate_is_named(tmp_path, capsys):
     """QSGD's 4 bits an entry, gathered from 64 workers, are more than the dense sum sends."""
     found = answer(
@@ -237,14 +225,6 @@ def test_rows_stand_in_groups_below_their_names(tmp_path, capsys):
     named = {"within": "free, nearly free", "costs": "at a cost"}
     assert groups == [named.get(row["standing"], "not recommended") for row in found["rows"]]
     assert len(set(groups)) == 3 and {"too_much", "unknown"} <= {row["standing"] for row in found["rows"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
-def test_no_cell_is_cut_off(where, capsys):
-    assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
-    printed = capsys.readouterr().out
-    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and trained.of_classics().known["randomk"].mean in printed
 
 
 @pytest.mark.slow
@@ -372,11 +352,6 @@ def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
     assert found["memory_bytes_per_second"] == 900e9, "the trace's own GPU, unless another is named"
 
 
-def test_a_method_of_which_noise_passes_nothing_is_not_ranked(tmp_path):
-    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--compressors", "threshold")
-    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
-
-
 def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
     found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "powersgd", "fp16")
     assert found["left_out"] == {
@@ -418,15 +393,6 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     assert list(totals.values()) == pytest.approx([1e3 * row["step_seconds"] for row in found["rows"]])
     refused = {row["name"] for row in shown if row["part"] == "the same, of a method not recommended"}
     assert refused and all(name.startswith("none, outer") for name in refused), "fp16 is recommended"
-
-
-@pytest.mark.slow
-def test_a_topologys_links_are_used(tmp_path):
-    uneven = ["--topology", str(ROOT / "configs/topologies/2+3_1gbit.toml"), "--workers", "5"]
-    slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
-    fast = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "5", "--compressors", "fp16")
-    assert "2+3_1gbit.toml" in slow["network"]
-    assert slow["as_ddp"]["step_seconds"] > fast["as_ddp"]["step_seconds"]
 
 
 TOPK = '''
