@@ -160,6 +160,17 @@ def test_rates_of_a_cpu_where_a_gpu_compresses_have_a_warning(tmp_path, capsys):
         assert (warning in capsys.readouterr().err) == warned
 
 
+@pytest.mark.slow
+def test_where_computing_takes_long_nothing_beats_dense(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW)
+    assert all("nothing" in line for line in found["answer"].values())
+    dense, *_ = found["rows"]
+    assert (dense["compressor"], dense["limit"]) == ("none", "computing"), (
+        "a lossy method's last microsecond is no gain"
+    )
+    assert re.search(r"^free  .* nothing beats DDP's schedule of dense gradients$", capsys.readouterr().out, re.M)
+
+
 def test_where_nothing_pays_at_any_rate_no_rate_is_named(tmp_path, capsys):
     """QSGD's 4 bits an entry, gathered from 64 workers, are more than the dense sum sends."""
     found = answer(
@@ -353,10 +364,10 @@ def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
 
 
 def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
-    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "powersgd", "fp16")
-    assert found["left_out"] == {
-        "powersgd": "what it sends depends on the tensors' shapes, which the trace does not have"
-    }
+    names = ["powersgd", "threshold", "fp16"]
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", *names)
+    assert found["left_out"].keys() == {"powersgd", "threshold"}
+    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
     assert "left out: powersgd: what it sends" in capsys.readouterr().out
 
 
