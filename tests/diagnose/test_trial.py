@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.verbs import verb
 from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, heavy, slow, write
-from tests.distributed.launch import BIN, ROOT
+from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
 from wirebench.config import loader
 from wirebench.diagnose import trial
 from wirebench.diagnose.launching import run, started
@@ -278,3 +278,21 @@ def test_mistakes_are_one_line(
     assert main([str(tmp_path), *words]) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1
+
+
+@pytest.mark.weekly  # test_planted.py tries what it finds on a cluster
+@pytest.mark.clock
+def test_a_real_trial(tmp_path: Path) -> None:
+    """On two ranks of this machine: the record's own command, found and repeated, with one thread instead of eight."""
+    folder = tmp_path / "run"
+    words = [CONFIG, f"output.dir={folder}", "engine.threads=8", "train.max_steps=8", "output.trace_steps=2"]
+    ended = launch("torch", 2, words, tmp_path / "logs")
+    assert ended.code == 0, ended.said
+    job = Job([*map(str, [BIN / "python", "-m", "wirebench", "diagnose", folder, "--try", "--steps", 4, "--json"])],
+              tmp_path / "logs", {})  # fmt: skip
+    ended = job.wait()
+    assert ended.code == 0, ended.said
+    told = json.loads(ended.out)["trial"]
+    [tried] = [each for each in told["tried"] if each["finding"] == "threads"]
+    assert tried["command"].startswith("torchrun --standalone --local-addr ")
+    assert told["before_seconds"] > 0 and tried["after_seconds"] > 0
