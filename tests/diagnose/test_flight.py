@@ -121,11 +121,13 @@ class Harm:
 BAD = {
     "a function in it": (pickle.dumps({"entries": [Harm()]}), "it names builtins.print"),
     "empty": (b"", "is empty"),
+    "cut off": (pickle.dumps({"entries": [entry(1)]})[:50], "is no dump"),
     "no pickle": (b"hello", "is no dump"),
     "other JSON": (b'{"traceEvents": []}', "has no entries"),
     "bad JSON": (b'{"entries": [', "not valid JSON"),
     "no collectives": (b'{"entries": []}', "has no collectives; set TORCH_FR_BUFFER_SIZE"),
     "other entries": (b'{"entries": [{"a": 1}]}', "entries[0]: is not what a flight recorder writes"),
+    "no list": (b'{"entries": [7]}', "entries[0]: is not what a flight recorder writes"),
 }
 
 
