@@ -22,23 +22,8 @@ SMALL, LARGE = 120_000, 6_000_000
 
 
 def cell(layout="2+3", collective="ring", items=LARGE, seconds=(2.0, 2.0, 2.0), **changes):
-    made = AllReduceResult(
-        collective=collective,
-        plan=collective,
-        items=items,
-        item_bytes=4,
-        ranks=Topology.parse(layout).size,
-        layout=layout,
-        engine="torch",
-        backend="gloo",
-        segments=1,
-        rounds=4,
-        seconds=tuple(seconds),
-        max_error=1e-7,
-        identical=True,
-        predicted_seconds=None,
-        machines=None,
-    )
+    shape = items, 4, Topology.parse(layout).size, layout, "torch", "gloo", 1, 4
+    made = AllReduceResult(collective, collective, *shape, tuple(seconds), 1e-7, True, None, None)
     return dataclasses.replace(made, **changes)
 
 

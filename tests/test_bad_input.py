@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from tests.distributed.launch import CONFIG, here, launch
-
-PLAIN = '[model]\nname = "toy"\n[data]\nname = "{name}"\nroot = "{root}"\nbatch_size = 4\n{options}\n'
 
 
 @pytest.fixture
@@ -73,25 +70,6 @@ def test_a_launcher_without_an_address(refused, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert "RANK and WORLD_SIZE are set, but no good MASTER_ADDR" in refused(size=1)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_cannot_be_decoded(workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Found in the middle of a run, which says so and ends; with a decoding process and without."""
-    images = tmp_path / "images"
-    for split in ("train", "val"):
-        for number in range(8):
-            path = images / split / "ab"[number % 2] / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (20, 20), (30 * number, 80, 120)).save(path)
-    broken = images / "train" / "b" / "5.png"
-    broken.write_bytes(broken.read_bytes()[:60])
-    config = tmp_path / "images.toml"
-    config.write_text(PLAIN.format(name="imagefolder", root=images, options=f"workers = {workers}\nimage_size = 16"))
-    assert here(2, [config, f"output.dir={tmp_path / 'run'}"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: data.root: {broken} is not a readable image: "), said
-    assert said.count("\n") == 1
 
 
 def test_as_a_user_sees_it(tmp_path: Path) -> None:

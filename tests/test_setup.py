@@ -388,13 +388,6 @@ def cache_key(python: Path, path: Path | str, **variables: str) -> str:
     return result.stdout.strip()
 
 
-def test_build_horovod_explains_itself():
-    result = run_script(ROOT / "scripts/build_horovod.sh", "--help", path=os.environ["PATH"])
-    assert result.returncode == 0
-    for word in ("PYTHON", "GPU_OPS", "MPI", "JOBS", "XDG_CACHE_HOME"):
-        assert word in result.stdout
-
-
 def test_a_failed_build_is_one_line_with_the_compilers_first_error(fake_torch, programs, tmp_path):
     python = fake_torch()
     write_program(tmp_path / "cmake", "#!/bin/sh\necho cmake version 4.0\n")

@@ -10,18 +10,9 @@ from tests.distributed.forked import fork
 
 @pytest.mark.slow
 def test_turns_with_and_without_a_checkpoint(tmp_path: Path) -> None:
-    words = [
-        "--model=resnet20",
-        "--compressor=topk",
-        "--batch=4",
-        "--every=3",
-        "--warmup=1",
-        "--turns=2",
-        "--engine=torch",
-    ]
-    ended = fork(
-        "torch", 2, [*words, f"--json={tmp_path / 'it.json'}"], tmp_path, script="-m wirebench bench checkpoint"
-    )
+    words = ["--model=resnet20", "--compressor=topk", "--batch=4", "--every=3", "--warmup=1", "--turns=2"]
+    words += ["--engine=torch", f"--json={tmp_path / 'it.json'}"]
+    ended = fork("torch", 2, words, tmp_path, script="-m wirebench bench checkpoint")
     assert ended.code == 0, ended.said
     found = json.loads((tmp_path / "it.json").read_text())
     assert found["processes"] == 2 and found["stall_share"] > 0

@@ -192,14 +192,6 @@ def test_buffers_that_are_kept_are_held_and_those_of_early_steps_no_more() -> No
     assert measure_memory(build_step, 2, CPU) == Memory(2_000, 2_040)
 
 
-def test_memory_of_a_method() -> None:
-    inputs = BucketInputs(parse_size("100k"), CPU)
-    bench = Bench(CPU, 4, 2, 1, lambda _: None)
-    state, memory = bench._memory(inputs, Contender("topk", lambda: build("topk", density=0.01)))
-    assert state == memory.held == 400_000
-    assert 400_000 < memory.peak < 1_600_000
-
-
 CELL = CompressorResult(
     "topk", False, "a model", 100, 2,
     seconds={part: (1.0, 1.0, 2.0, 90.0) if part == "select" else (1.0,) * 4 for part in PARTS},
@@ -346,21 +338,8 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "cells.jsonl"
     names = ["topk", "topk:values=fp16:dense_below=100", "none", "fp16", "bf16"]
-    words = [
-        *QUICK,
-        "--density",
-        "0.01",
-        "--sizes",
-        "4k",
-        "5k",
-        "--json",
-        str(file),
-        "--figures",
-        str(tmp_path),
-        "--compressors",
-        *names,
-    ]
-    assert main(words) == 0
+    words = [*QUICK, "--density", "0.01", "--sizes", "4k", "5k", "--json", str(file), "--figures", str(tmp_path)]
+    assert main([*words, "--compressors", *names]) == 0
     measured = compressor_results.load(file)
     first = [cell for cell in measured.cells if cell.items == 4000]
     assert [cell.method for cell in first] == [name.replace(":", " ") for name in names] + list(rivals(0.01))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from papers.accuracy import known as trained
 from papers.shipped import CPU, CPU_LATER, GPU, GPU_AGAIN
 from tests import charts
 from tests.cli.verbs import verb
@@ -240,14 +239,6 @@ def test_rows_stand_in_groups_below_their_names(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
-def test_no_cell_is_cut_off(where, capsys):
-    assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
-    printed = capsys.readouterr().out
-    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and trained.of_classics().known["randomk"].mean in printed
-
-
-@pytest.mark.slow
 def test_faster_hardware_and_other_rates(tmp_path, capsys):
     of = ["--trace", "resnet50_v100", "--workers", "4", "--compressors", "fp16"]
     plain, fast = answer(tmp_path, *of), answer(tmp_path, *of, "--speed", "4")
@@ -372,16 +363,11 @@ def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
     assert found["memory_bytes_per_second"] == 900e9, "the trace's own GPU, unless another is named"
 
 
-def test_a_method_of_which_noise_passes_nothing_is_not_ranked(tmp_path):
-    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--compressors", "threshold")
-    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
-
-
 def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
-    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "powersgd", "fp16")
-    assert found["left_out"] == {
-        "powersgd": "what it sends depends on the tensors' shapes, which the trace does not have"
-    }
+    names = ["powersgd", "threshold", "fp16"]
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", *names)
+    assert found["left_out"].keys() == {"powersgd", "threshold"}
+    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
     assert "left out: powersgd: what it sends" in capsys.readouterr().out
 
 
@@ -418,15 +404,6 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     assert list(totals.values()) == pytest.approx([1e3 * row["step_seconds"] for row in found["rows"]])
     refused = {row["name"] for row in shown if row["part"] == "the same, of a method not recommended"}
     assert refused and all(name.startswith("none, outer") for name in refused), "fp16 is recommended"
-
-
-@pytest.mark.slow
-def test_a_topologys_links_are_used(tmp_path):
-    uneven = ["--topology", str(ROOT / "configs/topologies/2+3_1gbit.toml"), "--workers", "5"]
-    slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
-    fast = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "5", "--compressors", "fp16")
-    assert "2+3_1gbit.toml" in slow["network"]
-    assert slow["as_ddp"]["step_seconds"] > fast["as_ddp"]["step_seconds"]
 
 
 TOPK = '''

@@ -29,13 +29,10 @@ def test_names_of_hardware_mean_a_gpu():
     assert of_hardware("NVIDIA Tesla K80") is of_hardware("Tesla K80 (assumed)") is GPUS["k80"]
     assert all(of_hardware(gpu.label) is gpu for gpu in GPUS.values())
     assert of_hardware("NVIDIA RTX A1000") is None and of_hardware("NVIDIA GH200 480GB") is None
-    assert of_hardware("NVIDIA H100 80GB HBM3") is GPUS["h100"] and of_hardware("NVIDIA A10") is GPUS["a10"]
+    assert of_hardware("NVIDIA H100 80GB HBM3") is GPUS["h100"] and of_hardware("Tesla T4") is GPUS["t4"]
     assert of_hardware("NVIDIA H100 PCIe") is None and of_hardware("NVIDIA A10G") is None, "they have other rates"
-    assert of_hardware("Tesla T4") is GPUS["t4"] and of_hardware("NVIDIA L40S") is GPUS["l40s"]
-    assert of_hardware("NVIDIA GeForce RTX 4090") is GPUS["rtx4090"]
     assert of_hardware("NVIDIA GeForce RTX 4090 Laptop GPU") is None and of_hardware("NVIDIA L40") is None
-    assert of_hardware("AMD Instinct MI300X OAM") is GPUS["mi300x"] and of_hardware("NVIDIA GB200") is None
-    assert of_hardware("NVIDIA GeForce RTX 3090 Ti") is None and of_hardware("AMD EPYC, 1 threads") is None
+    assert of_hardware("AMD Instinct MI300X OAM") is GPUS["mi300x"] and of_hardware("AMD EPYC, 1 threads") is None
 
 
 MINE = '''
@@ -214,20 +211,6 @@ def test_a_relu_s_bytes_go_to_the_parameters_before_it(mine, monkeypatch):
     }
     assert grown == {"first"}
     assert cost.forward_seconds - without.forward_seconds == 2 * 4 * 4 * 5  # read and written, 4 images, 5 floats
-
-
-def test_the_roofline_takes_the_larger_of_two_times():
-    gpu = GPUS["v100"]
-    assert gpu.seconds(15.7e12, 1) == pytest.approx(2)  # at half of the peak
-    assert gpu.seconds(1, 900e9) == pytest.approx(1)
-
-
-def test_every_gpu_is_ordered_as_its_generations():
-    order = [GPUS[name] for name in ("k80", "gtx1080ti", "v100", "a100", "h100", "h200", "b200")]
-    for rates in ([gpu.peak_tflops for gpu in order], [gpu.memory_gbs for gpu in order]):
-        assert rates == sorted(rates)
-    for tensor in ([gpu.tf32_tflops for gpu in order[3:]], [gpu.bf16_tflops for gpu in order[3:]]):
-        assert tensor == sorted(filter(None, tensor))
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -47,12 +47,6 @@ def test_a_papers_name_in_its_own_letters() -> None:
         resolved(scheduler={"name": "Streaming-DiLoCo"})
 
 
-def test_options_of_the_filled_in_collective_are_written_out() -> None:
-    filled = resolved(compressor={"name": "gtopk"})
-    assert loader.from_dict(loader.to_dict(filled)) == filled
-    assert resolve(filled) == filled
-
-
 @pytest.mark.parametrize(("name", "limit"), [("dgc", 1), ("topk", 0)])
 def test_what_is_sent_dense_is_the_papers_unless_the_config_says(name: str, limit: int) -> None:
     assert resolved(compressor={"name": name}).compressor.dense_below == limit
@@ -176,12 +170,6 @@ def test_all_sent_without_masking_is_dense_momentum_sgd_with_weight_decay(decay_
     corrected = weights(tmp_path / "dgc", "compressor.name=dgc", *options, *both)
     torch.testing.assert_close(corrected, dense, rtol=1e-4, atol=1e-6)
     assert not torch.allclose(weights(tmp_path / "none", "compressor.name=none"), dense, rtol=1e-4, atol=1e-6)
-
-
-def test_a_run_says_in_its_config_who_applied_the_momentum(tmp_path: Path) -> None:
-    assert here(2, [CONFIG, f"output.dir={tmp_path}", "compressor.name=dgc", "optimizer.momentum=0.9"]) == 0
-    written = loader.load(tmp_path / "config.toml")
-    assert (written.compressor.options["momentum"], written.optimizer.momentum) == (0.9, 0.0)
 
 
 def recorded(folder: Path, *overrides: str, **tables: Any) -> loader.Config:

@@ -162,15 +162,6 @@ def test_a_networks_rate_is_reached(name: str):
     assert pricer.seconds(request_size(Sum, 4e9)) == pytest.approx(1.5 * 4e9 / network.bytes_per_second, rel=0.01)
 
 
-def test_machines_share_their_link():
-    """8 ranks of a machine that swap halves with 8 others send 8 messages over its link at once."""
-    one, eight = (by_rounds("halving_doubling", presets.cluster(NETWORK, 64 * n, n)) for n in (1, 8))
-    assert eight.sum_seconds(1e9) > one.sum_seconds(1e9)
-    plain = NETWORK._replace(reduce_seconds_per_byte=0.0)
-    ring, blue = (by_rounds(name, presets.cluster(plain, 64 * 8, 8)) for name in ("ring", "blueconnect"))
-    assert blue.sum_seconds(1e6) < ring.sum_seconds(1e6) / 4, "which starts 1,022 messages, not 140"
-
-
 @pytest.mark.parametrize("cluster", [(7, 2), (14, 4), (30, 4), (100, 8)], ids=str)
 def test_on_an_uneven_tree_flexreduce_sends_more_messages_and_blueconnect_is_a_ring(cluster: tuple[int, int]):
     topology = presets.cluster(NETWORK, *cluster)

@@ -81,15 +81,6 @@ def test_a_root_that_cannot_be_made_is_one_clear_line(archive: tuple[str, str], 
         download.fetch(*archive, tmp_path / "file" / "root", "folder")
 
 
-def test_without_download_nothing_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unexpected(*_args: object, **_options: object) -> None:
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr("urllib.request.urlopen", unexpected)
-    with pytest.raises(UserError, match=r"set data\.download=true"):
-        data.build("cifar10", str(tmp_path))
-
-
 @pytest.mark.slow
 def test_cifar10_downloads_itself(
     cifar10: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

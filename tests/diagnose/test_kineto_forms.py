@@ -180,19 +180,13 @@ REFUSED: dict[str, tuple[bytes | Callable[[Content], None], str]] = {
     "one process": (alone, "has no collectives"),
     "without kernels": (of_a_host, "has no kernels; record with ProfilerActivity.CUDA"),
     "cut off": (TEXT[:-30], "not valid JSON"),
-    "packed and cut off": (gzip.compress(TEXT)[:-9], "is a damaged gzip file"),
     "packed and empty": (gzip.compress(b""), "is empty"),
-    "empty": (b"", "is empty"),
-    "blank": (b" \n", "is empty"),
     "another table": (b"{}", "has no traceEvents"),
     "no table": (b"7", "has no traceEvents"),
-    "no events": (b'{"traceEvents": []}', "has no steps"),
     "no step's bounds": (without_steps, "has no steps"),
     "events of another kind": (b'{"traceEvents": [7, null, "a", [], {}, {"ph": "X"}]}', "has no steps"),
-    "no text": (b'{"traceEvents": "\xff\xff"}', "not valid JSON"),
     "Chrome's own": (b'{"traceEvents": [{"ph": "B", "cat": "blink", "name": "a", "ts": 1}]}', "has no steps"),
     "another program's": (b'[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]', "traceEvents[0] has no category"),
-    "of another device": (b'[{"ph": "X", "cat": "tpu", "name": "a", "ts": 1}]', "category 'tpu' is not known"),
 }
 
 

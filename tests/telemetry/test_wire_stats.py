@@ -52,13 +52,6 @@ def test_ratios_compare_with_the_dense_gradient_and_with_its_ring():
     }
 
 
-def test_the_dense_ring_has_ratio_one():
-    counted = traffic()
-    counted.step([[DENSE]], counted=True)
-    ratios = counted.summary()["compression_ratio"]
-    assert [ratios[name] for name in ("values", "with_indices", "wire")] == [1.0] * 3
-
-
 def test_requests_are_those_of_the_last_step():
     counted = traffic()
     counted.step([[SPARSE]], counted=True)
