@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from wirebench.comm.engine import Engine
@@ -18,10 +19,12 @@ class Overflow:
     A compressor with a residual must not see an infinity, which would stay in it, nor the loss's scale, which changes
     between steps. So all ranks agree, before anything is exchanged, on whether any of them has overflowed. If so
     nothing is exchanged, and every rank's gradient becomes infinite: each scaler skips the step and lowers its scale.
+
+    groups  of ranks that share a model: each has a part of the gradient, and all of them skip a step or none
     """
 
-    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler) -> None:
-        self.engine, self.scaler = engine, scaler
+    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler, groups: Sequence[dist.ProcessGroup] = ()) -> None:
+        self.engine, self.scaler, self.groups = engine, scaler, groups
 
     def anywhere(self, gradients: Sequence[Tensor]) -> bool:
         """Whether a rank's gradient is not finite; then every rank's is not, from now on. Every rank calls it.
@@ -30,15 +33,14 @@ class Overflow:
         """
         finite = all(_finite(each) for each in gradients)
         mine = torch.tensor([0.0 if finite else 1.0], device=gradients[0].device)
-        found = bool(self.total(mine).item())
+        total = self.engine.sum_over_ranks([mine])
+        for group in self.groups:
+            dist.all_reduce(total, group=group)
+        found = bool(total.item())
         if found:
             for each in gradients:
                 each.fill_(torch.inf)
         return found
-
-    def total(self, mine: Tensor) -> Tensor:
-        """The sum of all ranks' tensors of one element."""
-        return self.engine.sum_over_ranks([mine])
 
     def unscale(self, gradients: Sequence[Tensor]) -> None:
         """Take the loss's scale out of the gradient, for its exchange."""
@@ -53,11 +55,16 @@ class Overflow:
             each.mul_(factor)
 
 
-def overflow_of(engine: Engine, compressor: Method, scaler: torch.amp.GradScaler | None) -> Overflow | None:
+def overflow_of(
+    engine: Engine,
+    compressor: Method,
+    scaler: torch.amp.GradScaler | None,
+    groups: Sequence[dist.ProcessGroup] = (),
+) -> Overflow | None:
     """None where there is nothing to guard: no scaler, a disabled one, or a compressor that scales with the loss."""
     if scaler is None or not scaler.is_enabled() or not guarded(compressor):
         return None
-    return Overflow(engine, scaler)
+    return Overflow(engine, scaler, groups)
 
 
 def guarded(compressor: Method) -> bool:
