@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wirebench.comm.engine import Engine
 from wirebench.errors import UserError
+from wirebench.exchange.finite import all_finite
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.contract import Bare, Method
 
@@ -31,7 +32,7 @@ class Overflow:
 
         gradients  all of this rank's, in one vector or several
         """
-        finite = all(_finite(each) for each in gradients)
+        finite = all(all_finite(each) for each in gradients)
         mine = torch.tensor([0.0 if finite else 1.0], device=gradients[0].device)
         total = self.engine.sum_over_ranks([mine])
         for group in self.groups:
@@ -107,8 +108,3 @@ def _scaler_that_steps() -> torch.amp.GradScaler | None:
             return scaler
         frame = frame.f_back
     return None
-
-
-def _finite(vector: Tensor) -> bool:
-    # A sum may overflow although all values are finite, so a bad one calls for a closer look.
-    return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())

@@ -97,7 +97,7 @@ class ShardJob(ExchangeJob):
         if not self._arrived:
             self._begin_step()
             self._pass = now
-        self._hooks = torch.cuda.current_stream(self._device) if self._stream is not None else None
+        self._hooks = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         gradient = self._place_of(place, shard)
         if again:
             gradient.add_(shard[unit.span] / unit.divisor)
