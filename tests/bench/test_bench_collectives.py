@@ -42,7 +42,8 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.errors import UserError
 from wirebench.record import collective_results
-from wirebench.record.collective_results import AllReduceResult, CollectiveMeasurement
+from wirebench.record.cells import Measurement
+from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology import topology_file
 from wirebench.topology.tree import Link, Topology
 
@@ -340,7 +341,7 @@ def counts(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -
 
 def test_each_wire_format_has_figures_of_its_own() -> None:
     plain, int8 = cell("2+2", items=1000), cell("2+2", items=1000, wire="int8", reproduced=True)
-    drawn = plot_collectives.figures("a", CollectiveMeasurement({}, (plain, int8)), 1e6)
+    drawn = plot_collectives.figures("a", Measurement({}, (plain, int8)), 1e6)
     names = {f"{kind}-a{wire}.svg": kind for kind in ("latency", "busbw") for wire in ("", "-int8")}
     assert drawn.keys() == names.keys()
     for name, figure in drawn.items():
