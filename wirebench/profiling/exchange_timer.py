@@ -75,11 +75,15 @@ def time_buckets(
 
 def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
     """(elements, seconds) of the engine's own all-reduce of fp32 tensors of these sizes; every rank calls it."""
-    points, ranks = [], engine.communicators[0]
+    points = []
     for numel in sorted(set(numels)):
         tensor = torch.zeros(numel, device=engine.device)
-        points.append((numel, _median_of(engine, tensor.device, lambda of=tensor: ranks.all_reduce(of).wait())))
+        points.append((numel, _median_of(engine, tensor.device, partial(_sum, engine, tensor))))
     return points
+
+
+def _sum(engine: Engine, tensor: Tensor) -> None:
+    engine.communicators[0].all_reduce(tensor).wait()
 
 
 def _median_of(
