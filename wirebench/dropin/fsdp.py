@@ -40,11 +40,10 @@ from wirebench.dropin.usage import (
 )
 from wirebench.errors import UserError
 from wirebench.exchange.overlapped import Overlapped
-from wirebench.exchange.scheduler import Scheduler, first_cut, refuse_without_driver
+from wirebench.exchange.scheduler import OneByOne, Scheduler, first_cut, refuse_without_driver
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 from wirebench.gradient.schedule import LayerCost
-from wirebench.schedulers.wfbp import Wfbp
 
 NAME = "compress_replicas"
 
@@ -68,7 +67,7 @@ def compress_replicas(
     compressor  compressors.build(...), or any object with a Compressor's members; one that returns averages
     mesh        the dimension of the replicas: mesh["replicate"]
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
-    scheduler   schedulers.build(...): which modules share an exchange; None: `wfbp`, in which each has its own
+    scheduler   schedulers.build(...): which modules share an exchange; None: each has its own
     scaler      the GradScaler that the loop scales its loss with
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
@@ -77,7 +76,7 @@ def compress_replicas(
     parts that do not go together. PeerLost, at the end of a backward pass, names a rank of another replica.
     """
     refuse_no_module(model)
-    scheduler = Wfbp() if scheduler is None else scheduler
+    scheduler = OneByOne() if scheduler is None else scheduler
     refuse_names(compressor=compressor, scheduler=scheduler)
     _refuse_scheduler(scheduler)
     method, collective = method_and_collective(compressor, collective, scaler)
