@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wirebench.compressors import kernels
 from wirebench.compressors.bits.packing import bytes2, bytes12, pack2, pack12, unpack2, unpack12
-from wirebench.compressors.common.feedback import decayed
+from wirebench.compressors.common.feedback import decayed, kept_energy
 from wirebench.compressors.sparse.chunks import Chunks, chunks_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
@@ -60,13 +60,10 @@ class ChunkTopK(Method):
         chunks = chunks_of(bucket, self.chunk, self.k)
         with phase("update"):
             waiting = decayed(self.memory.slice(bucket), self.beta, bucket.grad)
-        energy = torch.dot(waiting, waiting) if world.measuring else 0.0
         with phase("select"):
             within = chunks.choose(waiting)
-        with phase("encode"):
+        with kept_energy(self.measures, waiting, world.measuring), phase("encode"):
             message = _encoded(waiting, within, chunks)
-        if world.measuring:
-            self.measures.ratio("kept_energy", torch.dot(waiting, waiting), energy)
         messages = yield Gather(message, values=bytes2(chunks.total))
         with phase("decode"):
             return _average(bucket.grad, messages, chunks)

@@ -79,10 +79,6 @@ class CltK(Sparse):
         held = super().held_back(numel)
         return held if held is None or self.beta == 1 else held * self.beta
 
-    def wire_bytes(self, numel: int, size: int) -> int:
-        """A value and an index for each entry of the leader."""
-        return self.code.expected_bytes(self.count(numel), numel)
-
     def _places(self, offered: Tensor, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The leader's places, on every rank, int64 (int32 with kernels), ascending; at least one."""
         count, numel = self.count(bucket.numel), offered.numel()

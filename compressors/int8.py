@@ -11,10 +11,10 @@ import torch
 from wirebench.compressors.bits.blocks import by_chunk, by_layer, largest
 from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
 from wirebench.compressors.bits.levels import Levels
-from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.feedback import Rounding, kept_energy
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Merge, Sum
@@ -23,7 +23,7 @@ from wirebench.utils.rng import generator
 MOST_LEVELS = 127
 
 
-class Int8(Method):
+class Int8(Rounding):
     """Each rank sends round(v / s x levels) of its gradient plus residual v; s is the largest |v| of all workers.
 
     sum_bits  bits of an element's sum on the wire: 8, 16 or 32, packed into int32. Each rank has as many levels on
@@ -39,9 +39,7 @@ class Int8(Method):
     residual over the squares of what was to be sent.
     """
 
-    keeps: Keeps = "rounded"
     bounded_by = "sum_bits"
-    uncaptured = ""
 
     def __init__(
         self,
@@ -50,36 +48,24 @@ class Int8(Method):
         feedback: bool = True,
         chunk: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(feedback, rounding)
         if chunk < 0:
             raise ValueError(f"chunk is a number of elements, or 0 for a layer's, got {chunk}")
-        self.sum_bits, self.rounding, self.chunk = sum_bits, rounding, chunk
-        if rounding == "stochastic":
-            self.uncaptured = "rounding = stochastic draws by the step's number, rounding = nearest does not"
-        self.feedback = Feedback() if feedback else None
-        if self.feedback:
-            self.memory = self.feedback
-        else:
-            self.keeps, self.bounded_by = "nothing", ""
+        self.sum_bits, self.chunk = sum_bits, chunk
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge of the scales, then one sum of the numbers."""
         grad, levels = bucket.grad, self._levels(world.size)
         groups = by_chunk(bucket, self.chunk) if self.chunk else by_layer(bucket)
-        with phase("update"):
-            x = self.feedback.accumulate(bucket, world) if self.feedback else grad
-        measured = self.feedback is not None and world.measuring
-        energy = torch.dot(x, x) if measured else 0.0
+        x, keeps = self.accumulated(bucket, world), self.feedback is not None
         with phase("select"):
             own = largest(x, groups)
         scales = yield Merge(own, torch.maximum, values=0)
-        with phase("encode"):
+        with kept_energy(self.measures, x, world.measuring and keeps), phase("encode"):
             code, rng = Levels(levels, self.sum_bits, groups, grad.device), None
             if self.rounding == "stochastic":
                 rng = generator("int8", world.seed, world.rank, world.step, bucket.start, device=grad.device)
-            words = code.encode(x, scales, rng, feedback=self.feedback is not None)
-        if measured:
-            self.measures.ratio("kept_energy", torch.dot(x, x), energy)
+            words = code.encode(x, scales, rng, feedback=keeps)
         total = yield Sum(words)
         with phase("decode"):
             return code.decode_sum([total], scales / world.size, grad)

@@ -237,8 +237,7 @@ class Iwp(Method):
         seed = seed_of("iwp", world.seed, world.rank, world.step, bucket.start)
         ballot = votes.Ballot(squares, self.epsilon, self.rho, seed)
         moments: dict[int, Moments] = {}
-        adapts = self.thresholds.mode == "layerwise"
-        if chosen and (adapts or world.measuring):
+        if chosen and (world.measuring or self.thresholds.mode == "layerwise"):
             sums = votes.moments(residual, bucket.param, groups, ballot).tolist()
             moments = {
                 owner: moments_of(total, square, layers[owner].numel)
@@ -246,11 +245,9 @@ class Iwp(Method):
                 if owner is not None and owner in chosen
             }
         if chosen and world.measuring and self.histograms:
-            self._add_shares(bucket, residual, chosen, moments)
-        typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0
-        thresholds = dict.fromkeys(chosen, self.thresholds.base(world.epoch))
-        if adapts:
-            thresholds = {n: self.thresholds.adapted(world.epoch, moments[n].ratio, typical) for n in chosen}
+            chooser = self._chooser(bucket, residual, chosen)
+            self._add_shares(bucket, residual, self._pieces(bucket, chosen), chooser, moments)
+        thresholds = self._thresholds_of(bucket, world, chosen, moments)
         limits = [-1.0 if owner is None else thresholds.get(owner, -1.0) for owner in owners]
         numbers = [moments[number].ratio for number in chosen if number in wanted]
         spread = None
@@ -267,15 +264,18 @@ class Iwp(Method):
         least = residual.numel() + 9 if self.code.masks == "delta" else masks
         return self.code.encode_at_once(room, len(head), spread, layers, least), moments
 
-    def _add_shares(self, bucket: Bucket, residual: Tensor, chosen: Sequence[int], moments: dict[int, Moments]) -> None:
+    def _add_shares(
+        self,
+        bucket: Bucket,
+        residual: Tensor,
+        pieces: Mapping[int, Piece],
+        chooser: Chooser,
+        moments: dict[int, Moments],
+    ) -> None:
         """The distributions of the importance of those layers of which they are measured."""
-        bounds = {i: (bucket.layers[i].start - bucket.start, bucket.layers[i].stop - bucket.start) for i in chosen}
-        weights = {number: bucket.param[start:stop] for number, (start, stop) in bounds.items()}
-        least = dict(zip(chosen, least_divisors(list(weights.values()), self.epsilon), strict=True))
-        chooser = Chooser(residual, max(stop - start for start, stop in runs(bucket.layers, chosen)))
-        for number, (start, stop) in bounds.items():
+        for number, piece in pieces.items():
             if bucket.layers[number].name in self.histograms:
-                shares = chooser.shares(residual[start:stop], weights[number], least[number])
+                shares = chooser.shares(residual[piece.start : piece.stop], piece.weights, piece.least)
                 moments[number] = moments[number]._replace(shares=shares)
 
     @staticmethod
@@ -319,8 +319,15 @@ class Iwp(Method):
             return Vote(finite=False), {}
         if not chosen:
             return Vote(), {}
-        chooser = Chooser(residual, max(stop - start for start, stop in runs(layers, chosen)))
-        pieces, moments = self._pieces(bucket, world, residual, chosen, chooser)
+        chooser = self._chooser(bucket, residual, chosen)
+        pieces = self._pieces(bucket, chosen)
+        moments: dict[int, Moments] = {}
+        if world.measuring or self.thresholds.mode == "layerwise":
+            moments = {n: chooser.moments(residual[p.start : p.stop], p.weights, p.least) for n, p in pieces.items()}
+        if world.measuring:
+            self._add_shares(bucket, residual, pieces, chooser, moments)
+        thresholds = self._thresholds_of(bucket, world, chosen, moments)
+        pieces = {number: piece._replace(threshold=thresholds[number]) for number, piece in pieces.items()}
         luck = None
         if self.rho:
             rng = generator("iwp", world.seed, world.rank, world.step, bucket.start, device=residual.device)
@@ -332,33 +339,26 @@ class Iwp(Method):
         numbers = [moments[number].ratio for number in chosen if number in wanted]
         return Vote(chosen, masks, numbers), moments
 
-    def _pieces(
-        self, bucket: Bucket, world: ExchangeContext, residual: Tensor, chosen: Sequence[int], chooser: Chooser
-    ) -> tuple[dict[int, Piece], dict[int, Moments]]:
-        """The chosen layers with their thresholds, and the moments where they are needed."""
-        bounds = {i: (bucket.layers[i].start - bucket.start, bucket.layers[i].stop - bucket.start) for i in chosen}
-        weights = {number: bucket.param[start:stop] for number, (start, stop) in bounds.items()}
-        least = dict(zip(chosen, least_divisors(list(weights.values()), self.epsilon), strict=True))
-        adapts = self.thresholds.mode == "layerwise"
-        moments = {}
-        if adapts or world.measuring:
-            moments = {
-                number: chooser.moments(residual[start:stop], weights[number], least[number])
-                for number, (start, stop) in bounds.items()
-            }
-        if world.measuring and self.histograms:
-            for number, (start, stop) in bounds.items():
-                if bucket.layers[number].name in self.histograms:
-                    shares = chooser.shares(residual[start:stop], weights[number], least[number])
-                    moments[number] = moments[number]._replace(shares=shares)
-        typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0
-        pieces = {}
-        for number, (start, stop) in bounds.items():
-            threshold = self.thresholds.base(world.epoch)
-            if adapts:
-                threshold = self.thresholds.adapted(world.epoch, moments[number].ratio, typical)
-            pieces[number] = Piece(start, stop, weights[number], threshold, least[number])
-        return pieces, moments
+    def _pieces(self, bucket: Bucket, chosen: Sequence[int]) -> dict[int, Piece]:
+        """The chosen layers by number, with a threshold of 0."""
+        layers = [bucket.layers[number] for number in chosen]
+        bounds = [(layer.start - bucket.start, layer.stop - bucket.start) for layer in layers]
+        weights = [bucket.param[start:stop] for start, stop in bounds]
+        parts = zip(chosen, bounds, weights, least_divisors(weights, self.epsilon), strict=True)
+        return {number: Piece(*place, weight, 0.0, least) for number, place, weight, least in parts}
+
+    @staticmethod
+    def _chooser(bucket: Bucket, residual: Tensor, chosen: Sequence[int]) -> Chooser:
+        return Chooser(residual, max(stop - start for start, stop in runs(bucket.layers, chosen)))
+
+    def _thresholds_of(
+        self, bucket: Bucket, world: ExchangeContext, chosen: Sequence[int], moments: Mapping[int, Moments]
+    ) -> dict[int, float]:
+        """The threshold of each chosen layer; only mode = layerwise needs their `moments`."""
+        if self.thresholds.mode != "layerwise":
+            return dict.fromkeys(chosen, self.thresholds.base(world.epoch))
+        typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket))
+        return {n: self.thresholds.adapted(world.epoch, moments[n].ratio, typical) for n in chosen}
 
     def _votes(self, bucket: Bucket, world: ExchangeContext, start: int) -> bool:
         """Whether this rank chooses for the layer that begins at `start` of the flat gradient."""

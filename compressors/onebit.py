@@ -14,9 +14,9 @@ from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Groups, by_layer, by_row, reduce, widths
 from wirebench.compressors.bits.fields import WORD_BYTES
 from wirebench.compressors.bits.signs import SIGN_PLACE, Signs
-from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.feedback import Rounding, kept_energy
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather
@@ -25,7 +25,7 @@ LEAST_ROW = 64
 """Elements of a row below which its two numbers would take more than its bits."""
 
 
-class OneBit(Method):
+class OneBit(Rounding):
     """Each rank sends a bit for every element of its gradient plus residual, and the two means of each group.
 
     values_per  row: a group is what one output unit receives, a row of the layer's matrix (a column in the paper, which
@@ -37,30 +37,23 @@ class OneBit(Method):
     of what was to be sent.
     """
 
-    keeps = "rounded"
     bounded_by = "values_per"
-    uncaptured = ""
 
     def __init__(self, values_per: Literal["row", "layer"] = "row") -> None:
-        super().__init__()
+        super().__init__(feedback=True)
         self.values_per = values_per
-        self.memory = self.feedback = Feedback()
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of means and bits."""
         grad = bucket.grad
         groups = by_row(bucket, LEAST_ROW) if self.values_per == "row" else by_layer(bucket)
-        with phase("update"):
-            residual = self.feedback.accumulate(bucket, world)
-        energy = torch.dot(residual, residual) if world.measuring else 0.0
+        residual = self.accumulated(bucket, world)
         with phase("select"):
             high, low = means(residual, groups)
-        with phase("encode"):
+        with kept_energy(self.measures, residual, world.measuring), phase("encode"):
             code = Signs(groups, grad.device)
             words = code.encode(residual, (high, low))
             message = torch.cat([high.view(torch.int32), low.view(torch.int32), words])
-        if world.measuring:
-            self.measures.ratio("kept_energy", torch.dot(residual, residual), energy)
         messages = yield Gather(message, values=words.numel())
         with phase("decode"):
             sizes = [high.numel(), low.numel(), words.numel()]

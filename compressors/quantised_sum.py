@@ -25,10 +25,10 @@ from wirebench.compressors.bits.narrow import (
     restored,
     value_bytes,
 )
-from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.feedback import Rounding
 from wirebench.compressors.kernels import native
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Route
@@ -37,7 +37,7 @@ from wirebench.utils.rng import generator
 MOST_ROTATED = 1024
 
 
-class QuantisedSum(Method):
+class QuantisedSum(Rounding):
     """Each rank sums one share of the gradient, which all ranks send to it quantised.
 
     form      of the numbers on the wire: fp32, bf16, fp16; with a scale for each chunk int4, int8, fp8 (e4m3) or
@@ -57,9 +57,7 @@ class QuantisedSum(Method):
     Memory: with feedback the residual, 1 d; while it works the gradient and what arrives of it in fp32, and few bits.
     """
 
-    keeps: Keeps = "rounded"
     bounded_by = "form"
-    uncaptured = ""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class QuantisedSum(Method):
         rounding: Literal["nearest", "stochastic"] = "nearest",
         rotate: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(feedback, rounding)
         if chunk < 2 or chunk % 4:
             raise ValueError(f"chunk: needs a multiple of 4, got {chunk}")
         if group < 0:
@@ -84,14 +82,7 @@ class QuantisedSum(Method):
             raise ValueError("rounding=stochastic rounds nothing with form=fp32")
         self.form, self.chunk, self.group, self.divides = form, chunk, group, group
         self.within: Form = within or form
-        self.rounding, self.rotate = rounding, rotate
-        if rounding == "stochastic":
-            self.uncaptured = "rounding = stochastic draws by the step's number, rounding = nearest does not"
-        self.feedback = Feedback() if feedback else None
-        if self.feedback:
-            self.memory = self.feedback
-        else:
-            self.keeps, self.bounded_by = "nothing", ""
+        self.rotate = rotate
         self.unshared = ""
         if self.feedback:
             self.unshared = (
@@ -112,8 +103,8 @@ class QuantisedSum(Method):
         """A route for each stage, then one gather."""
         stages = self._stages(world.rank, world.size)
         rng = self._draws(world, bucket.start, bucket.grad.device)
+        waiting = self.accumulated(bucket, world)
         with phase("update"):
-            waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
             numel = self._padded(waiting.numel(), world.size)
             # What is cut off stays in `held`, which without a rotation is the residual itself.
             held = self._turned(waiting, world.seed, torch.empty_like(waiting)) if self.rotate else waiting

@@ -14,15 +14,15 @@ from wirebench.compressors import kernels
 from wirebench.compressors.bits.blocks import Groups, by_layer, mean_magnitudes
 from wirebench.compressors.bits.fields import WORD_BITS, WORD_BYTES
 from wirebench.compressors.bits.signs import Signs
-from wirebench.compressors.common.feedback import Feedback
+from wirebench.compressors.common.feedback import Rounding, kept_energy
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Sum
 
 
-class SignSGD(Method):
+class SignSGD(Rounding):
     """Each rank sends the signs of its gradient, and one number per layer.
 
     form      mean: the result is the average over ranks of scale_r sign_r.
@@ -44,9 +44,7 @@ class SignSGD(Method):
     residual over the squares of what was to be sent.
     """
 
-    keeps: Keeps = "rounded"
     dense_below = 1
-    uncaptured = ""
     bounded_by = "name, to onebit: its numbers are of rows, not of whole layers"
 
     def __init__(
@@ -55,17 +53,12 @@ class SignSGD(Method):
         feedback: bool = True,
         scale: Literal["mean", "one"] = "mean",
     ) -> None:
-        super().__init__()
+        super().__init__(feedback)
         if feedback and (form, scale) != ("mean", "mean"):
             raise ValueError('feedback needs form = "mean" and scale = "mean"; set feedback = false for the others')
         self.form, self.scale, self.scale_free = form, scale, scale == "one"
         if form == "vote":
             self.uncaptured = "in form = vote a zero votes for plus or minus by the step's number"
-        self.feedback = Feedback() if feedback else None
-        if self.feedback:
-            self.memory = self.feedback
-        else:
-            self.keeps, self.bounded_by = "nothing", ""
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The rounds of its form."""
@@ -78,18 +71,13 @@ class SignSGD(Method):
 
     def _mean(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         grad, groups = bucket.grad, by_layer(bucket)
-        with phase("update"):
-            x = self.feedback.accumulate(bucket, world) if self.feedback else grad
-        measured = self.feedback is not None and world.measuring
-        energy = torch.dot(x, x) if measured else 0.0
+        x, keeps = self.accumulated(bucket, world), self.feedback is not None
         with phase("select"):
             scales = self._scales(x, groups)
-        with phase("encode"):
+        with kept_energy(self.measures, x, world.measuring and keeps), phase("encode"):
             code = Signs(groups, grad.device)
-            words = code.encode(x, (scales, None) if self.feedback else None)
+            words = code.encode(x, (scales, None) if keeps else None)
             message = torch.cat([scales.view(torch.int32), words])
-        if measured:
-            self.measures.ratio("kept_energy", torch.dot(x, x), energy)
         messages = yield Gather(message, values=words.numel())
         with phase("decode"):
             parts = [(s.view(torch.float32), w) for s, w in (m.split([len(groups), words.numel()]) for m in messages)]

@@ -11,15 +11,15 @@ The payload depends on the model and the step: a rank may send nothing.
 
 import math
 
+from torch import Tensor
+
 from wirebench.compressors.common.feedback import Feedback
-from wirebench.compressors.sparse.base import average_of, taken
+from wirebench.compressors.sparse.base import gathered
 from wirebench.compressors.sparse.encoding import Indices, SparseCode, Values
 from wirebench.compressors.sparse.thresholds import above
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket
-from wirebench.gradient.phases import phase
-from wirebench.gradient.requests import Gather
 
 EXPECTED_SHARE = 0.01
 """The share of the entries that planning assumes, since it is unknown before a run."""
@@ -49,25 +49,19 @@ class Threshold(Method):
         self._share = 0.0
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        """One gather of indices and values.
-
-        Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
-        (on a GPU two, between which the host waits for the number of entries), one writing to clear the gradient.
+        """See `gathered`. The selection reads the bucket once; on a GPU twice, and the host waits in between for the
+        number of entries.
         """
-        code = self.code.of(bucket)
-        with phase("update"):
-            residual = self.feedback.accumulate(bucket, world)
-        with phase("select"):
+
+        def chosen(residual: Tensor) -> Tensor:
             # The share that was sent last only decides how to search, not what is found.
             index = above(residual, self.threshold, self._share)
             self._share = index.numel() / residual.numel()
-        if world.measuring:
-            self.measures.ratio("density", index.numel(), bucket.numel)
-        with phase("encode"):
-            message, _ = taken(self.feedback, bucket, index, code)
-        messages = yield Gather(message, values=index.numel() * code.value_bytes)
-        with phase("decode"):
-            return average_of(bucket.grad, messages, code, world.size)
+            if world.measuring:
+                self.measures.ratio("density", index.numel(), bucket.numel)
+            return index
+
+        return (yield from gathered(self.feedback, bucket, world, self.code.of(bucket), chosen))
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """A value and an index for each entry that is sent, whose number is a guess."""

@@ -5,15 +5,11 @@ Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained Al
 each layer waits there for its own gradients, and is updated right before it is used.
 """
 
-from collections.abc import Sequence
-
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
-from wirebench.exchange.scheduler import Scheduler
-from wirebench.gradient.schedule import Cost, LayerCost
 from wirebench.schedulers.fused import Fused
 
 
-class Dear(Scheduler):
+class Dear(Fused):
     """Messages of at least `bucket_cap_mb` MiB of fp32 gradient; the two parts of the collective's plan run apart.
 
     The weights equal any other schedule's. `collective.name=native` is refused: an engine's own sum has no parts.
@@ -25,8 +21,4 @@ class Dear(Scheduler):
     driver = ReduceScatterDriver
 
     def __init__(self, bucket_cap_mb: float = 25.0) -> None:
-        self._fused = Fused(bucket_cap_mb, bucket_cap_mb)
-
-    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """Groups closed as soon as their bytes reach the cap."""
-        return self._fused.partition(layers, cost)
+        super().__init__(bucket_cap_mb, bucket_cap_mb)

@@ -1,13 +1,17 @@
 """Error feedback with momentum correction: what was not sent yet, and the momentum of what comes in."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from wirebench.compressors import kernels
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange
+from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.error_memory import RESIDUAL, VELOCITY, ErrorMemory
 from wirebench.gradient.flat import Bucket
+from wirebench.gradient.metrics import Measures
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
 
@@ -19,6 +23,15 @@ def decayed(memory: Tensor, beta: float, grad: Tensor) -> Tensor:
     if beta < 1:
         memory.mul_(beta)
     return memory.add_(grad)
+
+
+@contextmanager
+def kept_energy(measures: Measures, waiting: Tensor, measuring: bool) -> Iterator[None]:
+    """Around the encoding of `waiting`, from which what is sent goes: measure the squares of what stays over before."""
+    before = torch.dot(waiting, waiting) if measuring else 0.0
+    yield
+    if measuring:
+        measures.ratio("kept_energy", torch.dot(waiting, waiting), before)
 
 
 class Feedback(ErrorMemory):
@@ -134,3 +147,26 @@ class Feedback(ErrorMemory):
         # would become NaN and all else 0.
         scale = (limit / norm).clamp(max=1.0)
         grad.mul_(torch.where(norm.isfinite(), scale, torch.ones_like(scale)))
+
+
+class Rounding(Method):
+    """Base of methods that round values, whose error feedback is an option: without it what is cut off is lost."""
+
+    keeps: Keeps = "rounded"
+    uncaptured = ""
+
+    def __init__(self, feedback: bool, rounding: str = "nearest") -> None:
+        super().__init__()
+        self.rounding = rounding
+        if rounding == "stochastic":
+            self.uncaptured = "rounding = stochastic draws by the step's number, rounding = nearest does not"
+        self.feedback = Feedback() if feedback else None
+        if self.feedback:
+            self.memory = self.feedback
+        else:
+            self.keeps, self.bounded_by = "nothing", ""
+
+    def accumulated(self, bucket: Bucket, world: ExchangeContext) -> Tensor:
+        """The gradient plus the residual, if there is one: what is to be sent."""
+        with phase("update"):
+            return self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad

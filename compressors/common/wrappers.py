@@ -30,15 +30,9 @@ class Wrapper(Method):
     def __init__(self, inner: Method) -> None:
         super().__init__()
         self.inner: Method = inner
-        self.owns_momentum, self.keeps, self.takes_turns = inner.owns_momentum, inner.keeps, inner.takes_turns
-        self.dense_below, self.collective, self.whole_model = inner.dense_below, inner.collective, inner.whole_model
-        self.bounded_by, self.fades, self.takes_over = inner.bounded_by, inner.fades, inner.takes_over
-        self.voters, self.divides = inner.voters, inner.divides
-        self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
-        self.reads_weights, self.makes_update = inner.reads_weights, inner.makes_update
-        self.scale_free = inner.scale_free
-        self.usual_step, self.any_dtype = inner.usual_step, inner.any_dtype
-        self.unshared, self.uncaptured = inner.unshared, inner.uncaptured
+        for name in set(Method.__annotations__) - {"inner", "restored"}:
+            setattr(self, name, getattr(inner, name))
+        self.memory, self.measures = inner.memory, inner.measures
 
     @property
     def restored(self) -> int:  # type: ignore[override]

@@ -1,6 +1,6 @@
 """What methods that send chosen entries share: how many, in which code, what stays behind, and the average."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -56,21 +56,32 @@ class SparseGather(Sparse):
             self.uncaptured = "lengths of messages depend on values, with indices = delta or this selection"
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        """One gather of indices and values.
+        """See `gathered`. The selection reads the whole bucket twice."""
+        count, code = self.count(bucket.numel), self.code.of(bucket)
 
-        Passes over the whole bucket: reading both and writing one for the sum with the residual, two readings for the
-        selection, one writing to clear the gradient. All else touches chosen entries only, the division too.
-        """
-        code = self.code.of(bucket)
-        with phase("update"):
-            residual = self.feedback.accumulate(bucket, world)
-        with phase("select"):
-            index = choose(residual, self.count(bucket.numel), self.selection, world, bucket.start)
-        with phase("encode"):
-            message, _ = taken(self.feedback, bucket, index, code)
-        messages = yield Gather(message, values=index.numel() * code.value_bytes)
-        with phase("decode"):
-            return average_of(bucket.grad, messages, code, world.size)
+        def chosen(residual: Tensor) -> Tensor:
+            return choose(residual, count, self.selection, world, bucket.start)
+
+        return (yield from gathered(self.feedback, bucket, world, code, chosen))
+
+
+def gathered(
+    feedback: Feedback, bucket: Bucket, world: ExchangeContext, code: SparseCode, chosen: Callable[[Tensor], Tensor]
+) -> Exchange:
+    """One gather of indices and values, of the entries whose ascending places `chosen` finds in the residual.
+
+    Passes over the whole bucket beside the selection: reading both and writing one for the sum with the residual, one
+    writing to clear the gradient. All else touches chosen entries only, the division too.
+    """
+    with phase("update"):
+        residual = feedback.accumulate(bucket, world)
+    with phase("select"):
+        index = chosen(residual)
+    with phase("encode"):
+        message, _ = taken(feedback, bucket, index, code)
+    messages = yield Gather(message, values=index.numel() * code.value_bytes)
+    with phase("decode"):
+        return average_of(bucket.grad, messages, code, world.size)
 
 
 def taken(feedback: Feedback, bucket: Bucket, index: Tensor, code: SparseCode) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,8 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.errors import UserError
 from wirebench.record import collective_results
-from wirebench.record.collective_results import AllReduceResult, CollectiveMeasurement
+from wirebench.record.cells import Measurement
+from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology import topology_file
 from wirebench.topology.tree import Link, Topology
 
@@ -247,18 +248,18 @@ def test_planned_bytes_are_those_that_ranks_send_scales_included(form: str) -> N
     """Of a sum in several segments, whose last chunk is not full."""
     topology, numel, collective = Topology.parse("1+1+1"), 3_800_001, coded("ring", form)
     each = trial(collective, topology)
-    assert len(each.segments(numel, 4).parts) > 1
+    assert len(each.segments(numel).parts) > 1
     _, sent = served(collective, topology, inputs_of(3, numel))
-    planned = planned_bytes(each, numel, 4, lambda items: pytest.fail("the collective has a plan"))
+    planned = planned_bytes(each, numel, lambda items: pytest.fail("the collective has a plan"))
     assert [to_others for to_others, _ in planned] == sent
 
 
 def test_a_prediction_in_a_wire_format_has_its_bytes_and_its_coding() -> None:
     topology, numel = Topology.parse("2+2", [Link(0.0, 1e9), Link(0.0, 1e9)]), 14_700_000
-    of_fp32 = predicted_seconds(trial(collectives.build("ring"), topology), numel, 4)
-    of_int8 = predicted_seconds(trial(coded("ring", "int8"), topology), numel, 4)
+    of_fp32 = predicted_seconds(trial(collectives.build("ring"), topology), numel)
+    of_int8 = predicted_seconds(trial(coded("ring", "int8"), topology), numel)
     assert of_fp32 and of_int8 and 1.05 * 260 / 1024 < of_int8 / of_fp32 < 1
-    assert predicted_seconds(trial(coded("ring", "int8"), Topology.parse("2+2")), numel, 4) is None
+    assert predicted_seconds(trial(coded("ring", "int8"), Topology.parse("2+2")), numel) is None
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def counts(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -
 
 def test_each_wire_format_has_figures_of_its_own() -> None:
     plain, int8 = cell("2+2", items=1000), cell("2+2", items=1000, wire="int8", reproduced=True)
-    drawn = plot_collectives.figures("a", CollectiveMeasurement({}, (plain, int8)), 1e6)
+    drawn = plot_collectives.figures("a", Measurement({}, (plain, int8)), 1e6)
     names = {f"{kind}-a{wire}.svg": kind for kind in ("latency", "busbw") for wire in ("", "-int8")}
     assert drawn.keys() == names.keys()
     for name, figure in drawn.items():

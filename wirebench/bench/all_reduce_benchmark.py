@@ -72,14 +72,14 @@ class AllReduceBenchmark:
         self._bytes: list[tuple[int, int]] = []
         self._calls = 0
 
-    def segments(self, items: int, item_bytes: int) -> Segments:
+    def segments(self, items: int) -> Segments:
         """How a sum is cut, with plans; bounds count the plans' items, of which one holds several in a wire format."""
-        plan_of, counted = functools.partial(self.collective.plan, self.topology), self.items(items, item_bytes)
+        plan_of, counted = functools.partial(self.collective.plan, self.topology), self.items(items)
         return segments(plan_of, self.topology, counted.number, counted.sent_bytes)
 
-    def items(self, items: int, item_bytes: int) -> Items:
-        """A sum as plans count it."""
-        return items_of(self.collective, items, item_bytes)
+    def items(self, items: int) -> Items:
+        """An fp32 sum as plans count it."""
+        return items_of(self.collective, items)
 
     def check(self, tensor: Tensor) -> Outcome:
         """Fill `tensor` with this rank's part, sum it once, compare with the exact sum."""
@@ -107,7 +107,7 @@ class AllReduceBenchmark:
         if self.wire is None:
             return True
         size, unit = self.topology.size, self.wire.unit
-        for part in self.segments(tensor.numel(), FLOAT_BYTES).parts[self.communicator.rank :: size]:
+        for part in self.segments(tensor.numel()).parts[self.communicator.rank :: size]:
             assert part.plan is not None, "a plan with a wire format"
             mine = tensor[part.start * unit : part.stop * unit].cpu()
             grads = torch.zeros(size, (part.stop - part.start) * unit)
@@ -174,12 +174,12 @@ class AllReduceBenchmark:
         self.server.take_log()
 
 
-def predicted_seconds(trial: AllReduceBenchmark, items: int, item_bytes: int) -> float | None:
+def predicted_seconds(trial: AllReduceBenchmark, items: int) -> float | None:
     """The cost model's price, with coding; None where the topology, or our rates of coding, do not have the speeds."""
-    topology, cut = trial.topology, trial.segments(items, item_bytes)
+    topology, cut = trial.topology, trial.segments(items)
     if not cut.plans:
-        return native_seconds(topology, items * item_bytes) if topology.native else None
-    wire, each = trial.wire, trial.items(items, item_bytes).num_bytes
+        return native_seconds(topology, items * FLOAT_BYTES) if topology.native else None
+    wire, each = trial.wire, trial.items(items).num_bytes
     known = all(branch.links for branch in topology.branches.values())
     coding = _coding(wire.between.name, trial.engine.device.type == "cuda") if known and wire else None
     if not known or (wire and coding is None):
@@ -194,12 +194,10 @@ def _coding(form: str, on_gpu: bool) -> Coding | None:
     return rates.coding(rates.bytes_per_second) if rates.codes(form) else None
 
 
-def planned_bytes(
-    trial: AllReduceBenchmark, items: int, item_bytes: int, stand_in: StandIn
-) -> list[tuple[float, float]]:
+def planned_bytes(trial: AllReduceBenchmark, items: int, stand_in: StandIn) -> list[tuple[float, float]]:
     """Bytes (sent, received) across each machine's interface, by the plan's own count; scales of a format included."""
-    plans = trial.segments(items, item_bytes).plans or [stand_in(items)]
-    each = trial.items(items, item_bytes).num_bytes
+    plans = trial.segments(items).plans or [stand_in(items)]
+    each = trial.items(items).num_bytes
     distinct = {id(plan): plan for plan in plans}
     counts = {key: uplink_bytes(plan, trial.topology, each) for key, plan in distinct.items()}
     totals = zip(*(counts[id(plan)] for plan in plans), strict=True)

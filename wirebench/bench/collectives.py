@@ -143,8 +143,8 @@ def cell_of(
 ) -> AllReduceResult:
     """What a collective's turns at one size gave; `key`: its name, and its wire format."""
     name, wire = key
-    repeats, plans = trial.take(), trial.segments(items, FLOAT_BYTES).plans
-    planned = planned_bytes(trial, items, FLOAT_BYTES, ring)
+    repeats, plans = trial.take(), trial.segments(items).plans
+    planned = planned_bytes(trial, items, ring)
     machines = None
     if repeats.interface is not None:
         machines = tuple((*seen, *plan) for seen, plan in zip(repeats.interface, planned, strict=True))
@@ -162,7 +162,7 @@ def cell_of(
         seconds=tuple(repeats.seconds),
         max_error=outcome.max_error,
         identical=outcome.identical,
-        predicted_seconds=predicted_seconds(trial, items, FLOAT_BYTES),
+        predicted_seconds=predicted_seconds(trial, items),
         machines=machines,
         wire=wire,
         reproduced=outcome.reproduced,

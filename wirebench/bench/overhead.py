@@ -180,17 +180,24 @@ def ours(run: Trainer) -> Callable[[], None]:
 def dropped_in(run: Trainer) -> Callable[[], None]:
     """One step of a plain loop with `synchronise` in it."""
     model, optimizer = fresh(run)
-    settings, scheduler, layout = run.config, schedulers.build("fused"), memory_format(run)
-    sync = wirebench.synchronise(model, compressors.build("none"), scheduler)
-    batches = run.workers[0].shard.train(0)
+    sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("fused"))
+    return _plain_step(run, model, optimizer, lambda: sync.step(optimizer))
+
+
+def _plain_step(
+    run: Trainer, model: nn.Module, optimizer: torch.optim.Optimizer, update: Callable[[], None]
+) -> Callable[[], None]:
+    """One step of a plain loop, which ends with `update`."""
+    batches, layout, device = run.workers[0].shard.train(0), memory_format(run), run.engine.device.type
+    narrow = run.config.train.precision == "bf16"
 
     def step() -> None:
         images, labels = next(batches)
         optimizer.zero_grad()
-        with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
+        with torch.autocast(device, torch.bfloat16, enabled=narrow):
             output = model(images.contiguous(memory_format=layout))
         cross_entropy(output, labels).backward()
-        sync.step(optimizer)
+        update()
 
     return step
 
@@ -217,20 +224,14 @@ def memory_format(run: Trainer) -> torch.memory_format:
 def peer(run: Trainer) -> Callable[[], None]:
     """One step of a plain loop with the engine's own synchroniser."""
     model, optimizer = fresh(run)
-    settings, batches, layout = run.config, run.workers[0].shard.train(0), memory_format(run)
     synchroniser = builtin_sync(run.engine, model, optimizer, bucket_cap_mb=0.0, accumulation=1, unused=())
 
-    def step() -> None:
-        images, labels = next(batches)
-        synchroniser.optimizer.zero_grad()
-        with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
-            output = synchroniser.module(images.contiguous(memory_format=layout))
-        cross_entropy(output, labels).backward()
+    def update() -> None:
         synchroniser.finish()
         with synchroniser.stepping():
             synchroniser.optimizer.step()
 
-    return step
+    return _plain_step(run, synchroniser.module, synchroniser.optimizer, update)
 
 
 def turn(step: Callable[[], None], steps: int, timer: HostTimer) -> float:

@@ -24,7 +24,8 @@ from wirebench.figures.provenance import counted, provenance
 from wirebench.figures.style import Axis, Figure, around, finished
 from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.record import collective_results
-from wirebench.record.collective_results import AllReduceResult, CollectiveMeasurement
+from wirebench.record.cells import Measurement
+from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import parser_of
@@ -63,7 +64,9 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     return written
 
 
-def figures(stem: str, measured: CollectiveMeasurement, bits_per_second: float | None = None) -> dict[str, Figure]:
+def figures(
+    stem: str, measured: Measurement[AllReduceResult], bits_per_second: float | None = None
+) -> dict[str, Figure]:
     """The figures of one measured file, by the names of their image files; `stem`: the measured file's name."""
     where = provenance([measured.header["environment"]] if "environment" in measured.header else [])
     found: dict[str, Figure] = {}
@@ -195,7 +198,7 @@ def by_wire(results: Iterable[AllReduceResult]) -> dict[str, tuple[AllReduceResu
     return {wire: tuple(cells) for wire, cells in formats.items()}
 
 
-def _load(files: Sequence[Path]) -> dict[str, CollectiveMeasurement]:
+def _load(files: Sequence[Path]) -> dict[str, Measurement[AllReduceResult]]:
     """What was measured by the name of its file; UserError for one without cells, of mixed clusters, or named twice."""
     measured = {file.stem: collective_results.load(file) for file in files}
     if len(measured) < len(files):

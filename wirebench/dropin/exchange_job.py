@@ -1,7 +1,6 @@
 """Exchanges behind a hook of PyTorch's: a thread that works a backward pass's buckets off in their order."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket
 from wirebench.topology.tree import Topology
-from wirebench.utils.background import Background
+from wirebench.utils.background import Background, SideStream
 
 
 class Waiting(NamedTuple):
@@ -60,7 +59,7 @@ class ExchangeJob:
         self._meter: Meter | None = None
         self._waiting: list[Waiting] = []
         self._futures: list[Future[Tensor]] = []
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._side = SideStream(device)
         self._background = Background("exchange")
 
     def check(self) -> None:
@@ -89,16 +88,15 @@ class ExchangeJob:
 
     def _queue(self, buffer: Tensor, steps: Steps) -> Future[Tensor]:
         """The exchange is to begin with the next `_launch`."""
-        future: Future[Tensor] = Future(devices=[self._device] if self._stream is not None else None)
+        future: Future[Tensor] = Future(devices=[self._device] if self._device.type == "cuda" else None)
         self._waiting.append(Waiting(buffer, steps, future))
         self._futures.append(future)
         return future
 
     def _launch(self, guard: Overflow | None) -> None:
         """Let the thread begin all that is queued, as soon as the current stream is done with the gradients."""
-        event = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
         averages = _averages if guard is None else partial(_guarded, guard)
-        self._background.submit(partial(self._complete, self._waiting, averages, event))
+        self._background.submit(partial(self._complete, self._waiting, averages, self._side.mark()))
         self._waiting = []
 
     def _exchange(self, bucket: Bucket, step: int, epoch: int) -> Steps:
@@ -120,7 +118,7 @@ class ExchangeJob:
         """
         try:
             if self.failed is None:
-                with self._on_stream(ready):
+                with self._side.behind(ready):
                     for each, average in zip(waiting, averages(waiting), strict=True):
                         each.future.set_result(average)
         except Exception as error:
@@ -128,16 +126,6 @@ class ExchangeJob:
         for each in waiting:
             if not each.future.done():
                 each.future.set_result(each.buffer)
-
-    @contextmanager
-    def _on_stream(self, ready: torch.cuda.Event | None) -> Iterator[None]:
-        """On the exchange's own stream, after `ready`; on a CPU there is none."""
-        if self._stream is None or ready is None:
-            yield
-            return
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            yield
 
 
 def refuse_whole_model(maker: str, compressor: Method, buckets: int, remedy: str) -> None:

@@ -40,10 +40,10 @@ from wirebench.dropin.usage import (
 )
 from wirebench.errors import UserError
 from wirebench.exchange.overlapped import Overlapped
-from wirebench.exchange.scheduler import Scheduler, first_cut, refuse_without_driver
+from wirebench.exchange.scheduler import OneByOne, Scheduler, first_cut, refuse_without_driver
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
-from wirebench.gradient.schedule import Cost, LayerCost
+from wirebench.gradient.schedule import LayerCost
 
 NAME = "compress_replicas"
 
@@ -98,14 +98,6 @@ def compress_replicas(
     make_alike(engine, NAME, model, {**parts, **place_of(model), **layers})
     job = ShardJob(engine, units, method, collective, scheduler, scaler, seed, warmup_steps)
     return Replicas(job, frozen, place_of(model), scaler)
-
-
-class OneByOne(Scheduler):
-    """An exchange for each module."""
-
-    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """One group per module."""
-        return [range(place, place + 1) for place in range(len(layers))]
 
 
 class Replicas:

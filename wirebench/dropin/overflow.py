@@ -4,10 +4,12 @@ import inspect
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from wirebench.comm.engine import Engine
 from wirebench.errors import UserError
+from wirebench.exchange.finite import all_finite
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.contract import Bare, Method
 
@@ -18,27 +20,28 @@ class Overflow:
     A compressor with a residual must not see an infinity, which would stay in it, nor the loss's scale, which changes
     between steps. So all ranks agree, before anything is exchanged, on whether any of them has overflowed. If so
     nothing is exchanged, and every rank's gradient becomes infinite: each scaler skips the step and lowers its scale.
+
+    groups  of ranks that share a model: each has a part of the gradient, and all of them skip a step or none
     """
 
-    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler) -> None:
-        self.engine, self.scaler = engine, scaler
+    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler, groups: Sequence[dist.ProcessGroup] = ()) -> None:
+        self.engine, self.scaler, self.groups = engine, scaler, groups
 
     def anywhere(self, gradients: Sequence[Tensor]) -> bool:
         """Whether a rank's gradient is not finite; then every rank's is not, from now on. Every rank calls it.
 
         gradients  all of this rank's, in one vector or several
         """
-        finite = all(_finite(each) for each in gradients)
+        finite = all(all_finite(each) for each in gradients)
         mine = torch.tensor([0.0 if finite else 1.0], device=gradients[0].device)
-        found = bool(self.total(mine).item())
+        total = self.engine.sum_over_ranks([mine])
+        for group in self.groups:
+            dist.all_reduce(total, group=group)
+        found = bool(total.item())
         if found:
             for each in gradients:
                 each.fill_(torch.inf)
         return found
-
-    def total(self, mine: Tensor) -> Tensor:
-        """The sum of all ranks' tensors of one element."""
-        return self.engine.sum_over_ranks([mine])
 
     def unscale(self, gradients: Sequence[Tensor]) -> None:
         """Take the loss's scale out of the gradient, for its exchange."""
@@ -53,11 +56,16 @@ class Overflow:
             each.mul_(factor)
 
 
-def overflow_of(engine: Engine, compressor: Method, scaler: torch.amp.GradScaler | None) -> Overflow | None:
+def overflow_of(
+    engine: Engine,
+    compressor: Method,
+    scaler: torch.amp.GradScaler | None,
+    groups: Sequence[dist.ProcessGroup] = (),
+) -> Overflow | None:
     """None where there is nothing to guard: no scaler, a disabled one, or a compressor that scales with the loss."""
     if scaler is None or not scaler.is_enabled() or not guarded(compressor):
         return None
-    return Overflow(engine, scaler)
+    return Overflow(engine, scaler, groups)
 
 
 def guarded(compressor: Method) -> bool:
@@ -100,8 +108,3 @@ def _scaler_that_steps() -> torch.amp.GradScaler | None:
             return scaler
         frame = frame.f_back
     return None
-
-
-def _finite(vector: Tensor) -> bool:
-    # A sum may overflow although all values are finite, so a bad one calls for a closer look.
-    return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())

@@ -14,7 +14,7 @@ from wirebench.costmodel.piecewise import Points
 from wirebench.dropin.exchange_job import ExchangeJob
 from wirebench.dropin.fsdp_units import Unit
 from wirebench.dropin.meter import Meter
-from wirebench.dropin.overflow import Overflow, guarded
+from wirebench.dropin.overflow import overflow_of
 from wirebench.dropin.shard_cut import ShardCut
 from wirebench.errors import UserError
 from wirebench.exchange.holders import restore
@@ -47,8 +47,7 @@ class ShardJob(ExchangeJob):
         seed: int,
         warmup_steps: int,
     ) -> None:
-        guards = scaler is not None and scaler.is_enabled() and guarded(compressor)
-        guard = ShardedOverflow(engine, scaler, units) if guards and scaler is not None else None
+        guard = overflow_of(engine, compressor, scaler, _groups_of(units))
         super().__init__(engine, compressor, collective, seed, units[0].device, guard)
         self.units = units
         self._model = tuple(layer for unit in units for layer in unit.layers)
@@ -98,7 +97,7 @@ class ShardJob(ExchangeJob):
         if not self._arrived:
             self._begin_step()
             self._pass = now
-        self._hooks = torch.cuda.current_stream(self._device) if self._stream is not None else None
+        self._hooks = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         gradient = self._place_of(place, shard)
         if again:
             gradient.add_(shard[unit.span] / unit.divisor)
@@ -210,18 +209,8 @@ class ShardJob(ExchangeJob):
         self.cut.load_state_dict(states[0].get("cut", {}))
 
 
-class ShardedOverflow(Overflow):
-    """All ranks of all replicas agree: each has a part of the gradient, and a step is skipped by all or by none."""
-
-    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler, units: Sequence[Unit]) -> None:
-        super().__init__(engine, scaler)
-        sharded: list[Any] = [each for unit in units for each in unit.parameters]
-        groups = [group for each in sharded for group in each.device_mesh.get_all_groups()]
-        self._groups = {tuple(dist.get_process_group_ranks(group)): group for group in groups}
-
-    def total(self, mine: Tensor) -> Tensor:
-        """The sum over replicas, then over the ranks that share a replica: the backward pass has done with them."""
-        total = self.engine.sum_over_ranks([mine])
-        for group in self._groups.values():
-            dist.all_reduce(total, group=group)
-        return total
+def _groups_of(units: Sequence[Unit]) -> list[dist.ProcessGroup]:
+    """The groups of ranks that share a replica."""
+    sharded: list[Any] = [each for unit in units for each in unit.parameters]
+    groups = [group for each in sharded for group in each.device_mesh.get_all_groups()]
+    return list({tuple(dist.get_process_group_ranks(group)): group for group in groups}.values())

@@ -12,6 +12,7 @@ from torch import Tensor
 from wirebench.comm.base import Communicator, as_bytes
 from wirebench.config.loader import Config
 from wirebench.errors import UserError
+from wirebench.exchange.finite import all_finite
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.conformance import broken
 
@@ -62,7 +63,6 @@ def first_to_differ(communicators: Sequence[Communicator], vectors: Sequence[Ten
 
 def checksum(vector: Tensor) -> int:
     """CRC-32 of the tensor's bytes; NOT_FINITE where it has a NaN or an infinity."""
-    # One cheap pass first. A sum may overflow although all values are finite, so a bad one calls for a closer look.
-    if not bool(vector.sum().isfinite()) and not bool(vector.isfinite().all()):
+    if not all_finite(vector):
         return NOT_FINITE
     return zlib.crc32(as_bytes(vector.detach()).cpu().numpy().data)

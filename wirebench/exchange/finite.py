@@ -21,8 +21,7 @@ class Finite:
     def watch(self, step: int, values: Tensor) -> None:
         """Look at the values of this step, or of an earlier one; raises Diverged, at the same step on all ranks."""
         if not self._later:
-            # The sum of large finite values may overflow, which is no divergence yet; it is cheaper to look at.
-            _refuse(step, bool(values.sum().isfinite()) or bool(values.isfinite().all()))
+            _refuse(step, all_finite(values))
             return
         flag = torch.empty((), dtype=torch.bool, pin_memory=True)
         flag.copy_(values.isfinite().all(), non_blocking=True)
@@ -31,6 +30,12 @@ class Finite:
             earlier, seen, passed = self._notes.popleft()
             passed.synchronize()
             _refuse(earlier, bool(seen))
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether each value is finite; the host waits for the device."""
+    # A sum is cheaper to look at. It may overflow although all values are finite, so a bad one calls for a closer look.
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
 def _refuse(step: int, finite: bool) -> None:

@@ -24,7 +24,7 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.timers import timer_for
-from wirebench.utils.background import Background, Job
+from wirebench.utils.background import Background, Job, SideStream
 
 Timed = tuple[int, Any, Any]
 """A bucket's index, and the marks between which it was worked on."""
@@ -43,7 +43,7 @@ class Overlapped(Driver):
         super().__init__([lane])
         self.lane, self.timeline, self.after_backward = lane, timeline, self.starts == "backward"
         self.device = lane.flat.grad.device
-        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.side = SideStream(self.device)
         self.holding = False
         self._timer = timer_for(self.device)
         self._timed: list[Timed] = []
@@ -141,11 +141,9 @@ class Overlapped(Driver):
         """Queue every full bucket that has only full ones before it; with the last one the backward pass is done."""
         last = len(self._missing) - 1
         while self._launched < len(self._missing) and self._missing[self._launched] == 0:
-            event = None
-            if self.stream is not None:
-                event = torch.cuda.current_stream(self.device).record_event()
             bucket, timed = self.lane.buckets[self._launched], self._timed if self.holding else None
-            self._background.submit(partial(self._exchange, bucket, event, timed), wake=wake and self._launched < last)
+            exchange = partial(self._exchange, bucket, self.side.mark(), timed)
+            self._background.submit(exchange, wake=wake and self._launched < last)
             self._launched += 1
 
     def _raise_error(self) -> None:
@@ -160,14 +158,10 @@ class Overlapped(Driver):
     ) -> None:
         """Do `work` for a bucket on the exchange's own stream; draw it, and put its time into `timed`."""
         begin = time.perf_counter()
-        if self.stream is None:
+        with self.side.behind(ready):
             self._do(bucket, work, timed)
-        else:
-            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-                if ready is not None:
-                    self.stream.wait_event(ready)
-                self._do(bucket, work, timed)
-                self._last_event = self.stream.record_event()
+            if self.side.stream is not None:
+                self._last_event = self.side.stream.record_event()
         elements = bucket.stop - bucket.start
         self.timeline.span("exchange", name, begin, time.perf_counter(), elements=elements)
 

@@ -17,7 +17,7 @@ from wirebench.exchange.driver import Driver, Parts
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.contract import OWN, SHARED
 from wirebench.gradient.optimizer_state import OptimizerState
-from wirebench.utils.background import Background
+from wirebench.utils.background import Background, SideStream
 
 
 class OwnWeights:
@@ -122,7 +122,7 @@ class WeightsDriver(Driver):
         self.holders, self.overlaps = holders, overlaps
         self._background = Background("exchange")
         self._device = lanes[0].flat.grad.device
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" and overlaps else None
+        self._side = SideStream(self._device, wanted=overlaps)
         for lane in lanes:
             lane.attach(lambda _: None)
 
@@ -159,14 +159,10 @@ class WeightsDriver(Driver):
 
     def _start(self, exchange: Callable[[], object]) -> threading.Event:
         """Run `exchange` in the thread, on a stream of its own; the event is set when it has ended, see `_await`."""
-        ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
+        ready = self._side.mark()
 
         def on_stream() -> None:
-            if self._stream is None or ready is None:
-                exchange()
-                return
-            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                self._stream.wait_event(ready)
+            with self._side.behind(ready):
                 exchange()
 
         ended = threading.Event()
@@ -178,5 +174,5 @@ class WeightsDriver(Driver):
         ended.wait()
         if self._background.error is not None:
             raise self._background.error
-        if self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        if self._side.stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._side.stream)

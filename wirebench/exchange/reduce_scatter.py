@@ -182,8 +182,8 @@ class ReduceScatterDriver(Overlapped):
         """Run the rest of the exchange, with any further requests; in the thread, during the next forward pass."""
         steps = self._scattered.pop(bucket.index)
         self._on_stream(f"bucket {bucket.index} {ALL_GATHER}", bucket, None, lambda: _to_end(steps), timed)
-        if self.stream is not None:
-            self._events[bucket.index] = self.stream.record_event()
+        if self.side.stream is not None:
+            self._events[bucket.index] = self.side.stream.record_event()
 
     def close(self) -> None:
         """Detach from the model, end the thread."""

@@ -29,12 +29,19 @@ class Scheduler(ABC):
         """
 
 
+class OneByOne(Scheduler):
+    """A message for each layer."""
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """One group per layer."""
+        return [range(i, i + 1) for i in range(len(layers))]
+
+
 def first_cut(scheduler: Scheduler, layers: Sequence[LayerCost]) -> tuple[list[range], bool]:
     """The groups that a job begins with, and whether they are those to stay with."""
-    if not scheduler.needs_profile:
-        return scheduler.partition(layers, lambda numel: 0.0), True
     # Layer by layer, as every scheduler may end up: until it is known what messages cost.
-    return [range(i, i + 1) for i in range(len(layers))], False
+    known = not scheduler.needs_profile
+    return (scheduler if known else OneByOne()).partition(layers, lambda numel: 0.0), known
 
 
 def refuse_groups(compressor: Method, name: str, scheduler: str, groups: Sequence[range]) -> None:

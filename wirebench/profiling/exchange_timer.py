@@ -7,6 +7,7 @@ many small messages dearer than the network's start-up time alone.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -64,17 +65,11 @@ def time_buckets(
             noise *= scale
         compressor = fresh()
 
-        def once(bucket: Bucket = bucket, compressor: Compressor = compressor, noise: Tensor = noise) -> float:
-            bucket.grad.copy_(noise[bucket.start : bucket.stop])
-            # A barrier: all ranks begin at once, so that none is charged with waiting for another.
-            engine.communicators[0].all_reduce(torch.zeros(1)).wait()
-            begin = time.perf_counter()
+        def exchange(bucket: Bucket = bucket, compressor: Compressor = compressor) -> None:
             run([advance(conformance.exchange(compressor, bucket, world), serve)])
-            if bucket.grad.device.type == "cuda":
-                torch.cuda.synchronize(bucket.grad.device)
-            return time.perf_counter() - begin
 
-        points.append((bucket.grad.numel(), _median_of(engine, once)))
+        fill = partial(bucket.grad.copy_, noise[bucket.start : bucket.stop])
+        points.append((bucket.grad.numel(), _median_of(engine, bucket.grad.device, exchange, fill)))
     return points
 
 
@@ -83,23 +78,31 @@ def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
     points = []
     for numel in sorted(set(numels)):
         tensor = torch.zeros(numel, device=engine.device)
-
-        def once(tensor: torch.Tensor = tensor) -> float:
-            engine.communicators[0].all_reduce(torch.zeros(1)).wait()
-            begin = time.perf_counter()
-            engine.communicators[0].all_reduce(tensor).wait()
-            if tensor.device.type == "cuda":
-                torch.cuda.synchronize(tensor.device)
-            return time.perf_counter() - begin
-
-        points.append((numel, _median_of(engine, once)))
+        points.append((numel, _median_of(engine, tensor.device, partial(_sum, engine, tensor))))
     return points
 
 
-def _median_of(engine: Engine, once: Callable[[], float]) -> float:
-    """Seconds of `once`: after one warm-up call, the median of the calls that fit into the time, then of the ranks."""
-    # The slowest rank decides how often, so that all ranks repeat it equally often.
+def _sum(engine: Engine, tensor: Tensor) -> None:
+    engine.communicators[0].all_reduce(tensor).wait()
+
+
+def _median_of(
+    engine: Engine, device: torch.device, work: Callable[[], object], prepare: Callable[[], object] = lambda: None
+) -> float:
+    """Seconds of `work`: after one warm-up call, the median of the calls that fit into the time, then of the ranks."""
     ranks = engine.communicators[0]
+
+    def once() -> float:
+        prepare()
+        # A barrier: all ranks begin at once, so that none is charged with waiting for another.
+        ranks.all_reduce(torch.zeros(1)).wait()
+        begin = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    # The slowest rank decides how often, so that all ranks repeat it equally often.
     slowest = max(gather(ranks, once()))
     repeats = max(1, min(MOST_REPEATS, int(SECONDS_EACH / max(slowest, 1e-9))))
     return float(np.median(gather(ranks, float(np.median([once() for _ in range(repeats)])))))

@@ -8,12 +8,46 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from wirebench.errors import UserError
+from wirebench.utils import json_lines
 
 Cell = TypeVar("Cell")
 MOST = 2**53
 """Counts are below this: as a float, as which they are calculated with, each is exact."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement(Generic[Cell]):
+    """A file of cells: `header` says where and how they were measured (environment, command, cluster)."""
+
+    header: dict[str, Any]
+    cells: tuple[Cell, ...]
+
+
+def load(
+    path: Path, kind: str, tool: str, check: Callable[[dict[str, Any]], None], read: Callable[[Any], Cell]
+) -> Measurement[Cell]:
+    """A file that `tool` wrote; UserError, naming file and line, for anything else.
+
+    check  raises ValueError for a header that readers of the cells could not use
+    read   the cell of a line; ValueError or UserError where it is none
+    """
+    header, lines = json_lines.load(path, kind, tool)
+    try:
+        check(header)
+    except ValueError as error:
+        raise UserError(f"{path}: line 1: {error}") from error
+    cells = []
+    for number, line in enumerate(lines, 2):
+        try:
+            cells.append(read(line))
+        except (ValueError, UserError) as error:
+            raise UserError(f"{path}: line {number} is not a cell of this version: {error}") from error
+    return Measurement(header, tuple(cells))
 
 
 def decoded(kind: type[Cell], line: Any, newer: Collection[str] = ()) -> Cell:
@@ -37,8 +71,9 @@ def check_times(name: str, seconds: tuple[float, ...], zero: bool = False) -> No
         raise ValueError(f"{name}: needs times")
 
 
-def check_environment(environment: Any) -> None:
+def check_environment(header: Mapping[str, Any]) -> None:
     """ValueError unless figures can say where and with which commit something was measured."""
+    environment = header.get("environment", {})
     if not isinstance(environment, Mapping):
         raise ValueError("environment: needs a table")
     git, cpu, gpus = environment.get("git"), environment.get("cpu"), environment.get("gpus")

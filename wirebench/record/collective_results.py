@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from wirebench.errors import UserError
-from wirebench.record.cells import check_environment, check_times, decoded
+from wirebench.record import cells
+from wirebench.record.cells import Measurement, check_environment, check_times, decoded
 from wirebench.topology.tree import Topology
 from wirebench.utils import json_lines
 
@@ -106,42 +106,26 @@ def is_sum(max_error: float, reproduced: bool | None) -> bool:
     return max_error <= MAX_ERROR if reproduced is None else reproduced
 
 
-@dataclass(frozen=True)
-class CollectiveMeasurement:
-    """A file of cells: `header` says where and how they were measured (environment, command, cluster)."""
-
-    header: dict[str, Any]
-    cells: tuple[AllReduceResult, ...]
-
-
-def save(path: Path, header: dict[str, Any], cells: Iterable[AllReduceResult]) -> None:
+def save(path: Path, header: dict[str, Any], measured: Iterable[AllReduceResult]) -> None:
     """Write a header line and a line per cell, in one piece; UserError where the file cannot be written."""
-    json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
+    json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, measured))
 
 
-def load(path: Path) -> CollectiveMeasurement:
+def load(path: Path) -> Measurement[AllReduceResult]:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
-    header, lines = json_lines.load(path, KIND, "wirebench bench collectives")
-    try:
-        check_environment(header.get("environment", {}))
-    except ValueError as error:
-        raise UserError(f"{path}: line 1: {error}") from error
-    return CollectiveMeasurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
+    return cells.load(path, KIND, "wirebench bench collectives", check_environment, _cell)
 
 
-def _cell(path: Path, number: int, line: Any) -> AllReduceResult:
-    try:
-        cell = decoded(AllReduceResult, line, newer=("wire", "reproduced"))
-        check_times("seconds", cell.seconds)
-        check_times("predicted_seconds", (cell.predicted_seconds or 1.0,))
-        if not cell.seconds or not cell.items or not cell.item_bytes:
-            raise ValueError("needs seconds, items and item_bytes")
-        if Topology.parse(cell.layout).size != cell.ranks:
-            raise ValueError(f"{cell.layout} has other ranks than {cell.ranks}")
-        if bool(cell.wire) != (cell.reproduced is not None):
-            raise ValueError("needs reproduced where there is a wire format, and only there")
-    except (ValueError, UserError) as error:
-        raise UserError(f"{path}: line {number} is not a cell of this version: {error}") from error
+def _cell(line: Any) -> AllReduceResult:
+    cell = decoded(AllReduceResult, line, newer=("wire", "reproduced"))
+    check_times("seconds", cell.seconds)
+    check_times("predicted_seconds", (cell.predicted_seconds or 1.0,))
+    if not cell.seconds or not cell.items or not cell.item_bytes:
+        raise ValueError("needs seconds, items and item_bytes")
+    if Topology.parse(cell.layout).size != cell.ranks:
+        raise ValueError(f"{cell.layout} has other ranks than {cell.ranks}")
+    if bool(cell.wire) != (cell.reproduced is not None):
+        raise ValueError("needs reproduced where there is a wire format, and only there")
     return cell
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from wirebench.errors import UserError
-from wirebench.record.cells import MOST, check_environment, check_times, decoded
+from wirebench.record import cells
+from wirebench.record.cells import MOST, Measurement, check_environment, check_times, decoded
 from wirebench.utils import json_lines
 
 KIND = "wirebench compressors"
@@ -109,17 +109,9 @@ class CompressorResult:
         return np.sum([self.seconds[part] for part in self.seconds], axis=0)
 
 
-@dataclass(frozen=True)
-class CompressorMeasurement:
-    """A file of cells: `header` says where and how they were measured."""
-
-    header: dict[str, Any]
-    cells: tuple[CompressorResult, ...]
-
-
-def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) -> None:
+def save(path: Path, header: dict[str, Any], measured: Iterable[CompressorResult]) -> None:
     """Write a header line and a line per cell, in one piece; UserError where the file cannot be written."""
-    json_lines.save(path, {"kind": KIND, **header}, (brief(dataclasses.asdict(cell)) for cell in cells))
+    json_lines.save(path, {"kind": KIND, **header}, (brief(dataclasses.asdict(cell)) for cell in measured))
 
 
 def brief(line: dict[str, Any]) -> dict[str, Any]:
@@ -137,19 +129,14 @@ def _whole(cell: CompressorResult) -> CompressorResult:
     return dataclasses.replace(cell, seconds=seconds, message_bytes=sent * cell.turns if len(sent) == 1 else sent)
 
 
-def load(path: Path) -> CompressorMeasurement:
+def load(path: Path) -> Measurement[CompressorResult]:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
-    header, lines = json_lines.load(path, KIND, "wirebench bench compressors")
-    try:
-        _check(header)
-    except ValueError as error:
-        raise UserError(f"{path}: line 1: {error}") from error
-    return CompressorMeasurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
+    return cells.load(path, KIND, "wirebench bench compressors", _check, _cell)
 
 
 def _check(header: dict[str, Any]) -> None:
     """Raises ValueError for a header that readers of the cells could not use: its types and its ranges."""
-    check_environment(header.get("environment", {}))
+    check_environment(header)
     density, workers = header.get("density", ""), header.get("workers")
     if type(workers) is not int or not 0 < workers < MOST or type(header.get("threads")) is not int:
         raise ValueError("needs numbers of workers and threads")
@@ -157,19 +144,16 @@ def _check(header: dict[str, Any]) -> None:
         raise ValueError("needs a device and a density, or null")
 
 
-def _cell(path: Path, number: int, line: Any) -> CompressorResult:
-    try:
-        if isinstance(line, dict):
-            line.pop("budget", None)
-        cell = _whole(decoded(CompressorResult, line))
-        check_times("copy_seconds", cell.copy_seconds)
-        for part, seconds in cell.seconds.items():
-            check_times(part, seconds, zero=True)
-        wanted = set() if cell.error else set(PARTS)
-        if not wanted <= set(cell.seconds) or not cell.items or (wanted and not cell.turns):
-            raise ValueError("needs seconds of all parts, copy_seconds and items")
-        if any(len(seconds) != cell.turns for seconds in cell.seconds.values()):
-            raise ValueError("needs as many seconds of each part as copy_seconds")
-    except ValueError as error:
-        raise UserError(f"{path}: line {number} is not a cell of this version: {error}") from error
+def _cell(line: Any) -> CompressorResult:
+    if isinstance(line, dict):
+        line.pop("budget", None)
+    cell = _whole(decoded(CompressorResult, line))
+    check_times("copy_seconds", cell.copy_seconds)
+    for part, seconds in cell.seconds.items():
+        check_times(part, seconds, zero=True)
+    wanted = set() if cell.error else set(PARTS)
+    if not wanted <= set(cell.seconds) or not cell.items or (wanted and not cell.turns):
+        raise ValueError("needs seconds of all parts, copy_seconds and items")
+    if any(len(seconds) != cell.turns for seconds in cell.seconds.values()):
+        raise ValueError("needs as many seconds of each part as copy_seconds")
     return cell

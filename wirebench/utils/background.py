@@ -3,7 +3,10 @@
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
 
 Job = Callable[[], object]
 
@@ -90,3 +93,26 @@ class Background:
             except BaseException as error:  # for the thread that waits
                 self.error = error
         done()
+
+
+class SideStream:
+    """A GPU's stream for jobs beside its current stream. For another device, or where not `wanted`, there is none."""
+
+    def __init__(self, device: torch.device, wanted: bool = True) -> None:
+        self._device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" and wanted else None
+
+    def mark(self) -> torch.cuda.Event | None:
+        """An event behind the work that the current stream has been given so far."""
+        return None if self.stream is None else torch.cuda.current_stream(self._device).record_event()
+
+    @contextmanager
+    def behind(self, mark: torch.cuda.Event | None) -> Iterator[None]:
+        """Give the block's work to this stream, where it begins once the mark is reached."""
+        if self.stream is None:
+            yield
+            return
+        with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
+            if mark is not None:
+                self.stream.wait_event(mark)
+            yield

@@ -42,9 +42,9 @@ def read_toml(path: Path, hint: str = "") -> dict[str, Any]:
         raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
-def read_json(path: Path, hint: str = "") -> Any:
+def read_json(path: Path) -> Any:
     """What a file's JSON says; UserError where it is none."""
-    text = read(path, hint=hint)
+    text = read(path)
     try:
         return json_of(text)
     except ValueError as error:

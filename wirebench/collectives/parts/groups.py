@@ -25,22 +25,22 @@ def strides(count: int) -> list[int]:
 
 def ring_reduce_scatter(members: Sequence[int], bounds: Sequence[int]) -> Rounds:
     """Member p ends with the sum of items [bounds[p], bounds[p + 1]); in each round all send one part to the next."""
-    count = len(members)
-
-    def hop(place: int, part: int) -> Transfer:
-        return Transfer(members[place], members[(place + 1) % count], bounds[part], bounds[part + 1])
-
-    return [[hop(place, (place - step - 1) % count) for place in range(count)] for step in range(count - 1)]
+    return _around(members, bounds, 1)
 
 
 def ring_all_gather(members: Sequence[int], bounds: Sequence[int]) -> Rounds:
     """Items [bounds[p], bounds[p + 1]) go from member p to all others; in each round all send one part to the next."""
+    return _around(members, bounds, 0)
+
+
+def _around(members: Sequence[int], bounds: Sequence[int], behind: int) -> Rounds:
+    """The rounds of a ring, in the first of which each member sends the part `behind` places before its own."""
     count = len(members)
 
     def hop(place: int, part: int) -> Transfer:
         return Transfer(members[place], members[(place + 1) % count], bounds[part], bounds[part + 1])
 
-    return [[hop(place, (place - step) % count) for place in range(count)] for step in range(count - 1)]
+    return [[hop(place, (place - step - behind) % count) for place in range(count)] for step in range(count - 1)]
 
 
 def direct_reduce_scatter(members: Sequence[int], bounds: Sequence[int]) -> Rounds:
