@@ -1,10 +1,7 @@
-"""What `test_fsdp.py` runs on each of four ranks: two replicas of a model that FSDP2 shards over two ranks.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of four ranks: two replicas of a model that FSDP2 shards over two ranks."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,9 +12,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
-from tests.dropin.misuse import says
+from tests.dropin.cases import run, says
 from wirebench import compressors
-from wirebench.comm.launch import end_process
 from wirebench.dropin.fsdp import Replicas
 from wirebench.dropin.fsdp_units import local
 
@@ -311,35 +307,14 @@ def a_scaler_that_nobody_told_of_is_refused() -> None:
     replicas.close()
 
 
-def start() -> None:
-    """Join the job: two replicas of half its ranks."""
+def start() -> int:
+    """Join the job, two replicas of half its ranks; returns this one."""
     global RANK, MESH
     dist.init_process_group("gloo")
     RANK = dist.get_rank()
     MESH = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    return RANK
 
-
-def run(cases: Sequence[Callable[[], None]]) -> None:
-    """Run each case on this rank; rank 0 prints its name when it is over."""
-    start()
-    for case in cases:
-        case()
-        if RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
-
-
-CASES: list[Callable[[], None]] = [
-    dense_gradients_between_pods_end_with_the_weights_of_ddp,
-    gradients_reduced_in_bf16_are_those_of_a_2d_mesh,
-    gradients_are_means_whatever_gloo_makes_of_an_average,
-    nothing_is_lost_of_any_shard,
-    a_residual_is_as_long_as_a_shard,
-    a_restart_goes_on_to_the_bit,
-    an_overflow_on_one_rank_skips_the_step_on_all_four,
-    a_scaler_that_nobody_told_of_is_refused,
-    signs_have_no_scale,
-]
 
 if __name__ == "__main__":
-    run(CASES)
+    run(start())

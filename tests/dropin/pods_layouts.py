@@ -1,10 +1,6 @@
-"""What `test_fsdp.py` runs on each of four ranks: parameters of few rows, modules in one group, what no replica uses.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on four ranks: parameters of few rows, modules in one group, unused ones."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
-from tests.dropin.misuse import says
+from tests.dropin.cases import run, says
 from tests.dropin.pods import Layer, Net, apart, batch, full, gradients, loss_of, pods, resumable, whole
 from tests.dropin.pods_misuse import SENDS_ZEROS
 from tests.dropin.pods_sums import few_bits
@@ -209,16 +205,5 @@ def replicas_of_a_tensor_parallel_model_are_averaged() -> None:
     replicas.close()
 
 
-CASES: list[Callable[[], None]] = [
-    merged_modules_share_an_exchange,
-    a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart,
-    padding_before_the_first_elements_moves_no_gradient,
-    modules_of_one_group_are_one_unit,
-    gradients_of_inputs_alone_exchange_nothing,
-    a_model_that_is_called_twice_before_a_backward_pass_is_averaged,
-    shards_of_all_kinds_end_with_the_weights_of_ddp,
-    replicas_of_a_tensor_parallel_model_are_averaged,
-]
-
 if __name__ == "__main__":
-    job.run(CASES)
+    run(job.start())

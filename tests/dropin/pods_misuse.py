@@ -1,10 +1,6 @@
-"""What `test_fsdp.py` runs on each of four ranks beside `pods.py`: models that are not plain, and wrong uses.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of four ranks beside `pods.py`: models that are not plain, and wrong uses."""
 
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import wirebench
 from tests.dropin import pods as job
+from tests.dropin.cases import run, says
 from tests.dropin.grouped import alike
-from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
 from wirebench import compressors, schedulers
 from wirebench.errors import PeerLost
@@ -494,30 +490,5 @@ def a_rank_that_dies_is_named_by_its_replica() -> None:
             raise AssertionError("nobody missed a replica")
 
 
-CASES: list[Callable[[], None]] = [
-    replicas_begin_alike,
-    what_differs_between_replicas_is_named,
-    the_dimension_of_shards_is_refused_in_place_of_replicas,
-    what_learns_later_is_one_line,
-    gradients_of_several_dtypes_are_one_line,
-    a_state_of_another_shard_is_refused,
-    a_module_that_one_rank_of_a_pod_leaves_out_is_averaged_all_the_same,
-    frozen_parameters_have_no_gradient_and_no_residual,
-    a_module_that_one_replica_leaves_out_is_averaged_all_the_same,
-    a_layout_that_changes_is_refused,
-    two_passes_that_both_reduce_average_twice,
-    checkpointed_blocks_are_averaged,
-    wrong_uses_are_one_line,
-    a_parameter_that_fsdp_ignores_is_averaged_by_its_loop,
-    a_norm_of_the_whole_gradient_is_one_line,
-    a_hook_that_comes_later_is_one_line,
-    a_compressor_serves_one_model,
-    a_divide_factor_of_the_users_counts,
-    compressors_are_made_ready_before_training,
-    a_report_counts_what_goes_between_replicas,
-    fewer_replicas_keep_the_residuals,
-    a_rank_that_dies_is_named_by_its_replica,
-]
-
 if __name__ == "__main__":
-    job.run(CASES)
+    run(job.start())
