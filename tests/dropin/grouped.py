@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin.cases import run, says
-from tests.dropin.own_loop import RATE, network
+from tests.dropin.own_loop import RATE, loss_of, network, start
 from wirebench import compressors, schedulers
 from wirebench.errors import PeerLost
 
@@ -29,9 +29,8 @@ def steps(model: nn.Module, count: int = STEPS, finish: Callable[[Any], None] = 
     """The parameters after so many steps of SGD on this rank's own batches."""
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     for step in range(count):
-        inputs = torch.randn(16, 12, generator=torch.Generator().manual_seed(1000 * RANK + step))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1)).backward()
+        loss_of(model, step).backward()
         finish(optimizer)
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
@@ -162,8 +161,7 @@ def a_rank_of_a_group_that_dies_is_named() -> None:
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    RANK = dist.get_rank()
+    RANK = start()
     both = [dist.new_group([0, 2]), dist.new_group([1])]
     APART, PAIR = both[RANK == 1], dist.new_group([1, 2])
     run(RANK)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wirebench
 from tests.dropin.cases import run, says
 from tests.dropin.grouped import alike as on_all_ranks
-from tests.dropin.own_loop import RATE, network
+from tests.dropin.own_loop import RATE, loss_of, network, start
 from wirebench import compressors, schedulers
 from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.hook_job import HookJob
@@ -42,10 +42,8 @@ class Hooked:
         self.optimizer = torch.optim.SGD(self.model.parameters(), RATE)
 
     def backward(self, step: int, scale: Callable[[Tensor], Tensor] = lambda loss: loss) -> None:
-        rng = torch.Generator().manual_seed(1000 * dist.get_rank() + step)
-        inputs = torch.randn(16, 12, generator=rng)
         self.optimizer.zero_grad()
-        scale(nn.functional.cross_entropy(self.ddp(inputs), inputs[:, :4].argmax(1))).backward()
+        scale(loss_of(self.ddp, step)).backward()
 
     def memory(self) -> list[Tensor]:
         return [tensor.clone() for tensor in self.compressor.state_dict().values()]
@@ -188,10 +186,8 @@ def of_kind(hook: CommHook | None, uses: bool, joins: bool, accumulates: bool, *
         for model.step in range(6 - 2 * dist.get_rank() * joins):
             optimizer.zero_grad()
             for part in range(1 + accumulates):
-                rng = torch.Generator().manual_seed(1000 * dist.get_rank() + 10 * model.step + part)
-                inputs = torch.randn(8, 12, generator=rng)
                 with ddp.no_sync() if part < accumulates else nullcontext():
-                    nn.functional.cross_entropy(ddp(inputs), inputs[:, :4].argmax(1)).backward()
+                    loss_of(ddp, 10 * model.step + part).backward()
             optimizer.step()
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
@@ -342,5 +338,4 @@ def models_that_differ_between_ranks_are_named() -> None:
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    run(dist.get_rank())
+    run(start())

@@ -219,24 +219,6 @@ def evaluation_between_steps_is_no_step() -> None:
     sync.close()
 
 
-def values_that_come_from_elsewhere_stay() -> None:
-    """As `vector_to_parameters` puts them: the compressor that reads weights sees these, and training goes on."""
-    start = network()
-    after = []
-    for moved in (False, True):
-        model, sync = train("none", "wfbp", range(2))
-        values = nn.utils.parameters_to_vector(start.parameters()).detach().clone()
-        if moved:
-            nn.utils.vector_to_parameters(values, model.parameters())
-        else:
-            model.load_state_dict(start.state_dict())
-        optimizer = torch.optim.SGD(model.parameters(), RATE)
-        loss_of(model, 2).backward()
-        sync.step(optimizer)
-        after.append(finished(model, sync))
-    assert torch.equal(*after)
-
-
 def gloo_threads() -> int:
     """How many threads of process groups this process has."""
     found = 0

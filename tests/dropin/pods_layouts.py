@@ -50,7 +50,7 @@ def padding_before_the_first_elements_moves_no_gradient() -> None:
         build = compressors.build(name, **options)
         replicas = wirebench.compress_replicas(model, build, job.MESH["replicate"])
         loss_of(model, 0).backward()
-        for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
+        for mine, theirs in zip(gradients(model).values(), gradients(plain).values(), strict=True):
             assert float((mine - theirs).norm() / theirs.norm()) < (0.02 if policy else 1e-5), (name, policy)
         replicas.close()
 
@@ -65,8 +65,7 @@ def modules_of_one_group_are_one_unit() -> None:
         fully_shard(module, mesh=job.MESH["shard"])
     replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
     loss_of(model, 0).backward()
-    for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-6)
+    assert apart(gradients(model), gradients(plain.module)) < 1e-6
     whole_model = sum(parameter.numel() for parameter in Net().parameters())
     assert len(replicas._job.units) == 4 and replicas._job.numel < 0.6 * whole_model
     sums = wirebench.compress_shards(model, few_bits())
@@ -91,7 +90,7 @@ def gradients_of_inputs_alone_exchange_nothing() -> None:
     assert before.any() and torch.equal(before, replicas.compressor.state_dict()["residual"])
     assert not any(full(each.grad).any() for each in model.parameters() if each.grad is not None)
     loss_of(model, 2).backward()
-    assert replicas.steps == 2 and any(each.any() for each in gradients(model))
+    assert replicas.steps == 2 and any(each.any() for each in gradients(model).values())
     replicas.close()
 
 
@@ -135,22 +134,15 @@ def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
 
 def a_model_that_is_called_twice_before_a_backward_pass_is_averaged() -> None:
     """By a schedule whose exchanges all begin after the pass."""
-    ends = []
-    for kind in ("ddp", "pods"):
-        model, replicas = Net(), None
-        trained: Any = DistributedDataParallel(model) if kind == "ddp" else None
-        if trained is None:
-            trained, replicas = pods(model=model, scheduler=schedulers.build("single"))
-        optimizer = job.sgd(model.parameters())
+
+    def learn(trained: Any) -> None:
+        optimizer = job.sgd(trained.parameters())
         for step in range(3):
             optimizer.zero_grad()
             (loss_of(trained, step) + loss_of(trained, step, 1)).backward()
             optimizer.step()
-        ends.append(whole(model))
-        if replicas:
-            assert replicas.steps == 3
-            replicas.close()
-    assert apart(*ends) < 1e-6, apart(*ends)
+
+    job.beside_ddp(Net, learn, single_steps=3)
     if not SENDS_ZEROS:
         return
     model, replicas = pods()  # zeros come when the first half of the pass is over, and the gradients later
@@ -200,8 +192,7 @@ def replicas_of_a_tensor_parallel_model_are_averaged() -> None:
         (plain(inputs).square().mean() / 2).backward()
         if mesh["replicate"].get_local_rank() == replica:
             model(inputs).square().mean().backward()
-    pairs = zip(gradients(model), gradients(plain), strict=True)
-    assert all(torch.allclose(mine, theirs, atol=1e-7) for mine, theirs in pairs)
+    assert apart(gradients(model), gradients(plain)) < 5e-7
     replicas.close()
 
 
