@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ Rates = Callable[[int], float]
 SPARSE: Mapping[str, Any] = {"density": 0.05}
 NOTHING: Mapping[str, Any] = {}
 RANK, WORLD = 0, 2
+hvd: Any = None
 
 
 def network() -> nn.Module:
@@ -252,8 +254,7 @@ def start() -> int:
         dist.init_process_group("gloo")
         RANK = dist.get_rank()
     else:
-        import horovod.torch as hvd
-
+        hvd = import_module("horovod.torch")
         hvd.init()
         RANK = hvd.rank()
     return RANK
