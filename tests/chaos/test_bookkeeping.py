@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -268,21 +267,6 @@ def test_a_campaign_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(campaign.trials, "run", lambda job, planned, limit: None)
     assert main([*words, "--trials", "6"]) == 2
     assert "cannot be delivered to h" in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--kinds", "sigkil"], "--kinds: no 'sigkil'"),
-        (["--mtbf", "0"], "--mtbf: must be above 0"),
-        (["--hosts", "1"], "--hosts: must be 2 to 250"),
-        (["--report"], "cannot be read"),
-    ],
-)
-def test_mistakes_are_one_line(words: Sequence[str], message: str, tmp_path: Path, capsys) -> None:
-    assert main(["chaos", "--out", str(tmp_path / "no"), *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
 
 
 def test_a_rank_with_an_injector_is_started_by_chaos_alone(monkeypatch: pytest.MonkeyPatch) -> None:

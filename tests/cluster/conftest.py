@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.cluster.running import CLUSTER
+from tests.cluster.running import CLUSTER, interfaces
 from tests.distributed.launch import Ended, Job
 
 
@@ -20,8 +20,8 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def begin(namespaces: None, place: Path, tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Start cluster.py with the given words; at the test's end nothing of it may live."""
-    jobs: list[Job] = []
+    """Start cluster.py with the given words; at the test's end nothing of it may live, and no interface stay."""
+    jobs, before = list[Job](), interfaces()
 
     def start(*words: object, within: tuple[str, ...] = ()) -> Job:
         command = [*within, *CLUSTER, *map(str, words)]
@@ -35,6 +35,7 @@ def begin(namespaces: None, place: Path, tmp_path: Path) -> Iterator[Callable[..
     assert not left, f"processes stay: {left}"
     assert set(os.listdir(place / "wirebench")) <= {"lock", "counts"}
     assert not list(place.glob("wirebench/counts/*"))
+    assert interfaces() == before
 
 
 @pytest.fixture

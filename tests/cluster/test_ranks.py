@@ -5,25 +5,18 @@ from wirebench.cluster.ranks import environment
 from wirebench.comm.launch import launched
 
 UNEVEN = make_plan("2+3", "1gbit")
+PLACES = [(0, 5, 0, 2), (1, 5, 1, 2), (2, 5, 0, 3), (3, 5, 1, 3), (4, 5, 2, 3)]
+"""Rank, size, local rank and local size of each."""
 TYPED = "wirebench cluster run --layout 2+3 -- python train.py"
 
 
 def test_torch_ranks():
     told = [environment({"HOME": "/h"}, "torch", UNEVEN, rank, 21_000, "/counts", TYPED) for rank in range(5)]
-    assert [(*launched(one).engines, *launched(one)[2:6]) for one in told] == [
-        ("torch", 0, 5, 0, 2),
-        ("torch", 1, 5, 1, 2),
-        ("torch", 2, 5, 0, 3),
-        ("torch", 3, 5, 1, 3),
-        ("torch", 4, 5, 2, 3),
-    ]
+    assert [(*launched(one).engines, *launched(one)[2:6]) for one in told] == [("torch", *place) for place in PLACES]
     assert all(one["MASTER_ADDR"] == "10.77.1.1" and one["MASTER_PORT"] == "21000" for one in told)
     assert all(one["GLOO_SOCKET_IFNAME"] == "eth0" and one["WIREBENCH_COUNTS"] == "/counts" for one in told)
     assert all(one["HOME"] == "/h" and one["OMP_NUM_THREADS"] == "1" for one in told)
-
-
-def test_all_ranks_of_the_machine_share_its_cores():
-    assert all(launched(environment({}, "torch", UNEVEN, rank, 1, "", TYPED)).sharing == 5 for rank in range(5))
+    assert all(launched(one).sharing == 5 for one in told), "all ranks of the machine share its cores"
 
 
 def test_horovod_ranks():
@@ -34,9 +27,6 @@ def test_horovod_ranks():
     assert told[4]["HOROVOD_HOSTNAME"] == "h1" and told[4]["HOROVOD_GLOO_IFACE"] == "eth0"
     assert told[4]["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.77.0.1"
     assert told[4]["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "21000"
-
-
-PLACES = [(0, 5, 0, 2), (1, 5, 1, 2), (2, 5, 0, 3), (3, 5, 1, 3), (4, 5, 2, 3)]
 
 
 def test_one_host_talks_to_itself():

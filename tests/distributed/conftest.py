@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish
 from tests.distributed.launch import CONFIG
 
 RANKS = 3
@@ -20,8 +20,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if engine not in known:
             folder = tmp_path_factory.mktemp(f"unbroken-{engine}")
             workers = [f"engine.workers={RANKS}"]
-            ended = fork(engine, RANKS, [CONFIG, *workers, f"output.dir={folder}"], folder / "logs")
-            assert ended.code == 0, ended.said
+            finish(engine, RANKS, [CONFIG, *workers, f"output.dir={folder}"], folder / "logs")
             known[engine] = folder
         return known[engine]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,6 +62,13 @@ def fork(
     ended = Ended(max(map(abs, codes)), out.read_text(), err.read_text(), time.monotonic() - began, codes)
     assert in_time, f"no end within {LIMIT_SECONDS} s\n{ended.said}"
     assert not stay, f"processes stay: {stay}\n{ended.said}"
+    return ended
+
+
+def finish(*job: Any, **more: Any) -> Ended:
+    """`fork` a job, with its arguments, that has to end well."""
+    ended = fork(*job, **more)
+    assert ended.code == 0, ended.said
     return ended
 
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -150,16 +150,9 @@ def started(
         job.end()
 
 
-def launch(
-    engine: str,
-    size: int,
-    arguments: Sequence[object],
-    logs: Path,
-    environment: Mapping[str, str] | None = None,
-    script: str = "train.py",
-) -> Ended:
-    """Run a job to its end, and check that no process of it stays."""
-    with started(engine, size, arguments, logs, environment, script) as job:
+def launch(*words: Any, **more: Any) -> Ended:
+    """Run a job that is `started` by these arguments to its end, and check that no process of it stays."""
+    with started(*words, **more) as job:
         ended = job.wait()
         stay = job.left_over()
         assert not stay, f"processes stay: {stay}\n{ended.said}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ends import losses, record
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish
 from tests.distributed.launch import ROOT, here
 from wirebench import compressors
 from wirebench.compose.resolve import optimizer_for
@@ -26,8 +26,7 @@ def settings(name: str) -> list[str]:
 def agree(engine: str, size: int, name: str, folder: Path, steps: int = 8) -> None:
     """The engine's losses, and its readings of the compression, are the local engine's."""
     chosen = [*BASE, *settings(name), f"train.max_steps={steps}", f"train.warmup_steps={steps // 2}"]
-    ended = fork(engine, size, [*chosen, f"output.dir={folder / engine}"], folder / "logs")
-    assert ended.code == 0, ended.said
+    finish(engine, size, [*chosen, f"output.dir={folder / engine}"], folder / "logs")
     assert here(size, [*chosen, f"output.dir={folder / 'local'}"]) == 0
     assert len(losses(folder / engine)) == steps
     # The processes and this one may sum with other numbers of threads.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.samples import write_images
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish, fork
 from tests.distributed.launch import CONFIG, Ended, here, launch
 
 DIFFERS = "tests/distributed/one_differs.py"
@@ -64,8 +64,7 @@ def test_a_type_that_horovod_cannot_sum_costs_an_earlier_run_nothing(tmp_path: P
 
 def test_hosts_may_keep_data_in_different_places(tmp_path: Path) -> None:
     arguments = ["data.root=/elsewhere", CONFIG, f"output.dir={tmp_path / 'run'}", "train.max_steps=1"]
-    ended = fork("torch", 2, arguments, tmp_path, script=DIFFERS)
-    assert ended.code == 0, ended.said
+    finish("torch", 2, arguments, tmp_path, script=DIFFERS)
     assert (tmp_path / "run" / "record.json").exists()
 
 

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish
 
 SCRIPT = "tests/distributed/on_plans.py"
 
 
 def check(engine: str, size: int, logs: Path, *words: str) -> None:
-    ended = fork(engine, size, words, logs, script=SCRIPT)
-    assert ended.code == 0, ended.said
+    ended = finish(engine, size, words, logs, script=SCRIPT)
     assert "good" in ended.out, ended.said
 
 

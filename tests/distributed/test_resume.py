@@ -12,7 +12,7 @@ import pytest
 
 from tests.distributed.conftest import RANKS
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish, fork
 from tests.distributed.launch import CONFIG, slowly, started, trouble
 
 # Steps of 0.3 s: ranks look after each of them whether one was told to stop.
@@ -42,8 +42,7 @@ def test_a_troubled_run_ends_as_the_unbroken_one(
     if launched:
         stop_the_launcher(engine, base, folder, tmp_path)
     kill_one_rank(engine, base, folder, tmp_path)
-    ended = fork(engine, RANKS, base, tmp_path)
-    assert ended.code == 0, ended.said
+    finish(engine, RANKS, base, tmp_path)
     assert_same_end(folder, unbroken(engine))
 
 
@@ -52,20 +51,17 @@ def test_local_steps_stop_where_all_ranks_have_met_and_end_as_the_unbroken_run(t
     """Sent after steps 2, 5, 8, and applied a step later: a wish in step 2 is known to all after step 6."""
     words = [CONFIG, "data.train_size=960", "scheduler.name=outer", "scheduler.every=3", "scheduler.delay=1"]
     whole, folder = ([*words, f"output.dir={tmp_path / name}"] for name in ("whole", "run"))
-    assert fork("torch", RANKS, whole, tmp_path).code == 0
-    ended = fork("torch", RANKS, folder, tmp_path, SLOWLY | trouble("terminate", 2, 1))
-    assert ended.code == 0 and not ended.errors, ended.said
+    finish("torch", RANKS, whole, tmp_path)
+    assert not finish("torch", RANKS, folder, tmp_path, SLOWLY | trouble("terminate", 2, 1)).errors
     assert record(tmp_path / "run")["status"] == "interrupted"
     assert checkpoints(tmp_path / "run")[-1].name == "step-00000007" and len(losses(tmp_path / "run")) == 7
-    ended = fork("torch", RANKS, [*folder, "train.resume=auto"], tmp_path)
-    assert ended.code == 0, ended.said
+    finish("torch", RANKS, [*folder, "train.resume=auto"], tmp_path)
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
 def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """SIGTERM to rank 1 in step 2: all save a checkpoint together, and leave with exit code 0."""
-    ended = fork(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))
-    assert ended.code == 0, ended.said
+    ended = finish(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))
     assert not ended.errors
     assert f"resume with output.dir={folder} train.resume=auto (newest checkpoint: step-" in ended.out
     assert record(folder)["status"] == "interrupted"
@@ -74,8 +70,7 @@ def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path)
 
 def stop_one_rank_in_evaluation(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """SIGTERM to rank 1 in its share of the first evaluation: it counts for nobody, and the epoch stays open."""
-    ended = fork(engine, RANKS, base, logs, trouble("terminate_evaluation", 0, 1))
-    assert ended.code == 0, ended.said
+    ended = finish(engine, RANKS, base, logs, trouble("terminate_evaluation", 0, 1))
     found = record(folder)
     assert (found["status"], found["steps_done"], found["history"]) == ("interrupted", 4, []), ended.said
     assert checkpoints(folder)[-1].name == "step-00000004"
@@ -121,8 +116,7 @@ def test_rank_0_dies_while_it_writes_a_checkpoint(engine: str, unbroken: Callabl
     assert (folder / "checkpoints/.step-00000004.partial").exists(), ended.said
     advice = "(newest checkpoint: step-00000004 if rank 0 completed it, otherwise step-00000002)"
     assert [line.endswith(advice) for line in ended.errors] == [True] * (RANKS - 1), ended.said
-    ended = fork(engine, RANKS, base, tmp_path)
-    assert ended.code == 0, ended.said
+    finish(engine, RANKS, base, tmp_path)
     assert record(folder)["resumed_at"] == 2
     assert_same_end(folder, unbroken(engine))
 
@@ -145,8 +139,7 @@ def test_another_rank_dies_while_rank_0_writes_a_checkpoint(engine: str, tmp_pat
 def test_a_stop_waits_for_the_last_checkpoint(engine: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     each = [CONFIG, f"output.dir={folder}", "train.checkpoint_every_steps=100"]
-    ended = fork(engine, RANKS, each, tmp_path, SLOWLY | trouble("terminate", 2, 1), SLOW_DISK)
-    assert ended.code == 0, ended.said
+    finish(engine, RANKS, each, tmp_path, SLOWLY | trouble("terminate", 2, 1), SLOW_DISK)
     assert record(folder)["status"] == "interrupted"
     assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step-{len(losses(folder)):08d}"]
     saved = record(folder)["checkpoints"]

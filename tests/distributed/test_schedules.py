@@ -8,7 +8,7 @@ import pytest
 
 from papers.mg_wfbp.measured import together
 from tests.distributed.ends import assert_same_end, checkpoints, record
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish
 from tests.distributed.launch import CONFIG, ROOT, Ended
 from wirebench import schedulers
 from wirebench.costmodel.piecewise import Piecewise
@@ -24,9 +24,7 @@ SHORT = ["train.eval_every=0", "output.tensorboard=false"]
 
 def trained(engine: str, size: int, folder: Path, *changes: str, config: Path = CONFIG) -> Ended:
     """A run of at least 12 steps; its own words are for a failure."""
-    ended = fork(engine, size, [config, *SHORT, f"output.dir={folder}", *changes], folder.parent / "logs")
-    assert ended.code == 0, ended.said
-    return ended
+    return finish(engine, size, [config, *SHORT, f"output.dir={folder}", *changes], folder.parent / "logs")
 
 
 @pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
@@ -50,12 +48,8 @@ def test_a_scheduler_learns_and_its_profile_gives_the_same_cut_again(engine: str
     assert [[group.start, group.stop] for group in again] == state["progress"]["calibration"]["bounds"]
     taken = [*steps, "train.warmup_steps=4", f"scheduler.profile={tmp_path / 'first'}"]
     for name, drawn in (("second", "true"), ("third", "false")):
-        assert (
-            "cut into"
-            not in trained(
-                engine, 2, tmp_path / name, *taken, f"output.trace_all_ranks={drawn}", "output.trace_steps=10"
-            ).out
-        )
+        drawing = [f"output.trace_all_ranks={drawn}", "output.trace_steps=10"]
+        assert "cut into" not in trained(engine, 2, tmp_path / name, *taken, *drawing).out
     assert_same_end(tmp_path / "second", tmp_path / "third")
     assert record(tmp_path / "second")["prediction"]["messages"] == found["prediction"]["messages"]
     requests = [event for event in events(tmp_path / "second") if "plan" in event["args"]]

@@ -1,7 +1,4 @@
-"""What `test_synchronise.py` runs on each of three ranks: exchanges over the process groups [0, 2], [1] and [1, 2].
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of three ranks: exchanges over the process groups [0, 2], [1] and [1, 2]."""
 
 import gc
 import os
@@ -15,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
-from tests.dropin.misuse import says
-from tests.dropin.own_loop import RATE, network
+from tests.dropin.cases import run, says
+from tests.dropin.own_loop import RATE, loss_of, network, start
 from wirebench import compressors, schedulers
-from wirebench.comm.launch import end_process
 from wirebench.errors import PeerLost
 
 STEPS, CAP_MB = 5, 0.005
@@ -33,9 +29,8 @@ def steps(model: nn.Module, count: int = STEPS, finish: Callable[[Any], None] = 
     """The parameters after so many steps of SGD on this rank's own batches."""
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     for step in range(count):
-        inputs = torch.randn(16, 12, generator=torch.Generator().manual_seed(1000 * RANK + step))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1)).backward()
+        loss_of(model, step).backward()
         finish(optimizer)
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
@@ -165,24 +160,8 @@ def a_rank_of_a_group_that_dies_is_named() -> None:
                 raise AssertionError("nobody missed rank 2")
 
 
-CASES: list[Callable[[], None]] = [
-    a_hook_averages_over_its_models_group,
-    a_hook_that_finds_no_model_asks_for_the_group,
-    two_models_of_a_process_have_two_groups,
-    every_kind_of_request_stays_within_a_group,
-    groups_of_the_users_own_are_made_as_before,
-    only_ranks_of_a_group_take_part,
-    ranks_of_a_group_are_named_by_their_numbers_in_the_job,
-    a_rank_of_a_group_that_dies_is_named,
-]
-
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    RANK = dist.get_rank()
+    RANK = start()
     both = [dist.new_group([0, 2]), dist.new_group([1])]
     APART, PAIR = both[RANK == 1], dist.new_group([1, 2])
-    for case in CASES:
-        case()
-        if RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+    run(RANK)

@@ -1,7 +1,4 @@
-"""What `test_synchronise.py` runs on every rank: loops of DistributedDataParallel with a hook, in several ways.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on every rank: loops of DistributedDataParallel with a hook, in several ways."""
 
 import time
 from collections import OrderedDict
@@ -16,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
+from tests.dropin.cases import run, says
 from tests.dropin.grouped import alike as on_all_ranks
-from tests.dropin.misuse import says
-from tests.dropin.own_loop import RATE, network
+from tests.dropin.own_loop import RATE, loss_of, network, start
 from wirebench import compressors, schedulers
-from wirebench.comm.launch import end_process
 from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.hook_job import HookJob
 from wirebench.errors import UserError
@@ -46,10 +42,8 @@ class Hooked:
         self.optimizer = torch.optim.SGD(self.model.parameters(), RATE)
 
     def backward(self, step: int, scale: Callable[[Tensor], Tensor] = lambda loss: loss) -> None:
-        rng = torch.Generator().manual_seed(1000 * dist.get_rank() + step)
-        inputs = torch.randn(16, 12, generator=rng)
         self.optimizer.zero_grad()
-        scale(nn.functional.cross_entropy(self.ddp(inputs), inputs[:, :4].argmax(1))).backward()
+        scale(loss_of(self.ddp, step)).backward()
 
     def memory(self) -> list[Tensor]:
         return [tensor.clone() for tensor in self.compressor.state_dict().values()]
@@ -192,10 +186,8 @@ def of_kind(hook: CommHook | None, uses: bool, joins: bool, accumulates: bool, *
         for model.step in range(6 - 2 * dist.get_rank() * joins):
             optimizer.zero_grad()
             for part in range(1 + accumulates):
-                rng = torch.Generator().manual_seed(1000 * dist.get_rank() + 10 * model.step + part)
-                inputs = torch.randn(8, 12, generator=rng)
                 with ddp.no_sync() if part < accumulates else nullcontext():
-                    nn.functional.cross_entropy(ddp(inputs), inputs[:, :4].argmax(1)).backward()
+                    loss_of(ddp, 10 * model.step + part).backward()
             optimizer.step()
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
@@ -345,25 +337,5 @@ def models_that_differ_between_ranks_are_named() -> None:
     says(words, lambda: wirebench.synchronise(network(), compressors.build("none"), fused))
 
 
-CASES: list[Callable[[], None]] = [
-    every_kind_of_ddp_averages_as_without_a_hook,
-    a_static_graph_is_resumed_after_three_dense_steps,
-    errors_keep_their_types_and_come_again,
-    a_dtype_that_the_compressor_does_not_take_is_refused_at_once,
-    join_that_divides_by_those_with_inputs_is_refused,
-    a_hook_serves_one_model,
-    what_differs_between_ranks_is_named_on_all_of_them,
-    models_that_differ_between_ranks_are_named,
-    an_overflow_on_one_rank_leaves_all_residuals_as_they_were,
-    a_scaler_that_nobody_told_of_is_refused,
-    bytes_of_dense_steps_are_in_no_report,
-    a_restart_goes_on_after_two_dense_steps,
-]
-
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    for case in CASES:
-        case()
-        if dist.get_rank() == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+    run(start())

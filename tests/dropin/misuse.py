@@ -1,4 +1,4 @@
-"""Wrong uses of a loop of one's own, each one line; `own_loop.py` runs these cases, too."""
+"""Wrong uses of a loop of one's own, each one line. Argument: horovod or torch."""
 
 import gc
 from collections.abc import Callable
@@ -11,20 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import wirebench
-from tests.dropin.own_loop import ENGINE, RATE, WORLD, batch, loss_of, network, train
+from tests.dropin import own_loop
+from tests.dropin.cases import run, says
+from tests.dropin.own_loop import RATE, WORLD, batch, loss_of, network, train
 from wirebench import compressors, schedulers
 from wirebench.dropin.synchroniser import Sync
-from wirebench.errors import UserError
-
-
-def says(words: str, act: Callable[[], object]) -> None:
-    try:
-        act()
-    except UserError as error:
-        assert words in str(error), error
-        assert "\n" not in str(error)
-    else:
-        raise AssertionError(f"nothing said {words!r}")
 
 
 def states_of_others_are_refused(state: dict[str, Any]) -> None:
@@ -97,7 +88,7 @@ def mistakes_are_told() -> None:
     says("comes before the first step", lambda: sync.load_state_dict({}))
     states_of_others_are_refused(sync.state_dict())
     wrong_kinds_are_refused(sync, other)
-    mesh = init_device_mesh("cpu", (WORLD,)) if ENGINE == "torch" else None
+    mesh = init_device_mesh("cpu", (WORLD,)) if own_loop.ENGINE == "torch" else None
     if mesh is not None:
         sharded = nn.Linear(8, 8)
         fully_shard(sharded, mesh=mesh)
@@ -142,7 +133,7 @@ def what_would_let_ranks_drift_apart_is_refused() -> None:
         loss_of(model, 2).backward()
         says("sync.step(optimizer) in its place", optimizer.step)
         sync.close()
-    if ENGINE == "torch":
+    if own_loop.ENGINE == "torch":
         wrapped = nn.parallel.DistributedDataParallel(network())
         says("averages its gradients already", lambda: train("none", "wfbp", model=wrapped))
     none, wfbp = compressors.build("none"), schedulers.build("wfbp")
@@ -201,10 +192,5 @@ def averages_serve_each_optimizer_once() -> None:
     sync.close()
 
 
-CASES: list[Callable[[], None]] = [
-    mistakes_are_told,
-    what_would_let_ranks_drift_apart_is_refused,
-    a_state_of_another_schedule_is_refused,
-    a_synchroniser_that_nobody_keeps_is_told,
-    averages_serve_each_optimizer_once,
-]
+if __name__ == "__main__":
+    run(own_loop.start())

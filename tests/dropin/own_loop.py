@@ -1,6 +1,6 @@
 """What `test_synchronise.py` runs on every rank of either engine: a loop of a user's own, in several ways.
 
-Argument: horovod or torch. Each function below is a case; rank 0 prints its name when it holds on all ranks.
+Argument: horovod or torch.
 """
 
 import copy
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import wirebench
+from tests.dropin.cases import run
 from wirebench import compressors, schedulers
-from wirebench.comm.launch import end_process
 from wirebench.dropin import at_exit
 from wirebench.dropin.synchroniser import Sync
 
 STEPS = 24
-ENGINE = sys.argv[-1]
+ENGINE = ""
 RATE = 0.05
 Rates = Callable[[int], float]
 SPARSE: Mapping[str, Any] = {"density": 0.05}
 NOTHING: Mapping[str, Any] = {}
 RANK, WORLD = 0, 2
+hvd: Any = None
 
 
 def network() -> nn.Module:
@@ -219,24 +221,6 @@ def evaluation_between_steps_is_no_step() -> None:
     sync.close()
 
 
-def values_that_come_from_elsewhere_stay() -> None:
-    """As `vector_to_parameters` puts them: the compressor that reads weights sees these, and training goes on."""
-    start = network()
-    after = []
-    for moved in (False, True):
-        model, sync = train("none", "wfbp", range(2))
-        values = nn.utils.parameters_to_vector(start.parameters()).detach().clone()
-        if moved:
-            nn.utils.vector_to_parameters(values, model.parameters())
-        else:
-            model.load_state_dict(start.state_dict())
-        optimizer = torch.optim.SGD(model.parameters(), RATE)
-        loss_of(model, 2).backward()
-        sync.step(optimizer)
-        after.append(finished(model, sync))
-    assert torch.equal(*after)
-
-
 def gloo_threads() -> int:
     """How many threads of process groups this process has."""
     found = 0
@@ -262,30 +246,19 @@ def what_is_left_open_leaves_no_thread_of_ours_at_the_end() -> None:
         sync.close()
 
 
-CASES: list[Callable[[], None]] = [
-    every_scheduler_trains_alike_on_all_ranks,
-    a_delayed_update_has_the_rate_of_its_step,
-    residuals_survive_a_restart,
-    local_steps_clip_each_ranks_own_gradient,
-    an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual,
-    evaluation_between_steps_is_no_step,
-    values_that_come_from_elsewhere_stay,
-    what_is_left_open_leaves_no_thread_of_ours_at_the_end,
-]
-
-if __name__ == "__main__":
+def start() -> int:
+    """Join the job; returns this rank. A fork server may have imported this file with other arguments."""
+    global ENGINE, RANK, hvd
+    ENGINE = sys.argv[-1]
     if ENGINE == "torch":
         dist.init_process_group("gloo")
         RANK = dist.get_rank()
     else:
-        import horovod.torch as hvd
-
+        hvd = import_module("horovod.torch")
         hvd.init()
         RANK = hvd.rank()
-    from tests.dropin import misuse  # which imports this file
+    return RANK
 
-    for case in (*CASES, *misuse.CASES):
-        case()
-        if RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
+
+if __name__ == "__main__":
+    run(start())

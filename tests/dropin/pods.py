@@ -1,10 +1,7 @@
-"""What `test_fsdp.py` runs on each of four ranks: two replicas of a model that FSDP2 shards over two ranks.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of four ranks: two replicas of a model that FSDP2 shards over two ranks."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,9 +12,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
-from tests.dropin.misuse import says
-from wirebench import compressors
-from wirebench.comm.launch import end_process
+from tests.dropin.cases import run, says
+from wirebench import compressors, schedulers
 from wirebench.dropin.fsdp import Replicas
 from wirebench.dropin.fsdp_units import local
 
@@ -126,15 +122,23 @@ def dense_gradients_between_pods_end_with_the_weights_of_ddp() -> None:
         assert apart(start, ends) > 0.005, "nothing was learned"
 
 
-def beside_ddp(made: Callable[[], nn.Module], learn: Callable[[Any], object], of: Any = None, **ddp: Any) -> Any:
-    """What a model has in the end under DDP, and, as is checked, between replicas: its weights, or what `of` says."""
+def beside_ddp(
+    made: Callable[[], nn.Module], learn: Callable[[Any], object], of: Any = None, single_steps: int = 0, **ddp: Any
+) -> Any:
+    """What a model has in the end under DDP, and, as is checked, between replicas: its weights, or what `of` says.
+
+    single_steps  where it is not 0, so many exchanges begin after their whole pass
+    """
     ends = []
     for wrapped in (False, True):
-        model = made()
-        trained, replicas = pods(model=model) if wrapped else (DistributedDataParallel(model, **ddp), None)
+        model, scheduler = made(), schedulers.build("single") if single_steps else None
+        trained, replicas = (
+            pods(model=model, scheduler=scheduler) if wrapped else (DistributedDataParallel(model, **ddp), None)
+        )
         learn(trained)
         ends.append((of or whole)(model))
         if replicas:
+            assert single_steps in (0, replicas.steps)
             replicas.close()
     assert apart(*ends) < 1e-6, apart(*ends)
     return ends[0]
@@ -164,17 +168,15 @@ def gradients_are_means_whatever_gloo_makes_of_an_average() -> None:
         (nn.functional.cross_entropy(expected(inputs), inputs[:, :5].argmax(1)) / 4).backward()
     model, replicas = pods()
     loss_of(model, 0).backward()
-    for mine, theirs in zip(gradients(model), gradients(expected), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-7), float((mine - theirs).abs().max())
+    assert apart(gradients(model), gradients(expected)) < 5e-7
     replicas.close()
     native = sharded(mesh=MESH)
     loss_of(native, 0).backward()
-    for mine, theirs in zip(gradients(native), gradients(expected), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-7), "FSDP2 on Gloo does not average"
+    assert apart(gradients(native), gradients(expected)) < 5e-7, "FSDP2 on Gloo does not average"
 
 
-def gradients(model: nn.Module) -> list[Tensor]:
-    return [full(parameter.grad) for parameter in model.parameters()]
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: full(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def nothing_is_lost_of_any_shard() -> None:
@@ -311,35 +313,14 @@ def a_scaler_that_nobody_told_of_is_refused() -> None:
     replicas.close()
 
 
-def start() -> None:
-    """Join the job: two replicas of half its ranks."""
+def start() -> int:
+    """Join the job, two replicas of half its ranks; returns this one."""
     global RANK, MESH
     dist.init_process_group("gloo")
     RANK = dist.get_rank()
     MESH = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    return RANK
 
-
-def run(cases: Sequence[Callable[[], None]]) -> None:
-    """Run each case on this rank; rank 0 prints its name when it is over."""
-    start()
-    for case in cases:
-        case()
-        if RANK == 0:
-            print(case.__name__, flush=True)
-    end_process(0)
-
-
-CASES: list[Callable[[], None]] = [
-    dense_gradients_between_pods_end_with_the_weights_of_ddp,
-    gradients_reduced_in_bf16_are_those_of_a_2d_mesh,
-    gradients_are_means_whatever_gloo_makes_of_an_average,
-    nothing_is_lost_of_any_shard,
-    a_residual_is_as_long_as_a_shard,
-    a_restart_goes_on_to_the_bit,
-    an_overflow_on_one_rank_skips_the_step_on_all_four,
-    a_scaler_that_nobody_told_of_is_refused,
-    signs_have_no_scale,
-]
 
 if __name__ == "__main__":
-    run(CASES)
+    run(start())

@@ -1,10 +1,6 @@
-"""What `test_fsdp.py` runs on each of four ranks: parameters of few rows, modules in one group, what no replica uses.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on four ranks: parameters of few rows, modules in one group, unused ones."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
-from tests.dropin.misuse import says
+from tests.dropin.cases import run, says
 from tests.dropin.pods import Layer, Net, apart, batch, full, gradients, loss_of, pods, resumable, whole
 from tests.dropin.pods_misuse import SENDS_ZEROS
 from tests.dropin.pods_sums import few_bits
@@ -54,7 +50,7 @@ def padding_before_the_first_elements_moves_no_gradient() -> None:
         build = compressors.build(name, **options)
         replicas = wirebench.compress_replicas(model, build, job.MESH["replicate"])
         loss_of(model, 0).backward()
-        for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
+        for mine, theirs in zip(gradients(model).values(), gradients(plain).values(), strict=True):
             assert float((mine - theirs).norm() / theirs.norm()) < (0.02 if policy else 1e-5), (name, policy)
         replicas.close()
 
@@ -69,8 +65,7 @@ def modules_of_one_group_are_one_unit() -> None:
         fully_shard(module, mesh=job.MESH["shard"])
     replicas = wirebench.compress_replicas(model, compressors.build("none"), job.MESH["replicate"])
     loss_of(model, 0).backward()
-    for mine, theirs in zip(gradients(model), gradients(plain), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-6)
+    assert apart(gradients(model), gradients(plain.module)) < 1e-6
     whole_model = sum(parameter.numel() for parameter in Net().parameters())
     assert len(replicas._job.units) == 4 and replicas._job.numel < 0.6 * whole_model
     sums = wirebench.compress_shards(model, few_bits())
@@ -95,7 +90,7 @@ def gradients_of_inputs_alone_exchange_nothing() -> None:
     assert before.any() and torch.equal(before, replicas.compressor.state_dict()["residual"])
     assert not any(full(each.grad).any() for each in model.parameters() if each.grad is not None)
     loss_of(model, 2).backward()
-    assert replicas.steps == 2 and any(each.any() for each in gradients(model))
+    assert replicas.steps == 2 and any(each.any() for each in gradients(model).values())
     replicas.close()
 
 
@@ -139,22 +134,15 @@ def a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart() -> None:
 
 def a_model_that_is_called_twice_before_a_backward_pass_is_averaged() -> None:
     """By a schedule whose exchanges all begin after the pass."""
-    ends = []
-    for kind in ("ddp", "pods"):
-        model, replicas = Net(), None
-        trained: Any = DistributedDataParallel(model) if kind == "ddp" else None
-        if trained is None:
-            trained, replicas = pods(model=model, scheduler=schedulers.build("single"))
-        optimizer = job.sgd(model.parameters())
+
+    def learn(trained: Any) -> None:
+        optimizer = job.sgd(trained.parameters())
         for step in range(3):
             optimizer.zero_grad()
             (loss_of(trained, step) + loss_of(trained, step, 1)).backward()
             optimizer.step()
-        ends.append(whole(model))
-        if replicas:
-            assert replicas.steps == 3
-            replicas.close()
-    assert apart(*ends) < 1e-6, apart(*ends)
+
+    job.beside_ddp(Net, learn, single_steps=3)
     if not SENDS_ZEROS:
         return
     model, replicas = pods()  # zeros come when the first half of the pass is over, and the gradients later
@@ -204,21 +192,9 @@ def replicas_of_a_tensor_parallel_model_are_averaged() -> None:
         (plain(inputs).square().mean() / 2).backward()
         if mesh["replicate"].get_local_rank() == replica:
             model(inputs).square().mean().backward()
-    pairs = zip(gradients(model), gradients(plain), strict=True)
-    assert all(torch.allclose(mine, theirs, atol=1e-7) for mine, theirs in pairs)
+    assert apart(gradients(model), gradients(plain)) < 5e-7
     replicas.close()
 
 
-CASES: list[Callable[[], None]] = [
-    merged_modules_share_an_exchange,
-    a_cut_is_learned_in_the_first_steps_and_kept_over_a_restart,
-    padding_before_the_first_elements_moves_no_gradient,
-    modules_of_one_group_are_one_unit,
-    gradients_of_inputs_alone_exchange_nothing,
-    a_model_that_is_called_twice_before_a_backward_pass_is_averaged,
-    shards_of_all_kinds_end_with_the_weights_of_ddp,
-    replicas_of_a_tensor_parallel_model_are_averaged,
-]
-
 if __name__ == "__main__":
-    job.run(CASES)
+    run(job.start())

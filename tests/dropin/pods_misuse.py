@@ -1,10 +1,6 @@
-"""What `test_fsdp.py` runs on each of four ranks beside `pods.py`: models that are not plain, and wrong uses.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of four ranks beside `pods.py`: models that are not plain, and wrong uses."""
 
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import wirebench
 from tests.dropin import pods as job
+from tests.dropin.cases import run, says
 from tests.dropin.grouped import alike
-from tests.dropin.misuse import says
 from tests.dropin.pods import Layer, Net, apart, batch, gradients, loss_of, pods, sgd, sharded, train, whole
 from wirebench import compressors, schedulers
 from wirebench.errors import PeerLost
@@ -245,35 +241,22 @@ def a_layout_that_changes_is_refused() -> None:
 
 
 def two_passes_that_both_reduce_average_twice() -> None:
-    """As under DDP without no_sync."""
+    """As under DDP without no_sync; also of checkpointed blocks, whose passes are not reentrant."""
 
     def twice(trained: Any) -> None:
         for part in range(2):
             loss_of(trained, 0, part).backward()
 
-    job.beside_ddp(Net, twice, of=lambda model: dict(enumerate(gradients(model))))
+    for made in (Net, partial(Checkpointed, False)):
+        job.beside_ddp(made, twice, of=gradients)
 
 
-def checkpointed_blocks_are_averaged() -> None:
-    """Without a reentrant pass; a nested one, after which nothing of the outer pass comes, ends in one line.
-
-    Its gradients are not added to those of the next step.
-    """
-    for nested in (False, True):
-        rule = schedulers.build("single") if nested else None
-        model, replicas = pods(model=Checkpointed(nested), scheduler=rule)
-        for step in range(2):
-            if nested and step:
-                says("use_reentrant=False", lambda: loss_of(model, 1).backward())  # noqa: B023
-            else:
-                loss_of(model, step).backward()
-        if not nested:
-            plain = DistributedDataParallel(Checkpointed(nested))
-            for step in range(2):
-                loss_of(plain, step).backward()
-            pairs = zip(gradients(model), gradients(plain), strict=True)
-            assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs)
-        replicas.close()
+def a_nested_backward_pass_is_one_line() -> None:
+    """After it nothing of the outer pass comes; its gradients are not added to those of the next step."""
+    model, replicas = pods(model=Checkpointed(nested=True), scheduler=schedulers.build("single"))
+    loss_of(model, 0).backward()
+    says("use_reentrant=False", lambda: loss_of(model, 1).backward())
+    replicas.close()
 
 
 class Checkpointed(nn.Module):
@@ -374,8 +357,7 @@ def a_parameter_that_fsdp_ignores_is_averaged_by_its_loop() -> None:
             assert parameter.grad is not None
             dist.all_reduce(parameter.grad)
             parameter.grad.div_(dist.get_world_size())
-        pairs = zip(gradients(model), gradients(plain), strict=True)
-        assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs), step
+        assert apart(gradients(model), gradients(plain.module)) < 1e-6, step
     replicas.close()
 
 
@@ -421,7 +403,7 @@ def a_divide_factor_of_the_users_counts() -> None:
         loss_of(model, 0).backward()
         sums.append(gradients(model))
         replicas.close()
-    assert all(torch.allclose(2 * mean, total) for mean, total in zip(*sums, strict=True))
+    assert all(torch.allclose(2 * sums[0][name], total) for name, total in sums[1].items())
 
 
 def compressors_are_made_ready_before_training() -> None:
@@ -494,30 +476,5 @@ def a_rank_that_dies_is_named_by_its_replica() -> None:
             raise AssertionError("nobody missed a replica")
 
 
-CASES: list[Callable[[], None]] = [
-    replicas_begin_alike,
-    what_differs_between_replicas_is_named,
-    the_dimension_of_shards_is_refused_in_place_of_replicas,
-    what_learns_later_is_one_line,
-    gradients_of_several_dtypes_are_one_line,
-    a_state_of_another_shard_is_refused,
-    a_module_that_one_rank_of_a_pod_leaves_out_is_averaged_all_the_same,
-    frozen_parameters_have_no_gradient_and_no_residual,
-    a_module_that_one_replica_leaves_out_is_averaged_all_the_same,
-    a_layout_that_changes_is_refused,
-    two_passes_that_both_reduce_average_twice,
-    checkpointed_blocks_are_averaged,
-    wrong_uses_are_one_line,
-    a_parameter_that_fsdp_ignores_is_averaged_by_its_loop,
-    a_norm_of_the_whole_gradient_is_one_line,
-    a_hook_that_comes_later_is_one_line,
-    a_compressor_serves_one_model,
-    a_divide_factor_of_the_users_counts,
-    compressors_are_made_ready_before_training,
-    a_report_counts_what_goes_between_replicas,
-    fewer_replicas_keep_the_residuals,
-    a_rank_that_dies_is_named_by_its_replica,
-]
-
 if __name__ == "__main__":
-    job.run(CASES)
+    run(job.start())

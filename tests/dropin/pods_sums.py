@@ -1,12 +1,8 @@
-"""What `test_fsdp.py` runs on each of four ranks: FSDP2's reduce-scatter in few bits.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of four ranks: FSDP2's reduce-scatter in few bits."""
 
 import os
 import socket
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import wirebench
 from tests.dropin import pods as job
-from tests.dropin.misuse import says
+from tests.dropin.cases import run, says
 from tests.dropin.pods import apart, gradients, loss_of, sgd, sharded, train, whole
 from wirebench import collectives, compressors
 from wirebench.compressors.bits.narrow import Form, added, quantised
@@ -77,7 +73,7 @@ def gradients_come_near_those_of_full_precision() -> None:
                     module.set_gradient_divide_factor(factor)
             sums = wirebench.compress_shards(model, few_bits()) if narrow else None
             loss_of(model, 0).backward()
-            found.append(torch.cat([each.flatten() for each in gradients(model)]))
+            found.append(torch.cat([each.flatten() for each in gradients(model).values()]))
             if sums:
                 report = sums.report()
                 assert report["calls"] == 5 and report["wire_bytes"] > 0
@@ -197,14 +193,5 @@ def wrong_uses_are_one_line() -> None:
     sums.close()
 
 
-CASES: list[Callable[[], None]] = [
-    a_share_is_the_fp32_sum_of_what_arrives,
-    gradients_come_near_those_of_full_precision,
-    a_model_learns_as_in_full_precision,
-    what_is_not_finite_reaches_its_share,
-    fsdp_sends_on_gloo_what_the_planner_says,
-    wrong_uses_are_one_line,
-]
-
 if __name__ == "__main__":
-    job.run(CASES)
+    run(job.start())

@@ -1,7 +1,4 @@
-"""What `test_fsdp.py` runs on each of four ranks: `synchronise` on two replicas of a model that FSDP2 shards.
-
-Each function below is a case; rank 0 prints its name when it holds on all ranks.
-"""
+"""What `test_synchronise.py` runs on each of four ranks: `synchronise` on two replicas of a model that FSDP2 shards."""
 
 import copy
 from collections.abc import Callable
@@ -14,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wirebench
 from tests.dropin import pods as job
+from tests.dropin.cases import run, says
 from tests.dropin.grouped import alike
-from tests.dropin.misuse import says
 from tests.dropin.pods import Net, adamw, apart, loss_of, sgd, sharded, train, whole
 from wirebench import compressors, schedulers
 from wirebench.dropin.shard_view import local
@@ -218,15 +215,5 @@ def what_the_loop_does_to_the_model_later_is_one_line() -> None:
     sync.close()
 
 
-CASES: list[Callable[[], None]] = [
-    dense_exchanges_after_backward_end_with_the_weights_of_ddp,
-    every_method_keeps_replicas_alike_and_learns,
-    local_steps_between_pods_are_local_sgd_by_hand,
-    a_restart_goes_on_to_the_bit,
-    a_model_that_was_evaluated_before_is_averaged,
-    what_the_loop_does_to_the_model_later_is_one_line,
-    wrong_uses_are_one_line,
-]
-
 if __name__ == "__main__":
-    job.run(CASES)
+    run(job.start())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import wirebench
-from tests.distributed.forked import fork
+from tests.distributed.forked import finish
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHOWN = re.findall(
@@ -24,8 +24,7 @@ SHOWN = re.findall(
 def told(name: str, arguments: list[str], logs: Path) -> str:
     """What rank 0 printed; the README has such lines."""
     runs = [(int(ranks), printed) for ranks, script, _, printed in SHOWN if script == name]
-    ended = fork("torch", runs[0][0], arguments, logs, script=f"examples/{name}.py")
-    assert ended.code == 0, ended.said
+    ended = finish("torch", runs[0][0], arguments, logs, script=f"examples/{name}.py")
     shown = {form for _, printed in runs for form in forms(printed)}
     assert shown <= forms(ended.out), ended.out
     return ended.out

@@ -1,4 +1,4 @@
-"""Replicas of a model under FSDP2: to the bit as through DDP's hook; loops as people write them."""
+"""Replicas of a model under FSDP2, to the bit as through DDP's hook; what is asked of torch's own objects."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.forked import fork
-from tests.dropin import pods, pods_layouts, pods_misuse, pods_sums, pods_view
+from tests.distributed.forked import finish
 from wirebench import compressors
 from wirebench.dropin import fsdp_units
 from wirebench.errors import UserError
@@ -25,23 +24,12 @@ AVERAGING = [
     ids=["a third", "all"],
 )
 def test_every_compressor_is_that_of_ddps_hook_to_the_bit(names: list[str], tmp_path: Path) -> None:
-    ended = fork("torch", 2, names, tmp_path, script="tests/dropin/beside_hook.py")
-    assert ended.code == 0, ended.said
+    ended = finish("torch", 2, names, tmp_path, script="tests/dropin/beside_hook.py")
     told = {words[0]: words[1:] for words in map(str.split, ended.out.splitlines()) if words and words[0] in names}
     assert told.keys() == set(names)
     for name, (messages, worst, through_ddp, between_replicas) in told.items():
         assert (messages, float(worst)) == ("3", 0), name
         assert through_ddp == between_replicas, name
-
-
-@pytest.mark.parametrize(
-    "cases", [pods, pods_layouts, pods_misuse, pods_view, pods_sums], ids=lambda cases: cases.__name__
-)
-def test_loops_of_four_ranks(cases: Any, tmp_path: Path) -> None:
-    script = f"{cases.__name__.replace('.', '/')}.py"
-    ended = fork("torch", 4, [], tmp_path, script=script)
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in cases.CASES]
 
 
 def test_another_torch_is_named_where_it_lacks_an_attribute() -> None:

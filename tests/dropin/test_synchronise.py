@@ -2,51 +2,58 @@
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests.distributed.forked import fork
-from tests.dropin import grouped, hooked, loops, misuse, own_loop
+from tests.distributed.forked import finish
+from tests.dropin import loops
+from tests.dropin.cases import cases_of
 from wirebench import compressors
 from wirebench.dropin import at_exit
 from wirebench.errors import PeerLost
 
-OPTIMIZERS, WORDS = ("sgd", "adamw"), ("+accumulate", "+clip", "+scaler", "+unused")
-ALL_AT_ONCE = [f"{optimizer}{words}" for optimizer in OPTIMIZERS for words in ("", "".join(WORDS))]
-ONE_BY_ONE = [f"{optimizer}{word}" for optimizer in OPTIMIZERS for word in WORDS]
-
-
-@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
-def test_a_loop_of_ones_own(engine: str, tmp_path: Path) -> None:
-    ended = fork(engine, 2, [engine], tmp_path, script="tests/dropin/own_loop.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in (*own_loop.CASES, *misuse.CASES)]
+ALL_AT_ONCE = [f"{name}{words}" for name in ("sgd", "adamw") for words in ("", "+accumulate+clip+scaler+unused")]
 
 
 @pytest.mark.parametrize(
-    ("engine", "cases"),
+    ("script", "engine", "size"),
     [
-        ("torch", ALL_AT_ONCE),
-        pytest.param("torch", ONE_BY_ONE, marks=pytest.mark.slow),
-        # Horovod's optimizer moves what no rank has used, and so has no such case.
-        pytest.param("horovod", [case.replace("+unused", "") for case in ALL_AT_ONCE], marks=pytest.mark.slow),
+        ("own_loop", "torch", 2),
+        pytest.param("own_loop", "horovod", 2, marks=pytest.mark.slow),
+        ("misuse", "torch", 2),
+        pytest.param("misuse", "horovod", 2, marks=pytest.mark.slow),
+        ("hooked", "torch", 2),
+        ("grouped", "torch", 3),
+        *((name, "torch", 4) for name in ("pods", "pods_layouts", "pods_misuse", "pods_sums", "pods_view")),
     ],
 )
-def test_dense_synchronise_equals_the_engines_own_for_50_steps(engine: str, cases: list[str], tmp_path: Path) -> None:
-    ended = fork(engine, 2, [engine, *cases], tmp_path, script="tests/dropin/beside_ddp.py")
-    assert ended.code == 0, ended.said
-    worst = dict(line.split() for line in ended.out.splitlines())
-    assert worst.keys() == set(cases)
-    assert all(float(each) <= 1e-6 for each in worst.values()), worst
+def test_each_case_holds_on_all_ranks(script: str, engine: str, size: int, tmp_path: Path) -> None:
+    ended = finish(engine, size, [engine], tmp_path, script=f"tests/dropin/{script}.py")
+    assert ended.out.split() == [case.__name__ for case in cases_of(import_module(f"tests.dropin.{script}"))]
 
 
-@pytest.mark.parametrize("schedules", ["wfbp", pytest.param("fused,sync_easgd,wfbp", marks=pytest.mark.slow)])
-def test_loops_as_people_write_them_equal_ddps(schedules: str, tmp_path: Path) -> None:
-    ended = fork("torch", 2, [schedules], tmp_path, script="tests/dropin/loops.py")
-    assert ended.code == 0, ended.said
+@pytest.mark.parametrize(
+    ("engine", "script", "first", "cases"),
+    [
+        ("torch", "beside_ddp", "torch", ALL_AT_ONCE),
+        # Horovod's optimizer moves what no rank has used, and so has no such case.
+        pytest.param(
+            "horovod", "beside_ddp", "horovod", [case.replace("+unused", "") for case in ALL_AT_ONCE],
+            marks=pytest.mark.slow,
+        ),
+        ("torch", "loops", "wfbp", list(loops.LOOPS)),
+        pytest.param("torch", "loops", "fused,sync_easgd,wfbp", list(loops.LOOPS), marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_dense_loop_ends_with_the_weights_of_the_engines_own(
+    engine: str, script: str, first: str, cases: list[str], tmp_path: Path
+) -> None:
+    """50 steps of loops with all that an optimizer needs; and loops as people write them."""
+    ended = finish(engine, 2, [first, *cases], tmp_path, script=f"tests/dropin/{script}.py")
     worst = dict(line.split() for line in ended.out.splitlines())
-    assert list(worst) == list(loops.LOOPS)
+    assert list(worst) == cases
     assert all(float(each) <= 1e-6 for each in worst.values()), worst
 
 
@@ -56,8 +63,7 @@ def test_loops_as_people_write_them_equal_ddps(schedules: str, tmp_path: Path) -
     ids=["a third", "all"],
 )
 def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(names: list[str], tmp_path: Path) -> None:
-    ended = fork("torch", 2, names, tmp_path, script="tests/dropin/beside_train.py")
-    assert ended.code == 0, ended.said
+    ended = finish("torch", 2, names, tmp_path, script="tests/dropin/beside_train.py")
     lines = [line.split() for line in ended.out.splitlines()]
     told = {words[0]: words[1:] for words in lines if words and words[0] in names}
     assert told.keys() == set(names)
@@ -68,18 +74,6 @@ def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(names: list
     # The first steps of 0/1 Adam are dense.
     more = ("none", "iwp", "zero_one_adam")
     assert all(float(wire) < float(told["none"][2]) for name, (*_, wire) in told.items() if name not in more)
-
-
-def test_loops_with_a_hook(tmp_path: Path) -> None:
-    ended = fork("torch", 2, ["torch"], tmp_path, script="tests/dropin/hooked.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in hooked.CASES]
-
-
-def test_exchanges_over_groups_of_ranks(tmp_path: Path) -> None:
-    ended = fork("torch", 3, ["torch"], tmp_path, script="tests/dropin/grouped.py")
-    assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in grouped.CASES]
 
 
 class Exchange:

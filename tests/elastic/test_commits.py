@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from tests.distributed.launch import CONFIG, here
 from wirebench.comm.peers import Peer
 from wirebench.training.elastic.commits import choose, first_on_host, mirror_of
 from wirebench.training.elastic.host_memory import Commit, HostMemory
@@ -83,17 +81,3 @@ def test_a_host_holds_two_commits_whole_and_only_its_own(tmp_path: Path) -> None
     assert memory.take_trouble() == {"at": 1.0, "step": 4, "size": 2} and memory.take_trouble() == {}
     memory.forget()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train.elastic=true"], "train.elastic: needs torchrun or horovodrun --min-np, which start ranks anew"),
-        (["train.mirror=1"], "train.mirror: belongs to train.elastic=true"),
-        (["train.mirror=2", "train.elastic=true"], "train.mirror: "),
-    ],
-)
-def test_a_run_that_cannot_be_elastic_is_refused(words: list[str], message: str, tmp_path: Path, capsys) -> None:
-    assert here(2, [CONFIG, f"output.dir={tmp_path / 'run'}", *words]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
