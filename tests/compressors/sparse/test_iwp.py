@@ -91,8 +91,9 @@ def twin(states, grads, param, step, threshold, epsilon):
 @pytest.mark.parametrize("groups", CUTS)
 @pytest.mark.parametrize(("size", "masks"), [(1, "bits"), (2, "smaller"), (3, "bits"), (5, "delta")])
 def test_equals_the_twin_bit_for_bit(size, masks, groups):
-    options = {"threshold": 1.5, "rho": 0.0, "epsilon": 0.3, "masks": masks}
-    ranks = [Iwp(**options, momentum=MOMENTUM, masking=True) for _ in range(size)]
+    ranks = [
+        Iwp(threshold=1.5, rho=0.0, epsilon=0.3, masks=masks, momentum=MOMENTUM, masking=True) for _ in range(size)
+    ]
     states = [(torch.zeros(NUMEL), torch.zeros(NUMEL)) for _ in range(size)]
     shares = []
     for step in range(6):
