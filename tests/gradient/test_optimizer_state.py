@@ -55,11 +55,9 @@ def of(kind, **options):
         lambda model: build_optimizer(model, SECTION),
         of(torch.optim.AdamW, amsgrad=True),
         of(torch.optim.AdamW, fused=True),
-        of(torch.optim.Adagrad),
-        of(torch.optim.Rprop),
         of(torch.optim.ASGD),
     ],
-    ids=["sgd", "amsgrad", "fused-adam", "adagrad", "rprop", "asgd"],
+    ids=["sgd", "amsgrad", "fused-adam", "asgd"],
 )
 def test_what_is_resumed_goes_on_as_if_it_had_not_stopped(make):
     whole, optimizer, _ = replica(make)

@@ -16,29 +16,16 @@ CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
 # name, options, image shape, parameters with 10 and with 1000 classes
 COUNTS = [
     ("resnet_cifar", {}, CIFAR, 269_722, 334_072),
-    ("resnet_cifar", {"depth": 20}, (3, 8, 8), 269_722, 334_072),
     ("resnet_cifar", {"depth": 8}, (3, 16, 16), 75_290, 139_640),
     ("resnet_cifar", {"depth": 8, "width": 8}, (3, 16, 16), 19_218, 51_888),
-    ("resnet_cifar", {"depth": 32}, CIFAR, 464_154, 528_504),
-    ("resnet_cifar", {"depth": 44}, CIFAR, 658_586, 722_936),
-    ("resnet_cifar", {"depth": 56}, CIFAR, 853_018, 917_368),
     ("resnet_cifar", {"depth": 110}, CIFAR, 1_727_962, 1_792_312),
     ("resnet101_cifar", {}, CIFAR, 42_512_970, 44_541_480),
     ("vgg_cifar", {"depth": 11}, CIFAR, 9_231_114, 9_738_984),
-    ("vgg_cifar", {}, CIFAR, 14_728_266, 15_236_136),
     ("vgg_cifar", {"depth": 19}, CIFAR, 20_040_522, 20_548_392),
     ("lenet", {}, (1, 8, 8), 21_386, 105_536),
-    ("lenet", {}, (1, 28, 28), 107_786, 191_936),
     ("lenet", {}, CIFAR, 136_886, 221_036),
     ("toy", {}, (1, 8, 8), 410, 33_080),
     ("toy", {"hidden": 2, "unused": True}, (1, 8, 8), 113, 9_023),
-    ("alexnet", {}, IMAGENET, 57_044_810, 61_100_840),
-    ("vgg16", {}, IMAGENET, 134_301_514, 138_357_544),
-    ("resnet18", {}, IMAGENET, 11_181_642, 11_689_512),
-    ("resnet50", {}, IMAGENET, 23_528_522, 25_557_032),
-    ("resnet101", {}, IMAGENET, 42_520_650, 44_549_160),
-    ("resnet152", {}, IMAGENET, 58_164_298, 60_192_808),
-    ("googlenet", {}, IMAGENET, 9_960_638, 13_004_888),
     ("googlenet", {"aux_heads": False}, IMAGENET, 5_610_154, 6_624_904),
 ]
 
@@ -63,35 +50,32 @@ def test_parameter_counts(name, options, image_shape, with_10, with_1000):
         assert sum(p.numel() for p in model.parameters()) == expected
 
 
+TORCHVISION = ("alexnet", "vgg16", "resnet18", "resnet50", "resnet101", "resnet152", "googlenet")
+
+
 def test_every_model_is_counted():
-    assert {row[0] for row in COUNTS} == set(models.available()) - {"replay", "gpt"}  # a trace's; test_gpt.py
+    elsewhere = {"replay", "gpt"}  # a trace's; test_gpt.py
+    assert {row[0] for row in COUNTS} | set(TORCHVISION) == set(models.available()) - elsewhere
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet18", "resnet50", "resnet101", "resnet152", "googlenet"])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", TORCHVISION)
 def test_imagenet_models_are_torchvision_s(name):
     """A state dictionary of torchvision's builder fits, so its published weights and ours are interchangeable."""
+    more = {"init_weights": True} if name == "googlenet" else {}
     with torch.device("meta"):
-        theirs = getattr(torchvision.models, name)(
-            weights=None, **({"init_weights": True} if name == "googlenet" else {})
-        )
+        theirs = getattr(torchvision.models, name)(weights=None, **more)
     ours = _meta(name, IMAGENET, 1000)
     assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in theirs.state_dict().items()}
 
 
 SMALL = [
     ("resnet_cifar", {}, (3, 8, 8)),
-    ("resnet_cifar", {}, (1, 8, 8)),
-    ("resnet_cifar", {"depth": 32}, CIFAR),
     ("resnet_cifar", {}, (2, 9, 7)),
     ("vgg_cifar", {"depth": 11}, CIFAR),
     ("lenet", {}, (1, 8, 8)),
-    ("lenet", {}, (3, 8, 8)),
-    ("lenet", {}, (1, 28, 28)),
-    ("lenet", {}, CIFAR),
     ("lenet", {}, (2, 4, 5)),
     ("toy", {}, (1, 8, 8)),
-    ("toy", {}, CIFAR),
     ("toy", {"hidden": 1}, (2, 2, 5)),
     ("googlenet", {}, (3, 15, 15)),
 ]

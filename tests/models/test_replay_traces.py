@@ -5,18 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.test_replay import CLASSES, IMAGE, LAYERS, batch, ticking, timed, write
+from tests.models.test_replay import CLASSES, IMAGE, LAYERS, batch, ticking, write
 from wirebench import models
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.simulation.trace import SHIPPED, Paced, TraceLayer, load
 from wirebench.training.loss import cross_entropy
-
-CORE_BYTES_PER_SECOND = 1e9
-"""What a slow and busy core may write, fresh pages included."""
-CORE_LAYER_SECONDS = 400e-6
-"""What such a core may take for one layer, in either direction: Python's part of autograd, and waking up."""
 
 ROOT = Path(__file__).resolve().parents[2]
 DAILY = ("googlenet_k80", "resnet20_gtx1080ti")
@@ -49,34 +44,6 @@ def test_a_step_takes_the_time_of_a_shipped_trace(path, monkeypatch):
     took = clock.timed(lambda: cross_entropy(model(images), labels).backward())
     # A look at the clock takes time, too, and layers of no length have nothing to make up for it with.
     assert took == pytest.approx(trace.forward_seconds + trace.backward_seconds, abs=1e-6 * (2 * len(trace.layers) + 9))
-
-
-@pytest.mark.slow
-@pytest.mark.clock
-@pytest.mark.parametrize("path", BY_NAME, ids=lambda path: path.stem)
-def test_a_step_takes_that_time_by_the_systems_clock(path):
-    trace = load(path)
-    model, (images, labels) = models.build("replay", CLASSES, IMAGE, trace=str(path)), batch(trace.batch_size)
-    # A GPU may make gradients faster than a core here can write them, or pass layers faster than it can be told of
-    # them: then in slow motion (docs/traces.md).
-    writing = 4 * trace.numel / CORE_BYTES_PER_SECOND
-    passing = len(trace.layers) * CORE_LAYER_SECONDS
-    slowed = max(1.0, 2 * max(writing, passing) / trace.backward_seconds)
-    assert isinstance(model, Paced)
-    model.dilation = slowed
-
-    def step() -> float:
-        model.zero_grad()
-        return timed(lambda: cross_entropy(model(images), labels).backward())
-
-    step()
-    expected = slowed * (trace.forward_seconds + trace.backward_seconds)
-    # 0.3 ms are what a small model's own calls take on a slow core. The best of some, and of more on a busy machine.
-    enough = max(1.02 * expected, expected + 3e-4)
-    seconds = [step(), step()]
-    while min(seconds) > enough and sum(seconds) < 20:
-        seconds.append(step())
-    assert expected <= min(seconds) <= enough
 
 
 @pytest.mark.parametrize("path", BY_NAME, ids=lambda path: path.stem)
@@ -126,19 +93,11 @@ def test_the_example_in_the_docs_is_a_trace(tmp_path):
     assert models.build("replay", CLASSES, IMAGE, trace=str(path)) and load(path).numel == 4704 + 320
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("forward.weight", "attribute 'forward' already exists"),
-        ("linear.weight.more", "attribute 'weight' already exists"),
-        ("stem", "attribute 'stem' already exists"),
-    ],
-)
-def test_a_name_that_no_parameter_can_have_is_refused(tmp_path, name, words):
+@pytest.mark.parametrize("name", ["forward.weight", "stem"])
+def test_a_name_that_no_parameter_can_have_is_refused(tmp_path, name):
     path = write(tmp_path, 0.0, (*LAYERS, TraceLayer(name, 2, 0.0, 0.0)))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^{path}: layer {name}: .*already exists"):
         models.build("replay", CLASSES, IMAGE, trace=path)
-    assert str(caught.value) == f"{path}: layer {name}: name: cannot be a parameter's: {words}"
 
 
 def test_the_default_trace_is_shipped():

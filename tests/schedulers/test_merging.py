@@ -163,8 +163,3 @@ def test_one_look_at_the_costs_is_enough_for_all_but_optimal(name):
 
     schedulers.build(name).partition(layers, cost)
     assert len(asked) <= (50 * 51 // 2 if name == "optimal" else 3 * 50)
-
-
-def test_the_later_rules_bound_is_checked():
-    with pytest.raises(ValueError, match="least_elements is at least 0"):
-        schedulers.build("mg_wfbp_later", least_elements=-1)

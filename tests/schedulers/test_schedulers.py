@@ -1,5 +1,3 @@
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,12 +89,6 @@ def test_fused_by_hand():
     assert groups == [range(0, 2), range(2, 5), range(5, 6), range(6, 7)]
 
 
-@pytest.mark.parametrize("options", [{"bucket_cap_mb": 0.0}, {"first_bucket_mb": -1.0}])
-def test_fused_caps_are_more_than_nothing(options):
-    with pytest.raises(UserError, match=r"^scheduler: caps are more than 0 MiB"):
-        schedulers.build("fused", **options)
-
-
 def test_builtin_leaves_everything_to_the_engine():
     scheduler = schedulers.build("builtin", bucket_cap_mb=10.0)
     assert isinstance(scheduler, Builtin)
@@ -105,8 +97,6 @@ def test_builtin_leaves_everything_to_the_engine():
     # As DDP: its first bucket is smaller only where nobody has named a cap.
     assert scheduler.partition(of_sizes(*[1] * 12), cost) == [range(0, 10), range(10, 12)]
     assert schedulers.build("builtin").partition(of_sizes(*[1] * 12), cost) == [range(0, 1), range(1, 12)]
-    with pytest.raises(UserError, match=r"^scheduler\.bucket_cap_mb is at least 0"):
-        schedulers.build("builtin", bucket_cap_mb=-1.0)
 
 
 def test_builtin_has_a_cap_for_each_bucket_and_the_last_one_for_all_others():
@@ -116,19 +106,19 @@ def test_builtin_has_a_cap_for_each_bucket_and_the_last_one_for_all_others():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("name", "options", "said"),
     [
-        ({"bucket_caps_mb": [1.0, 0.0]}, r"bucket_caps_mb are more than 0 MiB, got \[1\.0, 0\.0\]"),
-        ({"bucket_caps_mb": [-1.0]}, "bucket_caps_mb are more than 0 MiB"),
-        ({"bucket_caps_mb": [1.0], "bucket_cap_mb": 1.0}, "bucket_caps_mb replaces bucket_cap_mb; give one of them"),
-        ({"bucket_caps_mb": [1.0, math.inf]}, "bucket_caps_mb: needs a finite number, got inf"),
-        ({"bucket_caps_mb": ["1"]}, "bucket_caps_mb: needs a list of a number, got"),
-        ({"bucket_caps_mb": 25.0}, "bucket_caps_mb: needs a list of a number, got 25.0"),
+        ("fused", {"bucket_cap_mb": 0.0}, "0 MiB"),
+        ("fused", {"first_bucket_mb": -1.0}, "0 MiB"),
+        ("builtin", {"bucket_cap_mb": -1.0}, "bucket_cap_mb .*got -1.0"),
+        ("builtin", {"bucket_caps_mb": [1.0, 0.0]}, r"bucket_caps_mb .*got \[1\.0, 0\.0\]"),
+        ("builtin", {"bucket_caps_mb": [1.0], "bucket_cap_mb": 1.0}, "bucket_caps_mb replaces bucket_cap_mb"),
+        ("mg_wfbp_later", {"least_elements": -1}, "least_elements .*got -1"),
     ],
 )
-def test_caps_of_buckets_that_are_none_are_one_line(options, said):
-    with pytest.raises(UserError, match=rf"^scheduler\.{said}"):
-        schedulers.build("builtin", **options)
+def test_options_out_of_their_range_are_refused_by_name(name, options, said):
+    with pytest.raises(UserError, match=f"^scheduler.*{said}"):
+        schedulers.build(name, **options)
 
 
 def test_who_waits_for_the_backward_pass_and_who_needs_a_profile():
@@ -137,8 +127,3 @@ def test_who_waits_for_the_backward_pass_and_who_needs_a_profile():
     assert after == {"naive", "single", "outer"}
     profiled = {name for name, s in found.items() if s.needs_profile}
     assert profiled == {"asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal"}
-
-
-def test_a_misspelt_option_names_those_that_exist():
-    with pytest.raises(UserError, match="bucket_cap: 'fused' has no such option; did you mean 'bucket_cap_mb'"):
-        schedulers.build("fused", bucket_cap=3)

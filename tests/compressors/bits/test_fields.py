@@ -216,28 +216,20 @@ def test_a_scale_that_is_no_number_spoils_its_group(bad):
     assert torch.equal(result[:4], x[:4])
 
 
-@pytest.mark.parametrize("size", [1, 3, 9])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("int8", {"rounding": "nearest"}),
-        ("int8", {"rounding": "stochastic"}),
-        ("signsgd", {}),
-        ("signsgd", {"feedback": False}),
+        ("int8", {}),
         ("signsgd", {"form": "vote", "feedback": False}),
         ("signsgd", {"form": "vote", "scale": "one", "feedback": False}),
-        ("terngrad", {"form": "sum"}),
-        ("terngrad", {"form": "gather"}),
-        ("qsgd", {"chunk": 16, "norm": "max"}),
         ("qsgd", {"chunk": 16, "norm": "l2"}),
-        ("onebit", {}),
-        ("lion_sign", {}),
         ("zero_one_adam", {"kappa": 1, "freeze_step": 1}),
     ],
 )
-def test_layers_of_zeros_stay_zeros(name: str, options: dict[str, Any], size: int) -> None:
-    layers, ranks = lay_out([(4, 4), (3, 3)]), [compressors.build(name, **options) for _ in range(size)]
-    grads = [torch.cat([torch.ones(16) * (rank == 0), torch.zeros(9)]) for rank in range(size)]
+def test_layers_of_zeros_stay_zeros(name: str, options: dict[str, Any]) -> None:
+    """Beside others, and with so many ranks that votes are summed; the contract has the rest."""
+    layers, ranks = lay_out([(4, 4), (3, 3)]), [compressors.build(name, **options) for _ in range(9)]
+    grads = [torch.cat([torch.ones(16) * (rank == 0), torch.zeros(9)]) for rank in range(9)]
     for step in range(3):
         for result in exchange(ranks, grads, layers, step=step):
             assert result.isfinite().all() and result[:16].any() and not result[16:].any()

@@ -226,10 +226,17 @@ def test_another_source_and_other_flags_have_files_of_their_own(small: Path, mon
     assert len(list(small.iterdir())) == 3
 
 
-def test_a_cache_that_cannot_be_written_costs_a_build_alone(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+@pytest.mark.parametrize("home", ["/dev/null", "~"])
+def test_a_cache_that_cannot_be_written_costs_a_build_alone(
+    home: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs under any user's number: "~" stays as it is, and is no folder to write to."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: home)
+    monkeypatch.chdir(tmp_path)
     built()
-    assert not small.exists()
+    assert not small.exists() and not (tmp_path / "~").exists()
+    assert (native._cache() is None) == (home == "~")
 
 
 def compiler_of(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,15 +285,6 @@ def test_a_compiler_that_hangs_or_hides_what_it_builds_is_done_without(
     with pytest.warns(UserWarning, match=f"without its loops in C, and slower: .*{said}") as warned:
         assert native.library() is None and native.library() is None
     assert len(warned) == 1
-
-
-def test_a_user_without_a_home_has_no_cache(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs under any user's number: "~" stays as it is, and is no folder to write to."""
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    monkeypatch.chdir(tmp_path)
-    built()
-    assert native._cache() is None and not (tmp_path / "~").exists()
 
 
 def test_messages_of_two_lengths_are_refused_before_they_are_read() -> None:

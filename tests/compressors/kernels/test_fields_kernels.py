@@ -1,7 +1,5 @@
 """Kernels of groups and of fields: each equals its twin in PyTorch; on the CPU in Triton's interpreter."""
 
-import functools
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +15,6 @@ from wirebench.compressors.onebit import means
 from wirebench.utils.rng import generator
 
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
-from tests.compressors.kernels.launches import launches_of
 from wirebench.compressors.kernels import fields as fields_module
 from wirebench.compressors.kernels import segments as segments_module
 
@@ -152,18 +149,3 @@ def test_messages_that_lie_side_by_side_are_not_copied():
     assert kernels.stacked([row[1:] for row in rows]).data_ptr() == rows[0, 1:].data_ptr()
     for apart in ([rows[0], rows[2], rows[1]], [rows[0], rows[0]], [rows[0].clone(), rows[1]]):
         assert kernels.stacked(apart).equal(torch.stack(apart))
-
-
-def test_a_bucket_takes_as_many_launches_however_many_layers(monkeypatch):
-    monkeypatch.setattr(kernels, "usable", lambda x: True)
-    counts = []
-    for layers in (16, 161):
-        groups = tuple(Run(50 if each % 2 else 1, 1) for each in range(layers))
-        x = torch.zeros(sum(run.width for run in groups))
-        code = Levels(7, 4, groups, x.device)
-        counts.append(launches_of(functools.partial(encode_with_largest, code, x, groups)))
-    assert counts[0] == counts[1] and counts[0]["K:_encode_levels"] == 1
-
-
-def encode_with_largest(code: Levels, x: Tensor, groups: Groups) -> Tensor:
-    return code.encode(x, blocks.largest(x, groups), None)

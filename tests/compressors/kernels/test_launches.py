@@ -65,15 +65,9 @@ MORE = {
 REFERENCE = "hash=reference"
 """The textbook's hash, which has no kernels."""
 SOME: list[tuple[str, dict[str, Any]]] = [
-    ("acp_sgd", {"rank": 2, "error_feedback": False}),
-    ("clt_k", {"density": 0.1, "indices": "delta", "values": "bf16"}),
-    ("dion", {"rank_fraction": 0.5, "orthonormal": True}),
-    ("gtopk", {"density": 0.1, "indices": "delta"}),
     ("iwp", {"masks": "delta", "mode": "layerwise", "waiting": True, "masking": True, "threshold": 0.05}),
     ("iwp", {"clip": 1.0, "nesterov": True, "dense_below": 1}),
     ("oktopk", {"density": 0.05, "indices": "delta", "values": "fp16"}),
-    ("powersgd", {"rank": 17, "min_compression_rate": 1.0}),
-    ("quantised_sum", {"form": "bf16", "rounding": "stochastic"}),
     ("sketched_sgd", {"indices": "bitmap", "clip": 1.0, "nesterov": True}),
     ("topk", {"density": 0.1, "indices": "delta", "values": "fp16", "dense_below": 9}),
 ]

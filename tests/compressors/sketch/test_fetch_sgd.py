@@ -57,6 +57,8 @@ def test_a_model_smaller_than_its_table_is_held_as_it_is(clear, wanted):
     first = rank.exchange(whole(torch.tensor([4.0, 1.0, -3.0, 2.0])), ExchangeContext(0, 1))
     assert answer_all([first])[0].tolist() == [4, 0, -3, 0]
     assert state(rank, "error").tolist() == [0, 1, 0, 2]
+    unsent = rank.unsent(4)
+    assert unsent is not None and unsent.tolist() == [0, 1, 0, 2], "a vector in place of the table"
     second = rank.exchange(whole(torch.zeros(4)), ExchangeContext(0, 1, step=1))
     assert answer_all([second])[0].tolist() == wanted
     assert rank.wire_bytes(4, 2) == 16
@@ -73,7 +75,6 @@ def test_another_table_begins_anew():
 def test_it_says_that_it_wants_the_whole_model_and_keeps_nothing_by_place():
     method = FetchSgd()
     assert method.whole_model
-    assert method.keeps == "sketched"
     assert method.owns_momentum
     assert method.held_back(NUMEL) is None
 
@@ -86,14 +87,6 @@ def test_what_waits_can_be_weighed_without_its_places():
     unsent = rank.unsent(NUMEL)
     assert unsent is not None
     assert unsent.norm().item() == pytest.approx((grad - applied).norm().item(), rel=0.5)
-
-
-def test_a_vector_in_place_of_the_table_is_weighed_as_it_is():
-    rank = FetchSgd(density=0.5, momentum=0.0)
-    answer_all([rank.exchange(whole(torch.tensor([4.0, 1.0, -3.0, 2.0])), ExchangeContext(0, 1))])
-    unsent = rank.unsent(4)
-    assert unsent is not None
-    assert unsent.tolist() == [0, 1, 0, 2]
 
 
 def test_buckets_have_sketches_of_their_own():

@@ -43,10 +43,6 @@ def draws(seed, numel=NUMEL):
     return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
-def whole_numbers(seed, low=-8, high=9):
-    return torch.randint(low, high, (NUMEL,), generator=torch.Generator().manual_seed(seed)).float()
-
-
 # The masks of PAPERS.md, D4, by hand.
 W = [1, -2, 0.5, 4, 0.1, -1, 10, 0.25, 2, -0.5]
 V0 = [0.06, 0.05, 0.01, 0.1, 0.004, -0.02, 0.6, 0.02, 0.01, -0.03]
@@ -93,9 +89,11 @@ def twin(states, grads, param, step, threshold, epsilon):
 
 
 @pytest.mark.parametrize("groups", CUTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_equals_the_twin_bit_for_bit(size, groups):
-    ranks = [Iwp(threshold=1.5, rho=0.0, epsilon=0.3, momentum=MOMENTUM, masking=True) for _ in range(size)]
+@pytest.mark.parametrize(("size", "masks"), [(1, "bits"), (2, "smaller"), (3, "bits"), (5, "delta")])
+def test_equals_the_twin_bit_for_bit(size, masks, groups):
+    ranks = [
+        Iwp(threshold=1.5, rho=0.0, epsilon=0.3, masks=masks, momentum=MOMENTUM, masking=True) for _ in range(size)
+    ]
     states = [(torch.zeros(NUMEL), torch.zeros(NUMEL)) for _ in range(size)]
     shares = []
     for step in range(6):
@@ -107,35 +105,6 @@ def test_equals_the_twin_bit_for_bit(size, groups):
             assert torch.equal(rank.state_dict()["velocity"], u)
         shares.append((wanted != 0).float().mean().item())
     assert min(shares) > 0.1 and max(shares) < 0.9
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"masks": "delta", "draw": "bucket"},
-        {"masks": "smaller", "voters": 1},
-        {"mode": "layerwise", "voters": 3, "schedule": (2.0, 4.0), "schedule_epochs": (1,)},
-        {"mode": "schedule", "schedule": (3.0, 9.0), "schedule_epochs": (2,), "rho": 1.0},
-    ],
-)
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_nothing_is_lost_where_some_is_sent(size, options):
-    fixed = {} if "mode" in options else {"threshold": 3.0}
-    ranks = [Iwp(**fixed | {"momentum": 0.0} | options) for _ in range(size)]
-    given, applied, sent = torch.zeros(NUMEL), torch.zeros(NUMEL), 0
-    for step in range(8):
-        grads = [whole_numbers(10 * step + rank) for rank in range(size)]
-        total = exchange(ranks, grads, whole_numbers(99, -3, 4), CUTS[step % 2], step, epoch=step // 3) * size
-        assert (total - total.round()).abs().max() < 1e-4
-        applied += total.round()
-        given += sum(grads)
-        held = torch.stack([rank.state_dict()["residual"] for rank in ranks]).sum(0)
-        assert torch.equal(applied + held, given)
-        sent += int((total != 0).sum())
-        assert held.any()
-    assert sent > NUMEL
 
 
 @pytest.mark.parametrize("masking", [True, False])
@@ -265,12 +234,6 @@ def test_layers_have_voters_of_their_own_or_the_buckets(draw, most):
         counts.append(sum(payload(request).numel() > 1 for request in log[2 * step]))
     assert max(counts) in range(most - 1, most + 1)
     assert min(counts) >= 1
-
-
-def test_where_there_are_fewer_ranks_than_voters_all_vote():
-    log: Log = []
-    exchange([Iwp(voters=7) for _ in range(3)], [draws(rank) for rank in range(3)], log=log)
-    assert all(payload(request).numel() > 1 for request in log[0])
 
 
 # What is asked of the network, and what is measured.
