@@ -83,7 +83,14 @@ def of_job(text: str, hosts: Sequence[str], where: str) -> Topology:
 
 def describe(text: str) -> Described:
     """The topology that `resolve` gives, with the note, names and fit that its file holds."""
-    return read(text) if FilePath(text).suffix == ".toml" else Described(Topology.parse(text))
+    if FilePath(text).suffix == ".toml":
+        return read(text)
+    try:
+        return Described(Topology.parse(text))
+    except UserError:
+        if FilePath(text).is_file():
+            raise UserError(f"topology: {text}: is a file, and a topology's file has a name in .toml") from None
+        raise
 
 
 def load(path: str | FilePath) -> Topology:

@@ -17,7 +17,7 @@ from wirebench.errors import UserError
 from wirebench.formats import chakra
 from wirebench.inspect.topology import chakra_traces, price_row, show
 from wirebench.topology.topology_file import describe
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import naming, parser_of
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,10 +27,11 @@ def main(arguments: Sequence[str]) -> int:
     between, within = code_of(options.wire, "--wire"), code_of(options.wire_within, "--wire-within")
     if between and not options.collective:
         raise UserError("--wire: is the format of a collective's messages; name some with --collective")
-    built = {
-        name: collectives.formatted(collectives.build(name), between, within)
-        for name in dict.fromkeys(options.collective)
-    }
+    with naming({"collective.name": "--collective"}):
+        built = {
+            name: collectives.formatted(collectives.build(name), between, within)
+            for name in dict.fromkeys(options.collective)
+        }
     traces = chakra_traces(options.chakra, built, described.topology, options.items) if options.chakra else {}
     rows = [price_row(name, collective, described.topology, options.items) for name, collective in built.items()]
     if options.figure:
