@@ -16,7 +16,10 @@ from wirebench.errors import UserError
 from wirebench.topology import processor
 from wirebench.topology.tree import Branch, BranchPath, Link, Topology
 from wirebench.utils import user_files
+from wirebench.utils.package import CONFIGS
 
+SHIPPED = CONFIGS / "topologies"
+"""The folder of the files that are named without a path."""
 VERSION = 2
 """Version of the files that are written: 2 since they have the processors' costs. Older ones have no number."""
 KEYS = {
@@ -60,7 +63,7 @@ class Described:
 
 
 def resolve(text: str) -> Topology:
-    """The topology that a user names: the path of a .toml file, or a layout such as "2+3", which has no speeds."""
+    """The topology that a user names: a .toml file, as `find` finds it, or a layout such as "2+3", without speeds."""
     return describe(text).topology
 
 
@@ -93,6 +96,13 @@ def describe(text: str) -> Described:
         raise
 
 
+def find(path: str | FilePath) -> FilePath:
+    """The file of a topology: a path, or else the name of a shipped one, as `2+3_1gbit.toml`."""
+    given = FilePath(path)
+    shipped = SHIPPED / given
+    return shipped if len(given.parts) == 1 and not given.exists() and shipped.is_file() else given
+
+
 def load(path: str | FilePath) -> Topology:
     """The topology in a file; UserError names the file and the key that is wrong."""
     return read(path).topology
@@ -100,7 +110,9 @@ def load(path: str | FilePath) -> Topology:
 
 def read(path: str | FilePath) -> Described:
     """All that a file holds; UserError names the file and the key that is wrong."""
-    table = user_files.read_toml(FilePath(path))
+    found = find(path)
+    hint = f"; did you mean {found.name}, which is shipped?" if (SHIPPED / found.name).is_file() else ""
+    table = user_files.read_toml(found, hint)
     try:
         return _described(table)
     except UserError as error:

@@ -1,8 +1,8 @@
 """Draw a topology, and price collectives on it.
 
 wirebench topology "(2+2)+(3+1)"
-wirebench topology configs/topologies/2+3_1gbit.toml --figure topology.png
-wirebench topology configs/topologies/8x_10gbe_gtx1080ti.toml --collective ring flexreduce --items 11000000
+wirebench topology 2+3_1gbit.toml --figure topology.png
+wirebench topology 8x_10gbe_gtx1080ti.toml --collective ring flexreduce --items 11000000
 wirebench topology 2+3 --collective ring flexreduce --items 1000000 --chakra plans
 wirebench topology 4+4 --collective ring one_hop hierarchical --wire int8 --wire-within bf16
 """
@@ -50,7 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("topology", __doc__)
     parser.add_argument(
-        "topology", metavar="TOPOLOGY", help='a layout such as "2+3", or a .toml file (docs/topology.md)'
+        "topology",
+        metavar="TOPOLOGY",
+        help='a layout such as "2+3", a .toml file, or the name of a shipped one (docs/topology.md)',
     )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw it into this .png, .svg or .pdf")
     parser.add_argument(
