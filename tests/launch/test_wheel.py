@@ -139,7 +139,7 @@ def test_a_plugin_of_another_distribution_has_a_name(run: Run, there: Path, tmp_
 @pytest.mark.parametrize(
     "words",
     [
-        "wirebench topology 2+3",
+        "wirebench topology 2+3_1gbit.toml",
         pytest.param("wirebench compat", marks=pytest.mark.weekly),
         "wirebench fit cells.jsonl",
         "wirebench trace estimate --model lenet --gpu v100 --batch 2 --out t.json",

@@ -1,6 +1,7 @@
 """What is written: regular files in one piece, devices and pipes through, and links stay links."""
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -117,10 +118,20 @@ def test_a_new_run_writes_to_where_its_folders_links_lead(pipe: Path, tmp_path: 
 def test_a_script_may_write_to_a_device_in_a_folder_that_it_may_not_change(
     pipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    def refused(dir: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     check_outputs(json=pipe)
-    with pytest.raises(UserError, match="its folder cannot be written to"):
+    with pytest.raises(UserError, match="its folder cannot be written to: Permission denied"):
         check_outputs(json=tmp_path / "new")
+
+
+def test_a_folder_that_takes_no_files_is_refused_before_a_long_job_also_from_root(tmp_path: Path) -> None:
+    check_outputs(json=tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="--json: /proc/new: its folder cannot be written to: "):
+        check_outputs(json=Path("/proc/new"))
 
 
 def made(kind: str, folder: Path) -> Path:

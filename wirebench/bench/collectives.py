@@ -107,7 +107,8 @@ def chosen(names: Sequence[str], wires: Sequence[str]) -> tuple[dict[tuple[str, 
     built, left_out = {}, []
     for name in names:
         for wire, code in codes.items():
-            collective = collectives.build(name)
+            with naming(KEYS):
+                collective = collectives.build(name)
             if code is not None and is_engines_own(collective):
                 left_out.append(f"{name} in {wire}")
             else:

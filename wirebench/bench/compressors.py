@@ -45,7 +45,7 @@ from wirebench.record.compressor_results import PARTS, CompressorResult
 from wirebench.simulation.compress_rates import ONE_HOP
 from wirebench.telemetry.environment import capture
 from wirebench.utils import extras
-from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
+from wirebench.utils.cli import INTERRUPTED, check_outputs, naming, parser_of
 from wirebench.utils.console import columns, console
 from wirebench.utils.parsing import plugin_of
 
@@ -135,11 +135,14 @@ def parse_compressor(text: str, density: float | None) -> Contender:
     except ValueError as error:
         raise UserError(f"--compressors: {error}") from error
 
+    keys = {f"compressor.{key}": f"--compressors {name}:{key}" for key in given}
+
     def make() -> Any:
-        options: dict[str, Any] = {"dense_below": compressors.dense_below_of(name)}
-        if density is not None and "density" in compressors.PLUGINS.options(name) and not given.get("k"):
-            options["density"] = density
-        return compressors.build(name, **options | given)
+        with naming({"compressor.name": "--compressors", **keys}):
+            options: dict[str, Any] = {"dense_below": compressors.dense_below_of(name)}
+            if density is not None and "density" in compressors.PLUGINS.options(name) and not given.get("k"):
+                options["density"] = density
+            return compressors.build(name, **options | given)
 
     return Contender(text.replace(":", " "), make)
 

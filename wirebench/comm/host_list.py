@@ -108,7 +108,7 @@ def read_hostfile(path: Path) -> list[ListedHost]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is no text") from error
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     known: dict[str, tuple[int, int | None, bool]] = {}  # first line, slots, whether the line says them
     for number, line in enumerate(lines, 1):
         where = f"{path}: line {number}"

@@ -16,7 +16,10 @@ from wirebench.errors import UserError
 from wirebench.topology import processor
 from wirebench.topology.tree import Branch, BranchPath, Link, Topology
 from wirebench.utils import user_files
+from wirebench.utils.package import CONFIGS
 
+SHIPPED = CONFIGS / "topologies"
+"""The folder of the files that are named without a path."""
 VERSION = 2
 """Version of the files that are written: 2 since they have the processors' costs. Older ones have no number."""
 KEYS = {
@@ -60,7 +63,7 @@ class Described:
 
 
 def resolve(text: str) -> Topology:
-    """The topology that a user names: the path of a .toml file, or a layout such as "2+3", which has no speeds."""
+    """The topology that a user names: a .toml file, as `find` finds it, or a layout such as "2+3", without speeds."""
     return describe(text).topology
 
 
@@ -83,7 +86,21 @@ def of_job(text: str, hosts: Sequence[str], where: str) -> Topology:
 
 def describe(text: str) -> Described:
     """The topology that `resolve` gives, with the note, names and fit that its file holds."""
-    return read(text) if FilePath(text).suffix == ".toml" else Described(Topology.parse(text))
+    if FilePath(text).suffix == ".toml":
+        return read(text)
+    try:
+        return Described(Topology.parse(text))
+    except UserError:
+        if FilePath(text).is_file():
+            raise UserError(f"topology: {text}: is a file, and a topology's file has a name in .toml") from None
+        raise
+
+
+def find(path: str | FilePath) -> FilePath:
+    """The file of a topology: a path, or else the name of a shipped one, as `2+3_1gbit.toml`."""
+    given = FilePath(path)
+    shipped = SHIPPED / given
+    return shipped if len(given.parts) == 1 and not given.exists() and shipped.is_file() else given
 
 
 def load(path: str | FilePath) -> Topology:
@@ -93,7 +110,9 @@ def load(path: str | FilePath) -> Topology:
 
 def read(path: str | FilePath) -> Described:
     """All that a file holds; UserError names the file and the key that is wrong."""
-    table = user_files.read_toml(FilePath(path))
+    found = find(path)
+    hint = f"; did you mean {found.name}, which is shipped?" if (SHIPPED / found.name).is_file() else ""
+    table = user_files.read_toml(found, hint)
     try:
         return _described(table)
     except UserError as error:

@@ -99,8 +99,13 @@ def check_output(path: Path) -> None:
             except OSError as error:
                 error.filename = str(path)
                 raise
-    elif not os.access(target_of(path).parent, os.W_OK):
-        raise OSError(errno.EACCES, "its folder cannot be written to", str(path))
+    else:
+        # Tried, not asked: os.access lets root write everywhere, also where the file system takes no files.
+        try:
+            with tempfile.TemporaryFile(dir=target_of(path).parent):
+                pass
+        except OSError as error:
+            raise OSError(error.errno, f"its folder cannot be written to: {error.strerror}", str(path)) from error
 
 
 def _is_held(path: Path) -> bool:

@@ -24,7 +24,7 @@ from wirebench.cluster.signals import Relay
 from wirebench.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.package import CONFIGS
 
 OUT = Path("results/runs/chaos")
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     setting = JobSetting(options.hosts, options.link, not options.plain, bool(options.mirror), options.timeout, more)
     _refuse_unusable(setting)
     planned = Campaign(setting, campaign.parse_kinds(options.kinds), options.mtbf, options.seed)
+    check_outputs(out=path)
     planned.done(path)
     with Relay():
         lines = campaign.run(planned, path, options.trials)

@@ -28,7 +28,7 @@ from wirebench.cluster.plan import ClusterPlan, make_plan
 from wirebench.cluster.ranks import ENGINES
 from wirebench.cluster.signals import Relay
 from wirebench.errors import UserError
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import naming, parser_of
 from wirebench.utils.console import console
 from wirebench.utils.own import ours
 
@@ -174,7 +174,8 @@ def _plan(options: argparse.Namespace) -> ClusterPlan:
     ranks = 1 if options.ranks_per_host is None else options.ranks_per_host
     layout = options.layout or "+".join([str(ranks)] * options.hosts)
     dilation = 1.0 if options.dilation is None else options.dilation
-    return make_plan(layout, options.link or DEFAULT_LINK, dilation)
+    with naming({"topology": "--layout"}):
+        return make_plan(layout, options.link or DEFAULT_LINK, dilation)
 
 
 def _command(words: list[str], plan: ClusterPlan) -> list[str]:

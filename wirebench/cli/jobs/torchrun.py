@@ -1,7 +1,7 @@
 r"""Run torchrun with ranks that are soon back after a restart: for train.elastic.
 
   wirebench torchrun --nnodes 2:4 --max-restarts 20 --rdzv-backend c10d --rdzv-endpoint h0:29400 train.py mine.toml
-  wirebench torchrun --standalone --nproc-per-node 4 --max-restarts 20 train.py configs/smoke.toml \
+  wirebench torchrun --standalone --nproc-per-node 4 --max-restarts 20 -m wirebench train smoke \
       train.elastic=true output.dir=results/runs/elastic
 
 Options, script and its settings are torchrun's, which torchrun --help explains. docs/elastic.md says what differs.

@@ -1,8 +1,8 @@
 """Draw a topology, and price collectives on it.
 
 wirebench topology "(2+2)+(3+1)"
-wirebench topology configs/topologies/2+3_1gbit.toml --figure topology.png
-wirebench topology configs/topologies/8x_10gbe_gtx1080ti.toml --collective ring flexreduce --items 11000000
+wirebench topology 2+3_1gbit.toml --figure topology.png
+wirebench topology 8x_10gbe_gtx1080ti.toml --collective ring flexreduce --items 11000000
 wirebench topology 2+3 --collective ring flexreduce --items 1000000 --chakra plans
 wirebench topology 4+4 --collective ring one_hop hierarchical --wire int8 --wire-within bf16
 """
@@ -17,7 +17,7 @@ from wirebench.errors import UserError
 from wirebench.formats import chakra
 from wirebench.inspect.topology import chakra_traces, price_row, show
 from wirebench.topology.topology_file import describe
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import naming, parser_of
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,10 +27,11 @@ def main(arguments: Sequence[str]) -> int:
     between, within = code_of(options.wire, "--wire"), code_of(options.wire_within, "--wire-within")
     if between and not options.collective:
         raise UserError("--wire: is the format of a collective's messages; name some with --collective")
-    built = {
-        name: collectives.formatted(collectives.build(name), between, within)
-        for name in dict.fromkeys(options.collective)
-    }
+    with naming({"collective.name": "--collective"}):
+        built = {
+            name: collectives.formatted(collectives.build(name), between, within)
+            for name in dict.fromkeys(options.collective)
+        }
     traces = chakra_traces(options.chakra, built, described.topology, options.items) if options.chakra else {}
     rows = [price_row(name, collective, described.topology, options.items) for name, collective in built.items()]
     if options.figure:
@@ -49,7 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("topology", __doc__)
     parser.add_argument(
-        "topology", metavar="TOPOLOGY", help='a layout such as "2+3", or a .toml file (docs/topology.md)'
+        "topology",
+        metavar="TOPOLOGY",
+        help='a layout such as "2+3", a .toml file, or the name of a shipped one (docs/topology.md)',
     )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw it into this .png, .svg or .pdf")
     parser.add_argument(
