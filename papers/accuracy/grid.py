@@ -87,7 +87,8 @@ def _method(label: str) -> str:
 CELLS = tuple(
     Task(
         f"gpt_{SIZE}_{link}", SERIES, CONFIG, PARTS, 3, SIZES[SIZE].parameters, partial(_trained), data=False,
-        shared=(f"data.batch_size={SIZES[SIZE].batch}", _bytes(1), f"data.parts={PARTS}",
+        # With so few steps of warm-up nothing is calibrated: the first epoch's time would have the calibration's.
+        shared=(f"data.batch_size={SIZES[SIZE].batch}", _bytes(1), f"data.parts={PARTS}", "train.warmup_steps=3",
                 f"optimizer.warmup_epochs={0.05 * PARTS:g}", "engine.name=auto", "engine.workers=0"),
         settings=_LABELS, own=OWN, place=OwnCluster(link, HOSTS),
     )
