@@ -194,21 +194,26 @@ def _shared_by(run: NotedRun) -> int:
 
 
 def exchange_seconds(run: NotedRun, gbit: float) -> float:
-    """Seconds of the requests of the last step on machines of one worker each.
+    """Seconds of the requests of the last step on machines of one worker each."""
+    size = run.record["world_size"]
+    return sum(_pricer(plan, size, gbit).seconds(request) for plan, request in sizes_of(run))
+
+
+def sizes_of(run: NotedRun) -> list[tuple[str, RequestSize]]:
+    """The requests of the last step, each with its collective.
 
     A plan begins with the name of its collective; what none serves, an all-to-all, is priced as the engine's own.
     """
-    size = run.record["world_size"]
-    total = 0.0
+    size, sizes = run.record["world_size"], []
     for request in run.record["requests"]:
         kind = getattr(requests, request["kind"])
         sent = float(request["payload_bytes"])
         name = request["plan"].split()[0]
-        name = name if name in collectives.available() else "native"
         # A record has what rank 0 sent. Where one rank chooses for all, it alone sends its choice, and is rank 0.
         alone = kind is requests.Gather and run.has("config", "compressor", "broadcast") == "indices"
-        total += _pricer(name, size, gbit).seconds(RequestSize(kind, sent / size if alone else sent, sent))
-    return total
+        plan = name if name in collectives.available() else "native"
+        sizes.append((plan, RequestSize(kind, sent / size if alone else sent, sent)))
+    return sizes
 
 
 @lru_cache

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers import estimate, trust
-from papers.accuracy.curve import pace, passes_seconds
+from papers.accuracy.curve import passes_seconds
 from papers.accuracy.modern import DENSE, OWN
+from papers.accuracy.priced import Constants, constants, priced, seconds_of
 from papers.accuracy.rows import MethodRuns, dense_of, history, losses, tokens
 from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, ROUND, SIZES, at_rates, missing
 from papers.accuracy.task import Composition, Task, methods_in
@@ -124,7 +125,8 @@ class Cell(NamedTuple):
 
 def page(folder: Path, task: Task) -> Page | None:
     """The cells of a link; None where nothing has run."""
-    cells, target = cells_of(folder, task)
+    machine = machine_of(folder.parent)
+    cells, target = cells_of(folder, task, machine)
     if not cells:
         return None
     dense = _dense(cells)
@@ -142,9 +144,10 @@ def page(folder: Path, task: Task) -> Page | None:
         f"{tokens(run for each in cells for run in each.method.runs)} tokens a parameter, {HOSTS} emulated hosts of "
         f"one {run.machine}. "
         f"{goal} A loss is read on a straight line between {PARTS} evaluations. Times are of training, without "
-        "evaluations; in brackets the interval of 95 % over seeds. `predicted` is the same computing with a simulated "
-        "exchange. Bytes are those that rank 0's interface counted. After dense training's time a faster method has "
-        "its final loss, and a slower one the loss of an unfinished run. Every method has the rate that its search "
+        "evaluations; in brackets the interval of 95 % over seeds. `predicted` is the same computing with the exchange "
+        f"that the cost model prices{_constants(task, machine)}. Bytes are those that rank 0's interface counted. "
+        "After dense training's time a faster method has its final loss, and a slower one the loss of an unfinished "
+        "run. Every method has the rate that its search "
         f"found, local steps the rate of rounds of {ROUND} steps. {_same_ratio(cells, link)} Made by `wirebench "
         f"study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
@@ -160,12 +163,19 @@ def page(folder: Path, task: Task) -> Page | None:
     return Page(folder, "\n".join(text))
 
 
-def cells_of(folder: Path, task: Task) -> tuple[list[Cell], float | None]:
+def machine_of(folder: Path) -> Constants:
+    """What the first link's cells say of the machine; folder: of all links."""
+    task = CELLS[0]
+    methods = methods_in(folder / task.name, task)
+    return constants([found for each in methods for run in each.runs if (found := priced(run, _link(task)))])
+
+
+def cells_of(folder: Path, task: Task, machine: Constants) -> tuple[list[Cell], float | None]:
     """The cells of a link, dense training first, then by their time; and the target's loss, None without dense."""
     methods = methods_in(folder, task)
     dense = losses(dense_of(methods))
     target = (1 + MARGIN) * statistics.mean(dense) if dense else None
-    cells = [_cell(each, target, task) for each in methods]
+    cells = [_cell(each, target, _link(task), machine) for each in methods]
     order = [(each.method.label != DENSE, statistics.mean(each.to_target), each.step) for each in cells]
     return [cell for _, cell in sorted(zip(order, cells, strict=True), key=lambda each: each[0])], target
 
@@ -174,28 +184,21 @@ def _dense(cells: Sequence[Cell]) -> Cell | None:
     return next((each for each in cells if each.method.label == DENSE), None)
 
 
-def _cell(method: MethodRuns, target: float | None, task: Task) -> Cell:
-    steps = [_seconds(run)[-1] / run.record["steps_done"] for run in method.runs if not run.diverged]
-    paces = [pace(run, _gbit(task), passes_seconds(run)) for run in method.runs if not run.diverged]
-    known = [each.seconds for each in paces if each is not None]
+def _cell(method: MethodRuns, target: float | None, link: str, machine: Constants) -> Cell:
+    known = [found for run in method.runs if (found := priced(run, link))]
+    steps = [seconds_of(run)[-1] / run.record["steps_done"] for run in method.runs if not run.diverged]
     return Cell(
         method,
         statistics.mean(steps) if steps else math.inf,
-        statistics.mean(known) if known else None,
+        statistics.mean(each.seconds(machine) for each in known) if known else None,
         statistics.mean(method.each(lambda run: run.has("bytes_per_step", "nic")) or [math.nan]),
         tuple(_first_time(run, target) for run in method.runs),
     )
 
 
-def _seconds(run: NotedRun) -> list[float]:
-    """Seconds of training until the end of each epoch, without its evaluations."""
-    each = [entry["seconds"] - (entry.get("eval_seconds") or 0.0) for entry in history(run)]
-    return [sum(each[: place + 1]) for place in range(len(each))] or [math.inf]
-
-
 def _points(run: NotedRun) -> list[tuple[float, float]]:
     """(seconds, test loss) after each epoch."""
-    tested = zip(_seconds(run), history(run), strict=False)
+    tested = zip(seconds_of(run), history(run), strict=False)
     return [(at, entry["test_loss"]) for at, entry in tested if entry.get("test_loss") is not None]
 
 
@@ -244,6 +247,17 @@ def _row(cell: Cell, dense: Cell | None) -> list[str]:
     ]  # fmt: skip
 
 
+def _constants(task: Task, machine: Constants) -> str:
+    """What the prices know of the machine."""
+    if not machine.fitted:
+        return ""
+    here = "these cells" if task is CELLS[0] else f"the cells of {_link(CELLS[0])} links"
+    return (
+        f", with what messages cost the cores that play all hosts, and {100 * machine.waiting:.0f} % of the computing "
+        f"for which ranks wait for the last one, as {here} say"
+    )
+
+
 def _errors(cells: Sequence[Cell]) -> list[str]:
     """A line about the predictions: their errors, and the order of methods."""
     known = [(each.step, each.predicted, each.error) for each in cells if each.predicted is not None]
@@ -273,7 +287,8 @@ def _same_ratio(cells: Sequence[Cell], link: str) -> str:
 
 def summary(out: Path) -> Page | None:
     """By method and link how much sooner than dense training the target is reached; None where nothing has run."""
-    there = [(task, cells_of(out / task.folder, task)[0]) for task in CELLS]
+    machine = machine_of(out / SERIES)
+    there = [(task, cells_of(out / task.folder, task, machine)[0]) for task in CELLS]
     known = sorted(((task, cells) for task, cells in there if cells), key=lambda each: _gbit(each[0]))
     if not known:
         return None

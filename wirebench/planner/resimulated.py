@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,7 +188,19 @@ def rates_of(folder: Path) -> Rates:
     return Rates(own) if own.is_file() else Rates()
 
 
-def check_machine(runs: Iterable[Resimulated]) -> None:
+class Measured(Protocol):
+    """A run that constants are fitted to: the machine's name and cores, and how far off these constants' step is."""
+
+    @property
+    def machine(self) -> str: ...
+    @property
+    def cores(self) -> int: ...
+    @property
+    def gradient_seconds_per_byte(self) -> float: ...
+    def error(self, machine: Processor, /) -> float: ...
+
+
+def check_machine(runs: Iterable[Measured]) -> None:
     """Raise UserError for runs of several kinds of machines, which have no constants in common."""
     machines = sorted({run.machine for run in runs})
     if len(machines) > 1:
@@ -196,7 +208,7 @@ def check_machine(runs: Iterable[Resimulated]) -> None:
         raise UserError(f"constants describe one machine, and the runs are of {len(machines)}: {found}")
 
 
-def fit(runs: Sequence[Resimulated]) -> Processor:
+def fit(runs: Sequence[Measured]) -> Processor:
     """The constants that predict these runs best, all of them played by one machine; the same for the same runs.
 
     Raises UserError for runs of several kinds of machines.

@@ -122,7 +122,7 @@ def test_a_busy_machine_breaks_the_rule_of_load_where_a_loss_is_timed() -> None:
 def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
     for label, step in ((DENSE, 0.1), ("topk", 0.05)):
         _put(results, SLOW, label, 0, step, [3.0] * PARTS)
-    cells, target = grid.cells_of(results / "grid/gpt_0.1m_50mbit", SLOW)
+    cells, target = grid.cells_of(results / "grid/gpt_0.1m_50mbit", SLOW, grid.machine_of(results / "grid"))
     assert target == pytest.approx(3.03)  # which both have from the first evaluation on
     for each in cells:
         assert each.predicted is not None and each.error == pytest.approx(each.predicted / each.step - 1)
