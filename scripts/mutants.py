@@ -142,7 +142,8 @@ def reached(sample: list[Mutant], notes: Path) -> dict[Mutant, list[str]]:
     notes  keeps what the functions wrote: number of the mutant, test and phase
     """
     if not notes.exists():
-        originals, rows = {}, {}
+        originals: dict[Path, bytes] = {}
+        rows: dict[Path, list[tuple[int, int]]] = {}
         for number, mutant in enumerate(sample):
             found = changed(mutant)
             if found is not None:
@@ -150,19 +151,22 @@ def reached(sample: list[Mutant], notes: Path) -> dict[Mutant, list[str]]:
                 originals[path] = path.read_bytes()
                 rows.setdefault(path, []).append((_first_row(path, mutant.function), number))
         try:
+            # A run that was interrupted leaves no notes, since they would be taken for all.
+            begun = notes.with_suffix(".begun")
+            begun.write_text("")
             for path, marks in rows.items():
-                path.write_bytes(_noting(originals[path], marks, notes))
-            notes.touch()
+                path.write_bytes(_noting(originals[path], marks, begun))
             _pytest("-n", "2", *sorted({folder for mutant in sample for folder in FOLDERS[mutant.tests][1]}))
+            begun.rename(notes)
         finally:
             for path, original in originals.items():
                 path.write_bytes(original)
     tests: dict[Mutant, list[str]] = {mutant: [] for mutant in sample}
     for line in sorted(set(notes.read_text().splitlines())):
-        number, _, where = line.partition("\t")
+        place, _, where = line.partition("\t")
         test, _, phase = where.rpartition(" (")
         # What a fixture made for one test, others of its file may look at.
-        tests[sample[int(number)]].append(test.partition("::")[0] if phase == "setup)" else test)
+        tests[sample[int(place)]].append(test.partition("::")[0] if phase == "setup)" else test)
     return tests
 
 

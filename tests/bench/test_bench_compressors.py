@@ -385,7 +385,7 @@ def test_a_plugin_that_cannot_be_made_ends_nothing(
 ) -> None:
     monkeypatch.setattr(bench_compressors.compressors, "available", lambda: ["none", "missing"])
     assert main([*QUICK, "--no-rivals"]) == 1
-    assert "missing failed on 4k floats: UserError: compressor.name: no compressor 'missing'" in capsys.readouterr().err
+    assert "missing failed on 4k floats: UserError: --compressors: no compressor 'missing'" in capsys.readouterr().err
 
 
 def test_results_that_are_wrong_are_failures() -> None:
