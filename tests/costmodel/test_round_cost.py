@@ -88,9 +88,12 @@ def test_as_many_rounds_are_listed_as_a_plan_has(name: str, kinds: tuple[str, ..
 
 
 def test_on_an_uneven_tree_flexreduce_lists_twice_as_many_rounds_between_machines():
-    counts = counts_of(collectives.build("flexreduce"), presets.cluster(NETWORK, 10, 4))
-    assert counts is not None
-    assert [(each.times, each.share) for each in counts.sums] == [(3, 1 / 4), (4, 1 / 24)] * 2
+    clusters = (presets.cluster(NETWORK, *each) for each in ((10, 4), (8, 8)))
+    uneven, alone = (counts_of(collectives.build("flexreduce"), each) for each in clusters)
+    assert uneven is not None and alone is not None
+    assert [(each.times, each.share) for each in uneven.sums] == [(3, 1 / 4), (4, 1 / 24)] * 2
+    assert [(each.times, each.share) for each in uneven.gathers] == [(3, 1), (2, 1), (3, 3)]
+    assert [(each.times, each.share) for each in alone.gathers] == [(7, 1)]
 
 
 @pytest.mark.sampled(6)
