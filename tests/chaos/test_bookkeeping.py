@@ -101,7 +101,7 @@ def test_lost_residuals_are_read_from_what_rank_0_says(share: float | None, seen
     assert trial._lost(changes.in_words(anew, restored=False)) == 1.0
 
 
-@pytest.mark.parametrize(("again", "anew"), [(13, False), (16, True), (40, True)])
+@pytest.mark.parametrize(("again", "anew"), [(15, False), (16, True), (40, True)])
 def test_a_job_that_starts_anew_has_lost_all(again: int, anew: bool) -> None:
     """Four workers of eight images; 41 steps before the fault, of which some are done again."""
     before = steps(*((float(n), 32 * n, 4) for n in range(1, 42)))
@@ -147,7 +147,17 @@ def test_a_launcher_that_is_not_replaced_is_a_hang() -> None:
     job.process = SimpleNamespace(send_signal=lambda number: None)
     made = iter(range(2, 10_000))
     job.look = lambda: job.steps.append(JobStep(time.monotonic(), 32 * next(made), 4))
-    assert (trial.run(job, trial.Trial(0, "launcher", "h1", 0.0), 0.2) or {})["hang"]
+    found = trial.run(job, trial.Trial(0, "launcher", "h1", 0.0), 0.2) or {}
+    assert found["hang"]
+    assert found["calm_images_per_second"] > 10, "of the steps of the wait alone: the one before it is from second 1"
+
+
+def test_images_are_those_of_whole_epochs_and_of_this_one() -> None:
+    shard = SimpleNamespace(
+        worker_steps=lambda epoch, steps: 4 * steps, batch_size=8, dataset=SimpleNamespace(train_size=1000)
+    )
+    run: Any = SimpleNamespace(workers=[SimpleNamespace(shard=shard)], step=65, steps_per_epoch=31)
+    assert rank.images(run, 2) == 2 * 1000 + 3 * 32
 
 
 def test_a_fault_is_undone_where_its_trial_is_stopped() -> None:

@@ -78,6 +78,8 @@ def test_ranges_are_ordered_by_their_ends_first():
         (0, 8, 10, (0, 3)),
         (3, 10, 12, (0, 3)),
     ]
+    # Of ranges that end together the one that begins first: rank 2 holds everything, rank 1 a half.
+    assert ranges(Topology.parse("2+1"), 12)[-1] == {0: (0, 3), 2: (3, 9), 1: (9, 12)}
 
 
 def test_the_bound_of_a_learner_with_a_large_part():

@@ -180,7 +180,7 @@ def broadcasts(c: Communicator) -> Check:
         tensors = [torch.full((2, 2), float(c.rank)), torch.tensor(c.rank), torch.tensor([c.rank > 0]), torch.empty(0)]
         strided, gaps = torch.full((3, 2), c.rank).t(), (torch.arange(8.0) + 10 * c.rank)[::2]
         expanded = torch.full((1, 3), float(c.rank)).expand(4, 3)
-        yield c.broadcast([*tensors, strided, gaps, expanded], root)
+        yield c.broadcast([*tensors, strided, gaps, expanded], *([root] if root else []))
         same(tensors[0], torch.full((2, 2), float(root)))
         same(tensors[1], torch.tensor(root))
         same(tensors[2], torch.tensor([root > 0]))

@@ -96,6 +96,7 @@ COLLECTIVES |= {name: "star" for name in ("sketched_sgd", "fetch_sgd")}
 KEEPS: list[tuple[str, dict[str, Any], str, str]] = [
     ("randomk", {}, "exactly", "density"),
     ("randomk", {"error_feedback": False}, "nothing", ""),
+    ("clt_k", {}, "exactly", "density"),
     ("clt_k", {"beta": 0.5}, "rounded", "density"),
     ("int8", {"feedback": False}, "nothing", ""),
     ("signsgd", {"feedback": False}, "nothing", ""),

@@ -141,8 +141,9 @@ def test_the_engines_own_costs_no_less_than_its_smallest_sum() -> None:
         ([(400, 2.5), (100, 2.0), (200, 3.0)], {100: 2.0, 200: 2.75, 300: 2.75, 400: 2.75}),
         ([(256, 10.0), (1024, 1.0), (10_000, 2.0), (1_000_000, 8.0)], {256: 13 / 3, 1024: 13 / 3, 1_000_000: 8.0}),
         ([(0, 1.0), (10, 2.0)], {0: 1.0}),
+        ([(1, 2.0), (2, 4.0)], {0: 1.0, 1: 2.0, 3: 6.0}),
     ],
-    ids=["between and beyond", "half of the smallest", "flat", "one", "noise", "one slow small message", "at zero"],
+    ids=["between and beyond", "half of the smallest", "flat", "one", "noise", "slow small message", "at 0", "at 1"],
 )
 def test_a_cost_between_points(points: list[tuple[int, float]], costs: dict[int, float]) -> None:
     """The start-up is at least half of the smallest point; noise makes no larger message cheaper."""

@@ -134,6 +134,9 @@ def test_a_round_by_hand():
     adding = 20 * ITEM_BYTES * 1e-6
     assert plan_seconds(Plan("hand", (sends,), ()), topology, ITEM_BYTES) == close(latency + wire + adding + 6.0)
     assert plan_seconds(Plan("hand", (), (sends,)), topology, ITEM_BYTES) == close(latency + wire + 6.0)
+    shared = replace(topology, shared=(Link(0.5, 100.0), Link(0.25, 200.0, from_bytes=60)))
+    each = (0.5 + 40 / 100) + (0.25 + 80 / 200) + (0.25 + 60 / 200)
+    assert plan_seconds(Plan("hand", (), (sends,)), shared, ITEM_BYTES) == close(latency + wire + 6.0 + each)
 
 
 def test_a_round_keeps_processors_busy():

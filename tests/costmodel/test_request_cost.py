@@ -176,6 +176,7 @@ def test_the_engines_own_sum_is_what_was_measured_else_a_ring():
     )
     measured = replace(topology, native=(Link(1e-3, 1e9),))
     pricer = Pricer(collectives.build("native"), measured)
+    assert native_seconds(measured, 1e6) == pytest.approx(1e-3 + 2 * 3 / 4 * 1e6 / 1e9)
     for kind in (Sum, Reduce):
         assert pricer.seconds(request_size(kind, 123_456)) == native_seconds(measured, 123_456)
     assert pricer.halves(request_size(Sum, 123_456)) == (native_seconds(measured, 123_456), 0.0)

@@ -1,6 +1,7 @@
 """Rounds in place of plans: against the papers' formulas on one rank per machine, and against priced plans."""
 
 import dataclasses
+from collections import Counter
 
 import pytest
 
@@ -71,6 +72,28 @@ def test_rounds_cost_what_plans_cost(name: str, cluster: tuple[int, int]):
     assert all(low < ratio < high for ratio in found.pop("gather")), "gather"
     # A star's messages from inside and outside overlap on the wire; here they do not.
     assert all(0.98 < ratio < 1.05 for each in found.values() for ratio in each), found
+
+
+@pytest.mark.parametrize("cluster", [(8, 1), (12, 2), (16, 4)], ids=str)
+@pytest.mark.parametrize(("name", "kinds"), [("tree", ("sums", "gathers", "merges")), ("flexreduce", ("sums",))])
+def test_as_many_rounds_are_listed_as_a_plan_has(name: str, kinds: tuple[str, ...], cluster: tuple[int, int]):
+    collective, topology = collectives.build(name), presets.cluster(NETWORK, *cluster)
+    listed, plans = counts_of(collective, topology), read_off(collective, topology)
+    for kind in kinds:
+        mine, read = Counter[tuple[object, ...]](), Counter[tuple[object, ...]]()
+        for found, rounds in ((mine, getattr(listed, kind)), (read, getattr(plans, kind))):
+            for each in rounds:
+                found[round(each.share, 9), tuple(filter(None, each.crossing)), each.adds] += each.times
+        assert +mine == +read, kind
+
+
+def test_on_an_uneven_tree_flexreduce_lists_twice_as_many_rounds_between_machines():
+    clusters = (presets.cluster(NETWORK, *each) for each in ((10, 4), (8, 8)))
+    uneven, alone = (counts_of(collectives.build("flexreduce"), each) for each in clusters)
+    assert uneven is not None and alone is not None
+    assert [(each.times, each.share) for each in uneven.sums] == [(3, 1 / 4), (4, 1 / 24)] * 2
+    assert [(each.times, each.share) for each in uneven.gathers] == [(3, 1), (2, 1), (3, 3)]
+    assert [(each.times, each.share) for each in alone.gathers] == [(7, 1)]
 
 
 @pytest.mark.sampled(6)

@@ -41,8 +41,9 @@ def spiky(places: list[int], height: float = 10.0) -> torch.Tensor:
     return grad
 
 
-def test_a_dense_exchange_has_no_error_and_holds_nothing_back():
-    workers = lanes(3, name="none")
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_dense_exchange_has_no_error_and_holds_nothing_back(size: int) -> None:
+    workers = lanes(size, name="none")
     step(workers, 0, [torch.randn(NUMEL) for _ in workers])
     assert Health(workers).read(0) == {"health/compression_error": pytest.approx(0, abs=1e-6), "health/density": 1.0}
 

@@ -27,8 +27,9 @@ PASSES = Passes(forward=(1.0, 1.0, 2.0), ready=(2.0, 5.0, 6.0), backward=7.0, ot
 SINGLE = [range(place, place + 1) for place in range(3)]
 
 
-def parts(compressor: str = "none", collective: str = "ring", **more: Any) -> Parts:
-    return Parts(compressors.build(compressor), collectives.build(collective), **more)
+def parts(compressor: str = "none", collective: str = "ring", wire: str = "", **more: Any) -> Parts:
+    made = collectives.formatted(collectives.build(collective), compressors.wire(wire) if wire else None)
+    return Parts(compressors.build(compressor), made, **more)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,6 +48,7 @@ REFUSED = [
     ("dear", {"own_loop": True, "optimizer": False}, "updates the model itself; make the optimizer first, and write "),
     ("dear", {"own_loop": True, "scaler": True}, "updates the model itself, which a GradScaler does not allow"),
     ("easgd", {"compressor": "topk"}, "sends weights, not gradients: it goes with compressor none, not topk"),
+    ("easgd", {"wire": "int8"}, "a wire format would round them; set collective.wire to nothing"),
     ("easgd", {"health_every": 2}, "no gradients to look into; set output.health_every=0"),
     ("easgd", {"own_loop": True, "scaler": True}, "which a GradScaler does not allow"),
     ("outer", {"compressor": "dgc"}, "'dgc' applies a momentum to what it is given; set its momentum to 0$"),

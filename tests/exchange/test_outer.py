@@ -265,7 +265,7 @@ def in_order(model: nn.Module, lane: Lane) -> Tensor:
 def test_fragments_are_about_the_same_size(fragments: int) -> None:
     layers = [LayerCost(str(place), numel) for place, numel in enumerate((5, 40, 3, 60, 10, 50))]
     groups = Outer(every=10, fragments=fragments).partition(layers, lambda numel: 0.0)
-    assert len(groups) == min(fragments, 6)
+    assert len(groups) == min(fragments, 6) and all(groups)
     assert [place for group in groups for place in group] == list(range(6))
     sizes = [sum(layers[place].numel for place in group) for group in groups]
     assert max(sizes) <= 168 / len(groups) + 60

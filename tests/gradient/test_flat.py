@@ -1,6 +1,8 @@
 """The flat gradient: views in backward order, strides kept, buckets without copies; and that order itself."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from tests.helpers import lay_out
 from wirebench import models
 from wirebench.errors import UserError
-from wirebench.gradient.flat import BackwardOrder, Bucket, FlatGradient, Layer, backward_order
+from wirebench.gradient.flat import ALIGNED_BYTES, BackwardOrder, Bucket, FlatGradient, Layer, _step_of, backward_order
 from wirebench.training.loss import cross_entropy
 
 
@@ -150,6 +152,13 @@ def test_a_trial_pass_shows_gradients_that_are_sparse():
     model = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 2))
     with pytest.raises(UserError, match=r"the gradient of 0\.weight is sparse"):
         backward_order(model, lambda probe: probe(torch.arange(3)).sum())
+
+
+@pytest.mark.parametrize(("dtype", "elements"), [(torch.float32, 4), (torch.bfloat16, 8)])
+def test_on_a_gpu_layers_start_on_boundaries(dtype: torch.dtype, elements: int) -> None:
+    there: Any = SimpleNamespace(is_cuda=True, element_size=lambda: dtype.itemsize)
+    assert _step_of([there]) == elements == ALIGNED_BYTES / dtype.itemsize
+    assert _step_of([nn.Parameter(torch.ones(1, dtype=dtype))]) == 1
 
 
 def test_layers_without_elements_are_laid_out_and_take_no_room():

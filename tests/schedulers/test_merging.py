@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.costmodel.closed_forms import finish_seconds
 from tests.helpers import pace
 from wirebench import schedulers
+from wirebench.costmodel.piecewise import Piecewise
 from wirebench.gradient.schedule import LayerCost
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
@@ -87,6 +88,27 @@ def test_optimal_equals_brute_force(block):
         layers, cost = random_case(seed, longest=12 if seed % 20 == 0 else 8)
         best = min(finish_seconds(layers, cut, cost) for cut in all_cuts(len(layers)))
         assert finish("optimal", layers, cost) == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_optimal_takes_lines_for_what_they_are(seed):
+    """What it leaves out because lines never fall changes no cut; numbers are exact, so that many cuts end together."""
+    rng, cost = random.Random(seed), Piecewise([(128, 1.0), (256, 1.0), (1024, 4.0)])
+    for count in (5, 40):
+        layers = [LayerCost("x", 32 * rng.randint(0, 9), rng.choice((0.0, 0.25, 1.5))) for _ in range(count)]
+        found, wanted = (schedulers.build("optimal").partition(layers, each) for each in (cost, cost.__call__))
+        assert found == wanted
+
+
+def test_of_cuts_that_end_together_the_fewest_messages_and_the_latest_begin():
+    optimal = schedulers.build("optimal")
+    for count in (4, 12):
+        layers = [LayerCost("x", 100, 1.0)] * count
+        for cost in (line(0.25, 0), Piecewise([(100, 0.25)])):
+            assert optimal.partition(layers, cost) == [range(count)]
+    # The last layer ends alike alone and with the second.
+    late = [LayerCost("x", 100, seconds) for seconds in (1.0, 0.0, 5.0)]
+    assert optimal.partition(late, lambda numel: 0.25 if numel <= 200 else 9.0) == [range(2), range(2, 3)]
 
 
 layer_lists = st.lists(

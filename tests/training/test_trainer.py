@@ -92,7 +92,7 @@ def test_an_update_is_of_clipped_gradients_and_not_clipped_itself(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"output__health_every": 2},
+        {"output__health_every": 2, "scheduler__name": "single"},
         {"scheduler__name": "dear"},
         {"scheduler__name": "outer", "scheduler__every": 2},
         {"compressor__name": "powersgd"},

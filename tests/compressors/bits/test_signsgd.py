@@ -35,8 +35,10 @@ def test_equals_the_plain_twin(size, feedback):
             sent = torch.cat([v[a:b].abs().mean() * signs(v[a:b]) for a, b in bounds])
             residual.copy_((v - sent) * feedback)
             wanted += sent / size
-        for result in exchange(mine, grads, layers, step=seed):
+        log: Log = []
+        for result in exchange(mine, grads, layers, step=seed, log=log):
             torch.testing.assert_close(result, wanted)
+        assert sum(each.nbytes for each in handed_over(log[0][0])) == 4 * math.ceil(107 / 32) + 4 * len(layers)
     for rank, residual in zip(mine, residuals, strict=True):
         if feedback:
             torch.testing.assert_close(rank.state_dict()["residual"], residual)

@@ -205,6 +205,8 @@ def test_a_rotation_lowers_the_error_of_few_bits_with_outliers() -> None:
         for rotate in (0, 256)
     }
     assert off[256] < 0.6 * off[0]
+    plain = exchange([QuantisedSum("fp32", feedback=False, rotate=256) for _ in range(4)], given)[0]
+    torch.testing.assert_close(plain, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", [*FORMATS, *PLAIN])

@@ -234,7 +234,10 @@ def test_messages_of_regions_are_the_twins(numel, bounds, kind, indices, device,
 def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     """Three ranks, three steps, with a gap between two layers; in the last one a rank has a NaN. Programs of a launch
     run at once where they meet.
+
+    That rank leads in this step; it does not in one more of a method with a leader.
     """
+    steps = 4 if name == "clt_k" else 3
     sizes = (selection, "TILE", 256), (selection, "PROGRAMS", 1), (entries, "SPAN", 128), (together, "TILE", 64)
     for module, size, number in sizes:
         monkeypatch.setattr(module, size, number)
@@ -251,13 +254,13 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     def call(device: str) -> list[Tensor]:
         methods = [compressors.build(name, dense_below=0, **options) for _ in range(3)]
         results = []
-        for step in range(3):
+        for step in range(steps):
             generator = torch.Generator().manual_seed(step)
             buckets = []
             for rank in range(3):
                 grad = torch.randn(layers[-1].stop, generator=generator) / (1 + step)
                 grad[layers[-2].stop : layers[-1].start] = 0
-                if rank == step == 2:
+                if rank == 2 <= step:
                     grad[11] = math.nan
                 buckets.append(Bucket(0, grad.to(device), torch.empty(0), layers))
             worlds = [ExchangeContext(rank, 3, step) for rank in range(3)]
@@ -268,7 +271,7 @@ def test_exchanges_give_what_they_give_in_pytorch(name, device, monkeypatch):
     with at_once(monkeypatch, 3) if device == "cpu" and name in ("gtopk", "oktopk") else nullcontext():
         twin, mine = pair(monkeypatch, device, call)
     for number, (one, other) in enumerate(zip(twin, mine, strict=True)):
-        if number // 3 == 2:  # With a NaN, what else is chosen is not said.
+        if 2 <= number // 3 < steps:  # With a NaN, what else is chosen is not said.
             assert not one.isfinite().all() and not other.isfinite().all()
             continue
         # What `dgc` adds to its momentum may be rounded once or twice.

@@ -146,15 +146,16 @@ def test_dense_where_the_table_would_not_be_smaller(options, dense):
     assert not dense or sent == 4 * NUMEL
 
 
-def test_more_candidates_are_summed_and_the_k_largest_sums_applied():
+@pytest.mark.parametrize("p2", [2, 4])
+def test_more_candidates_are_summed_and_the_k_largest_sums_applied(p2):
     log: Log = []
-    ranks, twin = [literal(**SIZES, fill="estimate", p2=4, momentum=0.0) for _ in range(2)], Twin(2)
+    ranks, twin = [literal(**SIZES, fill="estimate", p2=p2, momentum=0.0) for _ in range(2)], Twin(2)
     grads = whole_numbers(2, 0)
     twin.take_in(grads)
-    candidates = top_k_reference(estimates_of(ranks[0], twin.v)[0], 4 * K)
+    candidates = top_k_reference(estimates_of(ranks[0], twin.v)[0], p2 * K)
     wanted = twin.apply(candidates[top_k_reference(torch.stack(twin.v).sum(0)[candidates], K)])
     assert torch.equal(exchange(ranks, grads, log=log)[0], wanted)
-    assert payload(log[1][0]).shape == (4 * K,)
+    assert payload(log[1][0]).shape == (p2 * K,)
     assert torch.equal(residual(ranks[1]), twin.v[1])
 
 

@@ -3,7 +3,9 @@ import torch
 
 from tests.compressors.twins import top_k_reference
 from tests.helpers import Log, exchange
+from wirebench.compressors import clt_k
 from wirebench.compressors.clt_k import CltK
+from wirebench.compressors.sparse.places import values_at
 from wirebench.gradient.requests import Gather, Sum, payload
 
 
@@ -34,6 +36,14 @@ def test_the_leaders_places_are_summed_and_then_the_values():
     assert [request.values for request in places] == [0, 0]
     assert [payload(request).tolist() for request in values] == [[1.0, 2.0], [1.0, 1.0]]
     assert payload(places[0]).nbytes + payload(values[0]).nbytes == rank.wire_bytes(8, 2) == 16
+
+
+def test_only_the_leader_need_not_look_at_all_it_has(monkeypatch):
+    """Its largest, which it sends, show what is not finite; the others' are elsewhere."""
+    told = []
+    monkeypatch.setattr(clt_k, "values_at", lambda *given: told.append(given[4]) or values_at(*given))
+    exchange([CltK(0.25) for _ in range(3)], [torch.ones(8)] * 3, step=4)
+    assert told == [False, True, False]
 
 
 def test_codes_whose_length_only_the_leader_knows_are_gathered():

@@ -5,7 +5,7 @@ import torch
 
 from tests.helpers import lay_out
 from wirebench.compressors.sparse.encoding import pack_bits
-from wirebench.compressors.sparse.mask_code import MaskCode, Vote, pack, places, runs
+from wirebench.compressors.sparse.mask_code import Head, MaskCode, Vote, pack, places, runs
 
 LAYERS = lay_out([(3, 7), (5, 1), (2, 11), (3,), (1, 1), (9, 9)])  # most begin within a byte
 NUMEL = LAYERS[-1].stop
@@ -72,6 +72,14 @@ def test_a_message_by_hand():
     assert message.tolist() == [0, 0b010010, 1 << 6, 1 << 1, 1 << 3]
     message = MaskCode("delta").encode(vote_of(flags, [1, 4]), LAYERS, CPU)
     assert message.tolist() == [1, 0b010010, 3, 0, 0, 0, 22, 2, 25, 0]
+
+
+def test_flags_and_numbers_of_more_layers_than_a_byte_has_bits():
+    layers, code = lay_out([(8,)] * 10), MaskCode()
+    masks = [pack(flags_of(stop - start, 0.5)) for start, stop in runs(layers, [0, 7, 8, 9])]
+    message = code.encode(Vote([0, 7, 8, 9], masks, [0.5, -1.0]), layers, CPU)
+    assert message[:3].tolist() == [0, 1 << 7 | 1, 0b11]
+    assert code.read_heads([message], layers, {8, 0, 3}) == [Head([0, 7, 8, 9], {0: 0.5, 8: -1.0}, 3 + 2 * 8)]
 
 
 def test_who_chose_nothing_sends_a_byte_and_so_does_who_is_not_finite():
