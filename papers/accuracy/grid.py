@@ -281,7 +281,7 @@ def _same_ratio(cells: Sequence[Cell], link: str) -> str:
     gbit = share * 32 * NAMED_PARAMETERS / (ratio * theirs) / 1e9
     return (
         f"A ring's dense exchange takes {ratio:.2g} times a pass's computing here. The same ratio has GPT-2 of 124M on "
-        f"A100s at 40 % of their peak, {NAMED_TOKENS:,} tokens a worker, with links of {gbit:.2g} Gbit/s."
+        f"A100s at 40 % of their peak, {NAMED_TOKENS:,} tokens a worker, with links of {gbit:.0f} Gbit/s."
     )
 
 

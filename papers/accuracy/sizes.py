@@ -107,6 +107,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "diloco every=8": ("diloco", "scheduler.every=8"),
     "diloco outer momentum=0.5": ("diloco", "scheduler.momentum=0.5"),
     "diloco plain average": ("diloco", *PLAIN_OUTER, f"scheduler.every={ROUND}"),
+    "diloco plain average every=8": ("diloco", *PLAIN_OUTER, "scheduler.every=8"),
+    "diloco plain average every=1": ("diloco", *PLAIN_OUTER, "scheduler.every=1"),
     "muloco momentum=0.5 every=8": ("muloco momentum=0.5", "scheduler.every=8"),
     "sparseloco every=8": ("sparseloco", "scheduler.every=8"),
     "sparseloco k=512": ("sparseloco", "compressor.k=512"),
