@@ -68,7 +68,8 @@ def test_what_it_refuses(name: str, given: dict[str, Any], words: str) -> None:
 def test_others_refuse_nothing(name: str) -> None:
     for compressor in compressors.available():
         for collective in collectives.available():
-            more = {"clip": 1.0, "health_every": 2, "own_loop": True, "optimizer": False, "scaler": True}
+            more: dict[str, Any] = {"clip": 1.0, "health_every": 2, "own_loop": True}
+            more |= {"optimizer": False, "scaler": True}
             assert schedulers.build(name).driver.accepts(parts(compressor, collective, **more)) is None
 
 

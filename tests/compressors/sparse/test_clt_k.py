@@ -41,7 +41,12 @@ def test_the_leaders_places_are_summed_and_then_the_values():
 def test_only_the_leader_need_not_look_at_all_it_has(monkeypatch):
     """Its largest, which it sends, show what is not finite; the others' are elsewhere."""
     told = []
-    monkeypatch.setattr(clt_k, "values_at", lambda *given: told.append(given[4]) or values_at(*given))
+
+    def noting(*given):
+        told.append(given[4])
+        return values_at(*given)
+
+    monkeypatch.setattr(clt_k, "values_at", noting)
     exchange([CltK(0.25) for _ in range(3)], [torch.ones(8)] * 3, step=4)
     assert told == [False, True, False]
 
