@@ -40,7 +40,7 @@ PARTS, STEPS = 8, 1024
 """Evaluations of a run, and its steps: whole rounds of 128."""
 ROUNDS = (8, 32, 128)
 LONGER = 4
-"""Times the tokens that methods of local steps have once more: on a slow link they take less time all the same."""
+"""Times the tokens that methods of local steps have once more: on a slow link they still take less time."""
 MARGIN = 0.01
 """By how much the target is above dense training's mean final loss, as a share of it."""
 REPEATS = "timed seeds"
@@ -53,7 +53,7 @@ NAMED_PARAMETERS, NAMED_TOKENS = 124e6, 8 * 1024
 
 
 def _bytes(times: int) -> str:
-    """The text of so many times STEPS steps."""
+    """The setting of the text that `times` x STEPS steps read."""
     return f"data.train_bytes={times * STEPS * SIZES[SIZE].per_step + PARTS * LENGTH}"
 
 

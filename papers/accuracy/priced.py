@@ -1,7 +1,7 @@
 """What a step of the measured map should take: its measured computing, and its exchange as the cost model prices it.
 
 One machine plays all hosts, so messages cost its cores time that no link's rate tells. These costs are fitted to the
-cells of one link; those of the other links show how far they carry. Ranks that share cores end their local steps at
+cells of one link; the other links' cells show how far they carry. Ranks that share cores end their local steps at
 different times, and wait for the last: that share of the computing is taken from the same cells.
 """
 
@@ -21,12 +21,14 @@ from wirebench.topology.processor import Processor
 
 IN_ROUNDS = 0.5
 """Exchanges a step, below which a method makes rounds of local steps."""
+TURNS = 2
+"""Of finding the waiting and what messages cost in turn: the first one prices the few exchanges by the shipped file."""
 
 
 class Constants(NamedTuple):
     """Of the machine: what messages cost its cores, and the share of computing that ranks wait for the last.
 
-    fitted  to cells that were measured on it; else they are those of the shipped file, and nobody waits
+    fitted  to cells that were measured on it; else they are the shipped file's, and no rank waits
     """
 
     processor: Processor
@@ -101,8 +103,16 @@ def constants(runs: Sequence[Priced]) -> Constants:
     shipped = ranges.machine().processor
     if len(runs) < resimulated.LEAST:
         return Constants(shipped, 0.0, fitted=False)
+    processor, waiting = shipped, 0.0
+    for _ in range(TURNS):
+        waiting = _waiting(runs, processor)
+        processor = resimulated.fit([replace(each, waiting=waiting) for each in runs])
+    return Constants(processor, waiting, fitted=True)
+
+
+def _waiting(runs: Sequence[Priced], processor: Processor) -> float:
+    """The share of the computing that is left over in rounds of local steps, whose exchanges are few."""
     rounds = [each for each in runs if each.exchanges < IN_ROUNDS]
-    late = [each.step - each.computing - each.exchanges * each.exchange(shipped) for each in rounds]
-    shares = [max(0.0, seconds) / each.computing for seconds, each in zip(late, rounds, strict=True)]
-    waiting = statistics.mean(shares) if shares else 0.0
-    return Constants(resimulated.fit([replace(each, waiting=waiting) for each in runs]), waiting, fitted=True)
+    left = [each.step - each.computing - each.exchanges * each.exchange(processor) for each in rounds]
+    shares = [max(0.0, seconds) / each.computing for seconds, each in zip(left, rounds, strict=True)]
+    return statistics.mean(shares) if shares else 0.0

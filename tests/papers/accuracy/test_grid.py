@@ -15,9 +15,15 @@ from papers.accuracy.tasks import TASKS
 from papers.published import load
 from tests.papers import verb
 from tests.papers.accuracy.test_modern import put, record
+from wirebench import collectives
 from wirebench.compose.resolve import resolve
+from wirebench.costmodel.played_exchange import RequestSize
+from wirebench.costmodel.request_cost import Pricer
 from wirebench.errors import UserError
+from wirebench.gradient.requests import Sum
+from wirebench.planner.resimulated import emulated
 from wirebench.record.rules import ENOUGH, UNTIMED
+from wirebench.topology.processor import Processor
 
 report = verb.report("accuracy")
 SLOW, FAST = (TASKS[f"gpt_0.1m_{link}"] for link in ("50mbit", "1gbit"))
@@ -34,14 +40,24 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _put(folder: Path, task: Any, label: str, seed: int, step: float, losses: list[float]) -> None:
+def _put(
+    folder: Path,
+    task: Any,
+    label: str,
+    seed: int,
+    step: float,
+    losses: list[float],
+    phases: dict[str, float] | None = None,
+    **more: object,
+) -> None:
     """A run whose epochs take 128 steps each, and another 5 s for an evaluation."""
     made = record(losses[-1], 10.0, optimizer={"lr": 0.004})
     made["config"]["train"] = {"epochs": PARTS}
     made["config"]["data"] |= {"length": sizes.LENGTH, "batch_size": 4}
     made |= {"steps_done": STEPS, "parameters": task.parameters, "world_size": 4}
     made["bytes_per_step"]["nic"] = 1e5
-    made["phases"] |= {"forward": 0.01, "backward": 0.02, "compress": 0.0, "update": 0.001}
+    made["phases"] |= {"forward": 0.01, "backward": 0.02, "compress": 0.0, "update": 0.001, **(phases or {})}
+    made["requests"][0]["payload_bytes"] = more.pop("payload", 40)
     made["history"] = [
         {**made["history"][0], "epoch": epoch, "seconds": 128 * step + 5, "eval_seconds": 5.0, "test_loss": loss,
          "wire_bytes_total": 1e6 * (epoch + 1)}
@@ -49,7 +65,7 @@ def _put(folder: Path, task: Any, label: str, seed: int, step: float, losses: li
     ]  # fmt: skip
     [method] = task.methods(task, [label], 0.0)
     launch = f"wirebench cluster run -- python train.py {task.config} {' '.join(task.words(method, seed))}"
-    put(folder, label, seed, made, task.name, "grid", launch=launch)
+    put(folder, label, seed, made, task.name, "grid", launch=launch, **more)
 
 
 def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
@@ -127,3 +143,29 @@ def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
     for each in cells:
         assert each.predicted is not None and each.error == pytest.approx(each.predicted / each.step - 1)
         assert max(each.to_target) < math.inf and each.nbytes == 1e5
+
+
+def test_what_messages_cost_is_fitted_to_one_links_cells_and_carries_to_another(results: Path) -> None:
+    """Steps as these constants make them; each rank waits for 4 % of its computing."""
+    true = Processor(2.0, 1e-3, 6e-4, 2e-9, 1.2, 1.5e-3)
+    computing, late = 0.02, 0.04
+    cells = {DENSE: (4e5, 1), "bf16": (2e5, 1), "topk": (1e4, 1), "muon": (8e5, 1), "diloco every=32": (4e5, 32)}
+    for task in (CELLS[0], SLOW):
+        assert task.place is not None
+        pricer = Pricer(collectives.build("native"), emulated(task.place.link, 4, true))
+        for label, (payload, every) in cells.items():
+            exposed = pricer.seconds(RequestSize(Sum, payload, payload)) / every + late * computing
+            step, more = computing + exposed, {"payload": payload, "last_bytes": 1e6 * PARTS / 60 * every}
+            for seed in range(3):
+                _put(results, task, label, seed, step, [3.0] * PARTS, {"exchange_exposed": exposed}, **more)
+    unknown = grid.machine_of(results / "elsewhere")
+    machine = grid.machine_of(results / "grid")
+    assert machine.fitted and machine.waiting == pytest.approx(late, abs=0.01) and not unknown.fitted
+    for task in (CELLS[0], SLOW):
+        for each in grid.cells_of(results / task.folder, task, machine)[0]:
+            assert each.error == pytest.approx(0, abs=0.03), each.method.label
+    [topk] = [c for c in grid.cells_of(results / SLOW.folder, SLOW, unknown)[0] if c.method.label == "topk"]
+    assert topk.error is not None and topk.error < -0.1, "the shipped constants know nothing of these messages"
+    assert report(["--out", str(results)]) == 0
+    text = (results / SLOW.folder / "table.md").read_text()
+    assert "as the cells of 200mbit links say" in text
