@@ -97,6 +97,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """By label, without the rate that the search finds. quantised_sum has 4 bits and feedback, which is LoCo's rule (arXiv
 2407.04480)."""
 
+_NEVER = "compressor.freeze_step=1000000"
 CAUSES: Mapping[str, tuple[str, ...]] = {
     "topk density=0.1": ("topk", "compressor.density=0.1"),
     "topk of steps": ("topk", *PLAIN_OUTER, "scheduler.every=1"),
@@ -104,8 +105,13 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "demo k=128": ("demo", "compressor.k=128"),
     "dion rank_fraction=1": ("dion", "compressor.rank_fraction=1"),
     "zero_one_adam longest=1": ("zero_one_adam", "compressor.longest=1"),
+    "zero_one_adam beta2=0.95": ("zero_one_adam", "compressor.beta2=0.95"),
+    "zero_one_adam no freeze": ("zero_one_adam", _NEVER),
+    "zero_one_adam all dense": ("zero_one_adam", _NEVER, "compressor.kappa=1000000"),
     "diloco every=8": ("diloco", "scheduler.every=8"),
     "diloco outer momentum=0.5": ("diloco", "scheduler.momentum=0.5"),
+    "diloco outer rate=0.4": ("diloco", "scheduler.rate=0.4"),
+    "diloco outer rate=1": ("diloco", "scheduler.rate=1"),
     "diloco plain average": ("diloco", *PLAIN_OUTER, f"scheduler.every={ROUND}"),
     "diloco plain average every=8": ("diloco", *PLAIN_OUTER, "scheduler.every=8"),
     "diloco plain average every=1": ("diloco", *PLAIN_OUTER, "scheduler.every=1"),
@@ -117,7 +123,14 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 }
 """By label a method and the one thing that is changed of it, at the method's rate: what its loss comes from. With
 a k of 4,096 SparseLoCo leaves nothing out, so its loss is of rounds and of two bits; with a beta of 1 its feedback
-forgets nothing."""
+forgets nothing. 0/1 Adam without a freeze goes on updating its variance, and sums in each step; with all steps dense
+it is Adam."""
+OWN_RATE = " at its own rate"
+SEARCHED = (
+    "topk of steps", "dion rank_fraction=1", "zero_one_adam all dense", "diloco every=8", "diloco plain average",
+    "diloco plain average every=8", "diloco plain average every=1", "sparseloco every=8",
+)  # fmt: skip
+"""Changes with a search of their own as well, at 0.1 million parameters: after them another rate may be the best."""
 
 
 def steps(size: Size, ratio: float) -> int:
@@ -139,8 +152,11 @@ def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: t
     length = (f"data.batch_size={size.batch}", f"data.train_bytes={count * size.per_step + LENGTH}")
     shared = (*shape, *length, *more)
     settings = {label: (*words, *adams(count).get(label, ())) for label, words in METHODS.items()}
-    if ratio == AT and seeds > 1:
-        settings |= {label: (*settings[method], *words) for label, (method, *words) in CAUSES.items()}
+    if ratio == AT:
+        causes = {label: (*settings[method], *words) for label, (method, *words) in CAUSES.items()}
+        settings |= causes if seeds > 1 else {}
+        if size == SIZES["0.1m"]:
+            settings |= {f"{label}{OWN_RATE}": causes[label] for label in SEARCHED}
     return Task(
         name, SERIES, CONFIG, 1, seeds, size.parameters, methods, data=False, shared=shared, settings=settings, own=OWN
     )
@@ -335,11 +351,19 @@ def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str
     """A table of the methods of which one thing was changed; nothing without both rows."""
     by_label = {method.label: method for method in methods}
     rows = [
-        [method, label.removeprefix(method).strip(), _gap(by_label[method], dense), _gap(by_label[label], dense)]
+        [method, label.removeprefix(method).strip(), *(
+            _gap(by_label[each], dense) if each in by_label else "-" for each in (method, label, f"{label}{OWN_RATE}")
+        )]
         for label, (method, *_) in CAUSES.items()
         if label in by_label and method in by_label
-    ]
-    head = ("method", "changed", "gap of the method", "gap with the change")
+    ]  # fmt: skip
+    head = (
+        "method",
+        "changed",
+        "gap of the method",
+        "gap with the change",
+        "with the change and a rate searched for it",
+    )
     return ["What a gap comes from: one thing changed, at the method's rate.", "", *table(head, rows)] if rows else []
 
 

@@ -82,6 +82,8 @@ def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> 
     part = TASKS["gpt_0.1m_20"]
     by_label = {each.label: resolve(part.composed(each)) for each in part.methods(part, None, 0.0)}
     assert list(by_label) == [*sizes.METHODS, *sizes.CAUSES]
+    own = [f"{label}{sizes.OWN_RATE}" for label in sizes.SEARCHED]
+    assert list(part.settings) == [*by_label, *own] and not set(own) & TASKS["gpt_0.3m_20"].settings.keys()
     for label, (method, *words) in sizes.CAUSES.items():
         mine, theirs = (dict(flat(loader.to_dict(by_label[each]))) for each in (label, method))
         changed = {key for key in mine if mine[key] != theirs.get(key)}
@@ -104,7 +106,7 @@ def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_ha
     assert "| dense | 0.016 | 5 | no |" in text and "20.0 tokens a parameter" in text
     assert "Searches that are not over: dense, muon, bf16, " in text and "seeds (1)" not in text
     assert [each.label for each in part.methods(part, [DENSE], 0.0)][-1] == "dense lr=0.032"
-    assert not sized.methods(sized, None, 0.0) and sizes.without_rate(sized) == [*sizes.METHODS, *sizes.CAUSES]
+    assert not sized.methods(sized, None, 0.0) and sizes.without_rate(sized) == list(sized.settings)
     _search(results, {0.032: 2.2})
     assert len(part.methods(part, [DENSE], 0.0)) == 6
     known = json.loads((results / "sizes" / SEARCH / sizes.CHOSEN).read_text())
