@@ -246,6 +246,16 @@ def test_functions_are_short():
     assert not {place: size for place, size in sizes.items() if size > MAX_FUNCTION_LINES}
 
 
+def test_one_name_is_of_one_class():
+    """A name that another module may import means the same everywhere; an example is a script that none imports."""
+    classes: dict[str, list[str]] = {}
+    for file, tree in product().items():
+        for node in tree.body if file.parts[0] != "examples" else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, []).append(str(file))
+    assert not {name: files for name, files in classes.items() if len(files) > 1}
+
+
 def test_nothing_is_left_for_later():
     words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
     wrong = [

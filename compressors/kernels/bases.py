@@ -22,7 +22,7 @@ FEW = 16
 EPSILON = tl.constexpr(1e-8)
 
 
-class Sizes(NamedTuple):
+class FactorSizes(NamedTuple):
     """What programs look up, int64.
 
     factors  (3, factors): the place of each factor, its rank, the size of its rows
@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
 
 @launching
-def orthonormal(packed: Tensor, sizes: Sizes, out: Tensor, drop: bool) -> None:
+def orthonormal(packed: Tensor, sizes: FactorSizes, out: Tensor, drop: bool) -> None:
     """Write orthonormal rows that span what each factor's rows span; one launch.
 
     drop  a row that has nothing of its own becomes 0: the twin is `factors.orthonormalise`. Otherwise it is shorter:
@@ -53,7 +53,9 @@ def orthonormal(packed: Tensor, sizes: Sizes, out: Tensor, drop: bool) -> None:
 
 
 @launching
-def sound(packed: Tensor, instead: Tensor, sizes: Sizes, out: Tensor, *, unit: Tensor | None, divisor: float) -> None:
+def sound(
+    packed: Tensor, instead: Tensor, sizes: FactorSizes, out: Tensor, *, unit: Tensor | None, divisor: float
+) -> None:
     """Write the factors to `out`, with a row of `instead` for each that is zero, or not finite; one launch.
 
     unit  gets the rows over `divisor`, each divided by its norm, before any is replaced; `out` then is of these.

@@ -22,7 +22,7 @@ from wirebench.gradient.flat import Bucket, Layer
 from wirebench.utils.device_tables import device_table
 
 if TYPE_CHECKING:
-    from wirebench.compressors.kernels.bases import Sizes
+    from wirebench.compressors.kernels.bases import FactorSizes
     from wirebench.compressors.kernels.thin import Table
 
 THIN = 16
@@ -93,7 +93,7 @@ class Pack:
         self.places: list[FactorPlace] = []
         self._groups: list[tuple[slice, tuple[int, int, int]]] = []
         self._runs: list[tuple[int, slice]] = [(0, slice(0))] * len(runs)  # (group, its members)
-        self._tables: dict[torch.device, Sizes] = {}
+        self._tables: dict[torch.device, FactorSizes] = {}
         self.numel = 0
         for size, rank in sorted(set(keys)):
             begin, count = self.numel, 0
@@ -173,14 +173,14 @@ class Pack:
         bases.orthonormal(packed, sizes, basis, drop)
         return basis
 
-    def _sizes(self, device: torch.device) -> "Sizes":
+    def _sizes(self, device: torch.device) -> "FactorSizes":
         if device not in self._tables:
-            from wirebench.compressors.kernels.bases import SPAN, Sizes
+            from wirebench.compressors.kernels.bases import SPAN, FactorSizes
 
             numbers = [(place.piece.start, *place.shape) for place in self.places]
             columns = [(i, first) for i, (_, _, size) in enumerate(numbers) for first in range(0, size, SPAN)]
             factors, programs = (_table(each, device) for each in (numbers, columns))
-            self._tables[device] = Sizes(factors, programs, max(rank for _, rank, _ in numbers))
+            self._tables[device] = FactorSizes(factors, programs, max(rank for _, rank, _ in numbers))
         return self._tables[device]
 
     def _by_run(self, groups: Sequence[Tensor]) -> list[Tensor]:

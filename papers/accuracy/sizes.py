@@ -45,7 +45,7 @@ ROUND = 32
 """Local steps of a round: a run has whole rounds, so that its last step exchanges."""
 
 
-class Size(NamedTuple):
+class ModelSize(NamedTuple):
     """A model: blocks, width, heads; a worker's sequences of a step; and the size that has its rates."""
 
     parameters: int
@@ -62,9 +62,9 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "0.1m": Size(98_336, 2, 56, 2, 4, "0.1m"),
-    "0.3m": Size(316_184, 3, 88, 4, 4, "0.3m"),
-    "1m": Size(1_058_400, 4, 144, 4, 8, "0.3m"),
+    "0.1m": ModelSize(98_336, 2, 56, 2, 4, "0.1m"),
+    "0.3m": ModelSize(316_184, 3, 88, 4, 4, "0.3m"),
+    "1m": ModelSize(1_058_400, 4, 144, 4, 8, "0.3m"),
 }
 """With 20 tokens a parameter they make 960, 3,072 and 5,152 steps. In trials small
 models were better in steps of fewer tokens."""
@@ -133,7 +133,7 @@ SEARCHED = (
 """Changes with a search of their own as well, at 0.1 million parameters: after them another rate may be the best."""
 
 
-def steps(size: Size, ratio: float) -> int:
+def steps(size: ModelSize, ratio: float) -> int:
     """Steps of a run with `ratio` tokens a parameter, in whole rounds."""
     return max(round(ratio * size.parameters / size.per_step / ROUND), 1) * ROUND
 
@@ -143,7 +143,7 @@ def at_rate(words: Sequence[str], rate: float) -> tuple[str, ...]:
     return (*words, f"optimizer.lr={rate:.3g}", f"optimizer.weight_decay={DECAY / rate:.4g}")
 
 
-def _task(name: str, size: Size, ratio: float, seeds: int, methods: Any, more: tuple[str, ...] = ()) -> Task:
+def _task(name: str, size: ModelSize, ratio: float, seeds: int, methods: Any, more: tuple[str, ...] = ()) -> Task:
     count = steps(size, ratio)
     # Narrow matrices multiply as much as those of GPT-2, which is 768 wide: in trials AdamW lost by its 0.02.
     std = f"model.std={0.02 * math.sqrt(768 / size.width):.3g}"
@@ -443,7 +443,7 @@ def _line(label: str, known: Sequence[_Known]) -> Curve | None:
     return Curve(label, colours.method(label), [at for at, _ in points], gaps, low, high)
 
 
-def _size(task: Task) -> Size:
+def _size(task: Task) -> ModelSize:
     [size] = [each for each in SIZES.values() if each.parameters == task.parameters]
     return size
 

@@ -36,7 +36,7 @@ TITLES = {
 }
 
 
-class Measured:
+class MeasuredFailures:
     """All that is below a folder; UserError where nothing is, or a file is damaged."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,17 +80,17 @@ def committed() -> list[list[str]]:
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """Findings on every claim with a measurement."""
-    return list(Measured(options.folder).findings())
+    return list(MeasuredFailures(options.folder).findings())
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One."""
-    measured = Measured(options.folder)
+    measured = MeasuredFailures(options.folder)
     shown = figure(measured.trials) if measured.trials else None
     return [Page(options.folder, document(measured), {FIGURE: shown})]
 
 
-def document(measured: Measured) -> str:
+def document(measured: MeasuredFailures) -> str:
     """table.md."""
     lines = ["# What failures cost", "", "Made by `wirebench study failures run`.", ""]
     lines += claims_table(with_unrun(list(measured.findings()), CLAIMS.values()))

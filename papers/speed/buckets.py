@@ -7,7 +7,7 @@ from papers import trust
 from papers.estimate import mean
 from papers.page import Page
 from papers.rows import DDP, Row, made_by, ms, times_faster
-from papers.speed.parts import HOSTS, LISTED, MERGES, ONE, OURS, OWN, Merge
+from papers.speed.parts import HOSTS, LISTED, MERGES, ONE, OURS, OWN, BucketMerge
 from wirebench.planner.ddp_caps import caps_text
 from wirebench.utils.markdown import table
 
@@ -33,7 +33,7 @@ def page(folder: Path, rows: Iterable[Row]) -> Page:
     return Page(folder, document({row.label: row for row in rows}))
 
 
-def merge_of(row: Row) -> Merge | None:
+def merge_of(row: Row) -> BucketMerge | None:
     """The planner's merge for the setting of a row; None for a setting that it was not asked about."""
     run = row.runs[0]
     config = run.record["config"]
@@ -64,7 +64,7 @@ def document(rows: Mapping[str, Row]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cells(row: Row, own: Row | None, merge: Merge | None) -> Sequence[str]:
+def _cells(row: Row, own: Row | None, merge: BucketMerge | None) -> Sequence[str]:
     gain = None if own is None else times_faster(row, own)
     predicted = merge.predicted.get(row.label) if merge else None
     messages = row.median("prediction", "messages")

@@ -122,7 +122,7 @@ HOSTS = 4
 OWN, LISTED, ONE, OURS = "DDP", "DDP bucket_cap_mb_list", "DDP bucket_cap_mb", "optimal"
 
 
-class Merge(NamedTuple):
+class BucketMerge(NamedTuple):
     """A merge that the planner found for plain DDP, and what it expected of it, over DDP with its own buckets.
 
     link, dilation  of the emulated hosts; trace, batch: what is replayed
@@ -156,16 +156,16 @@ class Merge(NamedTuple):
 # the backward pass is over; of ResNet-18 that is a third of the gradient. A run takes 12 steps of 0.3 to 1 s, and
 # about 7 s to start: five turns of both take 10 minutes.
 MERGES = {
-    "ddp_caps-resnet110": Merge(
+    "ddp_caps-resnet110": BucketMerge(
         "400mbit", 5, "resnet110_gtx1080ti", 128, (0.143592, 0.705566, 3.810546, 1.931945), 1.65, 1.25, 1.19
     ),
-    "ddp_caps-resnet18": Merge(
+    "ddp_caps-resnet18": BucketMerge(
         "1gbit", 10, "resnet18_gtx1080ti", 32, (1.956939, 9.003906, 27.648437, 5.982666), 11.1, 1.05, 1.0
     ),
 }
 
 
-def _with_caps(name: str, merge: Merge) -> Trained:
+def _with_caps(name: str, merge: BucketMerge) -> Trained:
     """DDP with its own buckets, with the planner's, and with one cap; the same messages by our own exchange.
 
     All use the engine's all-reduce. Our schedule is the planner's, `optimal`.

@@ -178,7 +178,7 @@ def rank_1(first: object) -> Engine:
     return cast(Engine, SimpleNamespace(**fields, device=torch.device("cpu")))
 
 
-def chosen_by_rank_1(first: object, folder: Path, **train: str) -> precision.Choice:
+def chosen_by_rank_1(first: object, folder: Path, **train: str) -> precision.ChosenPrecision:
     table = {
         "model": {"name": "toy"}, "data": {"name": "synthetic", "image_size": 4, "train_size": 32, "batch_size": 8},
         "train": {"precision": "auto", **train}, "output": {"dir": str(folder)}, "engine": {"device": "cpu"},

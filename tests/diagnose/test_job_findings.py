@@ -9,13 +9,13 @@ from tests.diagnose.made_up import Plan, write
 from wirebench.diagnose import causes, kineto
 from wirebench.diagnose.drawn import DrawnSteps
 from wirebench.diagnose.evidence import Evidence
-from wirebench.diagnose.job import DDP, FRAMEWORKS, Arrival, Job, steadily
+from wirebench.diagnose.job import DDP, FRAMEWORKS, Arrival, RecordedJob, steadily
 from wirebench.diagnose.link import FittedLink, TimedMessage
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_ddp_alone_takes_the_planner_s_merge(framework: str) -> None:
-    job = Job(framework, 5, "rank0.json", True, merge=(1000, 2000), merge_gain=0.004)
+    job = RecordedJob(framework, 5, "rank0.json", True, merge=(1000, 2000), merge_gain=0.004)
     phases = {"compress": 0.0, "exchange_exposed": 0.01}
     messages = [TimedMessage("all_reduce", 0.0011, 4000.0, 1)] * 5
     evidence = Evidence({}, [{"phases": phases}], DrawnSteps(messages), FittedLink(1e-3, 1e9), job=job)
@@ -41,7 +41,7 @@ def test_a_rank_that_is_late_now_and_then_is_no_straggler(
     """Ranks without a free core wait for each other in turn: most of five steps say nothing of one of them."""
     ranks = [{"rank": rank, "compute_seconds": 0.1, "phases": {"data": 0.0}} for rank in range(2)]
     arrivals = (Arrival(0, 0.4, 0.0, 0.0, other), Arrival(1, 0.6, 0.04, 0.0, late))
-    job = Job(DDP, len(late), "rank0.json", True, arrivals=arrivals)
+    job = RecordedJob(DDP, len(late), "rank0.json", True, arrivals=arrivals)
     found = causes.late_rank(Evidence({}, ranks, job=job), None)
     assert (found is not None) == named
     assert found is None or (found.gain == pytest.approx(0.035, abs=0.006) and "Rank 1 comes late" in found.sentence)
@@ -51,7 +51,7 @@ def test_a_rank_that_is_late_now_and_then_is_no_straggler(
 def test_a_rank_that_computes_longer_in_some_steps_is_not_slow(computed: tuple[float, ...], named: bool) -> None:
     slow = {"compute_seconds": 0.5, "compute_steadily": steadily(computed)}
     ranks = [{"rank": 0, "host": "a", "compute_seconds": 0.12}, {"rank": 1, "host": "b", **slow}]
-    evidence = Evidence({"world_size": 2}, ranks, job=Job(DDP, 5, "rank0.json", True))
+    evidence = Evidence({"world_size": 2}, ranks, job=RecordedJob(DDP, 5, "rank0.json", True))
     assert (causes.slow_rank(evidence, None) is not None) == named
 
 

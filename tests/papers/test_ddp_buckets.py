@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from papers.speed.parts import HOSTS, LISTED, MERGES, ONE, OURS, OWN, Merge
+from papers.speed.parts import HOSTS, LISTED, MERGES, ONE, OURS, OWN, BucketMerge
 from tests.cli.verbs import ROOT
 from tests.cli.verbs import run as wirebench
 from tests.flexreduce import run_record
@@ -36,7 +36,7 @@ def test_the_planner_answers_what_was_asked_of_it_before_the_runs(name: str, tmp
     assert f"{gain:.2f}" == f"{merge.one_gain:.2f}"
 
 
-def put(folder: Path, label: str, turn: int, seconds: float, merge: Merge, **more: Any) -> None:
+def put(folder: Path, label: str, turn: int, seconds: float, merge: BucketMerge, **more: Any) -> None:
     """A run of a row whose steps take so long."""
     made: dict[str, Any] = run_record("1+1+1+1", seconds)
     made["config"]["data"] = {"name": "synthetic", "batch_size": merge.batch, **more}

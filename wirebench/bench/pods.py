@@ -68,7 +68,7 @@ UNSEEN = ("compress", "exchange_exposed")
 """Phases that lie within FSDP's backward pass, or within an update."""
 
 
-class Between(NamedTuple):
+class BetweenPods(NamedTuple):
     """What averages over pods.
 
     update  after the backward pass: average what is not averaged yet, clip, step the optimizer
@@ -300,7 +300,7 @@ def _members(module: nn.Module) -> Iterator[nn.Module]:
             yield from _members(child)
 
 
-def between(settings: Config, model: nn.Module, optimizer: Optimizer, mesh: DeviceMesh) -> Between:
+def between(settings: Config, model: nn.Module, optimizer: Optimizer, mesh: DeviceMesh) -> BetweenPods:
     """What the config's compressor and scheduler are between pods."""
     method, scheduler, clip = compressor_of(settings), scheduler_of(settings), settings.optimizer.clip
 
@@ -313,7 +313,7 @@ def between(settings: Config, model: nn.Module, optimizer: Optimizer, mesh: Devi
         optimizer.step()
 
     if _is_native(settings):
-        return Between(update)
+        return BetweenPods(update)
     collective = collective_of(settings)
     words = {"seed": settings.train.seed, "warmup_steps": settings.train.warmup_steps,
              "timeout_seconds": settings.engine.timeout_seconds}  # fmt: skip
@@ -321,7 +321,7 @@ def between(settings: Config, model: nn.Module, optimizer: Optimizer, mesh: Devi
         replicas = wirebench.compress_replicas(
             model, method, mesh["replicate"], collective, scheduler=scheduler, **words
         )
-        return Between(update, replicas.report, replicas.close)
+        return BetweenPods(update, replicas.report, replicas.close)
     given = optimizer if scheduler.driver.updates else None
     group = mesh["replicate"].get_group()
     sync = wirebench.synchronise(model, method, scheduler, collective, optimizer=given, process_group=group, **words)
@@ -334,7 +334,7 @@ def between(settings: Config, model: nn.Module, optimizer: Optimizer, mesh: Devi
         clipped()
         sync.step(optimizer)
 
-    return Between(step if given else wait, sync.report, sync.close, sync.evaluation_view)
+    return BetweenPods(step if given else wait, sync.report, sync.close, sync.evaluation_view)
 
 
 def _is_native(settings: Config) -> bool:

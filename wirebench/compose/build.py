@@ -18,7 +18,7 @@ from wirebench.comm.peers import agree_on, first_line
 from wirebench.comm.stop import Stopper
 from wirebench.compose.bookkeeping import Folder, folder_of, gpu_watch_of, record_of, residual_watch_of, traffic_of
 from wirebench.compose.connect import Connected, connect
-from wirebench.compose.precision import Choice, Precision, choose
+from wirebench.compose.precision import ChosenPrecision, Precision, choose
 from wirebench.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
 from wirebench.compose.virtual_profile import virtual_seconds_of
 from wirebench.config import loader
@@ -99,7 +99,7 @@ def _assemble(
     engine: Engine,
     workers: list[Replica],
     connected: Connected,
-    choice: Choice,
+    choice: ChosenPrecision,
     clock: Clock,
     timeline: Timeline,
     folder: Folder,

@@ -25,7 +25,7 @@ MULTIPLY_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of CPUs that multiply bf16 numbers: on x86, and the last one on ARM. Others convert to fp32 and back."""
 
 
-class Choice(NamedTuple):
+class ChosenPrecision(NamedTuple):
     """The precision that the run computes in.
 
     reason   why, where the config left it open: a line for the one who started the run
@@ -46,24 +46,26 @@ class Choice(NamedTuple):
             note(f"warning: {KEY}: {self.warning}")
 
 
-def choose(settings: Config, engine: Engine, worker: Replica, tell: Callable[[str], None]) -> Choice:
+def choose(settings: Config, engine: Engine, worker: Replica, tell: Callable[[str], None]) -> ChosenPrecision:
     """The config's precision; for `auto` the resumed checkpoint's, or the faster one in a trial.
 
     Every rank calls it, and rank 0's choice is all ranks'. UserError as of the checkpoint that cannot be resumed.
     """
     asked = settings.train.precision
     if asked != "auto":
-        return Choice(asked, warning=_warning(settings, engine, worker, tell) if asked == "bf16" else "")
+        return ChosenPrecision(asked, warning=_warning(settings, engine, worker, tell) if asked == "bf16" else "")
     if saved := _of_checkpoint(settings, engine):
-        return Choice(saved, f"{saved}, as the checkpoint has it")
+        return ChosenPrecision(saved, f"{saved}, as the checkpoint has it")
     if isinstance(worker.model, Paced):
-        return Choice("fp32", "fp32; a replayed model computes nothing")
+        return ChosenPrecision("fp32", "fp32; a replayed model computes nothing")
     # All ranks at once, as in training, where they share memory and perhaps cores; rank 0's times decide.
     fp32, bf16 = json.loads(_rank_0s(engine, json.dumps(_trial(settings, worker, tell)).encode()))
     seconds = PassSeconds(fp32, bf16)
     chosen: Precision = "bf16" if seconds.bf16_is_faster else "fp32"
     images = _images(settings)
-    return Choice(chosen, f"{chosen}; a pass over {images} images takes {fp32:.3g} s in fp32, {bf16:.3g} s in bf16")
+    return ChosenPrecision(
+        chosen, f"{chosen}; a pass over {images} images takes {fp32:.3g} s in fp32, {bf16:.3g} s in bf16"
+    )
 
 
 def _warning(settings: Config, engine: Engine, worker: Replica, tell: Callable[[str], None]) -> str:

@@ -7,7 +7,7 @@ from wirebench import schedulers
 from wirebench.diagnose.cause import Cause, Change
 from wirebench.diagnose.evidence import UNNAMED, Evidence
 from wirebench.diagnose.full_link import MOSTLY, NOTABLE, POOR, Known, full_link
-from wirebench.diagnose.job import DDP, FRAMEWORKS, FSDP, HOROVOD, OTHER, Job, steadily
+from wirebench.diagnose.job import DDP, FRAMEWORKS, FSDP, HOROVOD, OTHER, RecordedJob, steadily
 from wirebench.diagnose.words import gbit, ms
 from wirebench.planner.ddp_caps import caps_of_elements, caps_text
 
@@ -194,7 +194,7 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Cause | None:
     )
 
 
-def _larger(job: Job, saved: float) -> Change:
+def _larger(job: RecordedJob, saved: float) -> Change:
     """How a job's framework makes larger messages; saved: seconds of a step without most of the start-ups."""
     if job.framework == DDP and job.merge_gain > 0:
         caps = caps_text(caps_of_elements(job.merge))

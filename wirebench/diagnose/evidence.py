@@ -9,7 +9,7 @@ from typing import Any
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.diagnose import drawn, live
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
-from wirebench.diagnose.job import Job
+from wirebench.diagnose.job import RecordedJob
 from wirebench.diagnose.link import UNKNOWN, FittedLink, TimedMessage, fitted
 from wirebench.diagnose.live import UnderWay
 from wirebench.errors import UserError
@@ -52,7 +52,7 @@ class Evidence:
     nominal_start: float | None = None
     folder: Path = Path()
     layers: Trace | None = None
-    job: Job | None = None
+    job: RecordedJob | None = None
 
     @property
     def messages(self) -> Sequence[TimedMessage]:

@@ -26,7 +26,7 @@ SAME_SIZES = ("allreduce", "broadcast", "reducescatter", "allgatherbase", "allga
 MOST_FRAMES = 3
 
 
-class Call(NamedTuple):
+class CalledCollective(NamedTuple):
     """A collective that a rank has called.
 
     done     whether it is over on this rank, as far as the recorder knows
@@ -55,13 +55,13 @@ class Dump(NamedTuple):
 
     path: Path
     rank: int
-    calls: Mapping[str, Mapping[int, Call]]
+    calls: Mapping[str, Mapping[int, CalledCollective]]
     members: Mapping[str, tuple[int, ...]]
     names: Mapping[str, str]
     pairs: int
 
 
-class Finding(NamedTuple):
+class Mismatch(NamedTuple):
     """The first collective of a group at which its ranks differ.
 
     kind     missing, operation, size, type, stuck: all have called it, and it is not over; or absent: those that have a
@@ -82,7 +82,7 @@ class Flight(NamedTuple):
     """All dumps, and what was found in each group, the earliest call first."""
 
     dumps: tuple[Dump, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Mismatch, ...]
 
 
 class _Plain(pickle.Unpickler):
@@ -111,7 +111,7 @@ def read(paths: Sequence[Path]) -> Flight:
     return Flight(ordered, tuple(sorted(found, key=begun.__getitem__)))
 
 
-def _begun(dumps: Sequence[Dump], found: Finding) -> list[int]:
+def _begun(dumps: Sequence[Dump], found: Mismatch) -> list[int]:
     calls = [dump.calls.get(found.group, {}).get(found.number) for dump in dumps]
     return [call.created for call in calls if call is not None]
 
@@ -121,7 +121,7 @@ def _dump(path: Path, place: int) -> Dump:
     entries = content.get("entries") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise UserError(f"{path}: has no entries, as a flight recorder's dump has; it is of another program")
-    calls: dict[str, dict[int, Call]] = defaultdict(dict)
+    calls: dict[str, dict[int, CalledCollective]] = defaultdict(dict)
     names: dict[str, str] = {}
     pairs = 0
     for number, entry in enumerate(entries):
@@ -157,7 +157,7 @@ def _content(path: Path) -> Any:
         raise UserError(f"{path}: is no dump of a flight recorder: {error}") from error
 
 
-def _call(entry: Mapping[str, Any]) -> Call:
+def _call(entry: Mapping[str, Any]) -> CalledCollective:
     sizes = entry.get("input_sizes") or []
     frames = [frame for frame in entry.get("frames") or [] if isinstance(frame, dict)]
     own = [frame for frame in frames if "/torch/" not in str(frame.get("filename"))] or frames
@@ -165,7 +165,7 @@ def _call(entry: Mapping[str, Any]) -> Call:
     backend, _, operation = str(entry["profiling_name"]).rpartition(":")
     # Gloo's never change their state, and are retired once they are over; of NCCL one may have timed out.
     done = entry.get("state") == DONE or (backend == "gloo" and bool(entry.get("retired")))
-    return Call(
+    return CalledCollective(
         operation,
         sum(math.prod(int(size) for size in each) for each in sizes),
         tuple(str(each) for each in (dtypes if isinstance(dtypes, list | tuple) else [dtypes])),
@@ -193,7 +193,7 @@ def _rank(path: Path, place: int) -> int:
     return int(numbers[-1]) if numbers else place
 
 
-def _differ(dumps: Sequence[Dump], group: str) -> Finding | None:
+def _differ(dumps: Sequence[Dump], group: str) -> Mismatch | None:
     """The first number of a group at which its ranks differ, or at which all wait."""
     whole = any(dump.names.get(group) == DEFAULT for dump in dumps)
     keys = (group, "") if whole else (group,)
@@ -218,8 +218,8 @@ def _lacks(dump: Dump, group: str, number: int) -> bool:
 
 
 def _missing(
-    dumps: Sequence[Dump], group: str, number: int, called: Mapping[int, Call], lack: Sequence[int]
-) -> Finding | None:
+    dumps: Sequence[Dump], group: str, number: int, called: Mapping[int, CalledCollective], lack: Sequence[int]
+) -> Mismatch | None:
     if all(call.done for call in called.values()):
         return None  # the dumps were written at different times
     name = _name(dumps, group)
@@ -227,12 +227,12 @@ def _missing(
     waits, late = _ranks(list(called)), _ranks(lack)
     sentence = f"{late} {_has(lack)} not called collective {number} of {name}, {_words(one)}; "
     sentence += f"{waits.lower()} {_wait(called)} in it."
-    return Finding(group, number, "missing", tuple(lack), sentence, tuple(_doing(dumps, group, number)))
+    return Mismatch(group, number, "missing", tuple(lack), sentence, tuple(_doing(dumps, group, number)))
 
 
 def _unlike(
-    dumps: Sequence[Dump], group: str, number: int, called: Mapping[int, Call], absent: Sequence[int] | None
-) -> Finding | None:
+    dumps: Sequence[Dump], group: str, number: int, called: Mapping[int, CalledCollective], absent: Sequence[int] | None
+) -> Mismatch | None:
     """How the ranks that have called it differ, or that it is not over; absent: without a dump, None if unknown."""
     name = _name(dumps, group)
     kinds = {
@@ -246,7 +246,7 @@ def _unlike(
             odd = tuple(rank for rank, value in values.items() if value != usual)
             each = "; ".join(f"rank {rank}: {_words(call)}" for rank, call in list(called.items())[:8])
             sentence = f"The ranks differ in the {kind} of collective {number} of {name}: {each}."
-            return Finding(group, number, kind, odd, sentence, tuple(_doing(dumps, group, number)))
+            return Mismatch(group, number, kind, odd, sentence, tuple(_doing(dumps, group, number)))
     stuck = {rank: call for rank, call in called.items() if not call.done}
     if not stuck or len(called) < len(dumps):
         return None
@@ -254,8 +254,8 @@ def _unlike(
 
 
 def _stuck(
-    dumps: Sequence[Dump], group: str, number: int, stuck: Mapping[int, Call], absent: Sequence[int] | None
-) -> Finding:
+    dumps: Sequence[Dump], group: str, number: int, stuck: Mapping[int, CalledCollective], absent: Sequence[int] | None
+) -> Mismatch:
     """All dumps have the same collective, and it is not over; a rank without a dump may not have called it."""
     what = f"collective {number} of {_name(dumps, group)}, {_words(next(iter(stuck.values())))}"
     evidence = tuple(_doing(dumps, group, number))
@@ -263,12 +263,12 @@ def _stuck(
         others = _ranks(absent).lower() if absent else "any other rank"
         sentence = f"{_ranks(list(stuck))} {_wait(stuck)} in {what}, and there is no dump of {others}: "
         sentence += "look first whether it still runs." if absent and len(absent) == 1 else "look first who still runs."
-        return Finding(group, number, "absent", tuple(absent or ()), sentence, evidence)
+        return Mismatch(group, number, "absent", tuple(absent or ()), sentence, evidence)
     sentence = f"All ranks{' with a dump' * (absent is None)} have called {what}, and "
     sentence += "it is not over: the network, or a GPU, is stuck." if len(stuck) == len(dumps) else (
         f"it is over for all but {_ranks(list(stuck)).lower()}."
     )  # fmt: skip
-    return Finding(group, number, "stuck", tuple(stuck), sentence, evidence)
+    return Mismatch(group, number, "stuck", tuple(stuck), sentence, evidence)
 
 
 def _doing(dumps: Sequence[Dump], group: str, number: int) -> list[str]:
@@ -346,7 +346,7 @@ def _name(dumps: Sequence[Dump], group: str) -> str:
     return f"group {group}" + (f" ({described})" if described else "")
 
 
-def _words(call: Call) -> str:
+def _words(call: CalledCollective) -> str:
     return f"{call.operation} of {_many(call.elements, 'element')}" + (
         f" ({', '.join(call.dtypes)})" if call.dtypes else ""
     )
@@ -367,5 +367,5 @@ def _has(ranks: Sequence[int]) -> str:
     return "has" if len(ranks) == 1 else "have"
 
 
-def _wait(called: Mapping[int, Call]) -> str:
+def _wait(called: Mapping[int, CalledCollective]) -> str:
     return "waits" if len(called) == 1 else "wait"

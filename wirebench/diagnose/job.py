@@ -15,7 +15,7 @@ def steadily(by_step: Iterable[float]) -> float:
     return ordered[len(ordered) // EXCEPT]
 
 
-class Clock(NamedTuple):
+class ClockOffset(NamedTuple):
     """How far a rank's clock is ahead of the first file's, by the ends of the collectives that both have.
 
     offset  seconds, the median
@@ -65,7 +65,7 @@ class SizeClass(NamedTuple):
     bus: float | None
 
 
-class Job(NamedTuple):
+class RecordedJob(NamedTuple):
     """A job that was recorded by PyTorch's profiler.
 
     framework    one of FRAMEWORKS
@@ -89,7 +89,7 @@ class Job(NamedTuple):
     passes: int = 1
     quiet: int = 0
     rows: Sequence[Mapping[str, Any]] = ()
-    clocks: Sequence[Clock] = ()
+    clocks: Sequence[ClockOffset] = ()
     arrivals: Sequence[Arrival] = ()
     sizes: Sequence[SizeClass] = ()
     buckets: tuple[int, ...] = ()

@@ -2,7 +2,7 @@
 
 from wirebench.bench.collectives import size_text
 from wirebench.diagnose.evidence import Evidence
-from wirebench.diagnose.job import DDP, FRAMEWORKS, Job, SizeClass
+from wirebench.diagnose.job import DDP, FRAMEWORKS, RecordedJob, SizeClass
 from wirebench.diagnose.words import aligned, gbit, ms
 from wirebench.planner.ddp_caps import caps_of_elements, caps_text
 
@@ -11,7 +11,7 @@ MOST_ROWS = 8
 MOST_BUCKETS = 12
 
 
-def opening(evidence: Evidence, job: Job) -> list[str]:
+def opening(evidence: Evidence, job: RecordedJob) -> list[str]:
     """What the files are, and how far their clocks agree."""
     record = evidence.record
     ranks, backend = len(evidence.ranks), str(record["backend"]).upper() if record["backend"] == "nccl" else "Gloo"
@@ -35,7 +35,7 @@ def opening(evidence: Evidence, job: Job) -> list[str]:
     return [*told, ""]
 
 
-def job_lines(evidence: Evidence, job: Job, nominal: float | None) -> list[str]:
+def job_lines(evidence: Evidence, job: RecordedJob, nominal: float | None) -> list[str]:
     """Tables of collectives and of ranks, the GPU's gaps, the buckets, and what compressors would break even at."""
     told = [*_collectives(evidence, job, nominal), *_ranks(evidence, job)]
     gaps = [gap for each in evidence.ranks if (gap := each.get("launch_gap")) is not None]
@@ -49,7 +49,7 @@ def job_lines(evidence: Evidence, job: Job, nominal: float | None) -> list[str]:
     return told
 
 
-def _collectives(evidence: Evidence, job: Job, nominal: float | None) -> list[str]:
+def _collectives(evidence: Evidence, job: RecordedJob, nominal: float | None) -> list[str]:
     if not job.sizes:
         return []
     line = [] if nominal is None else ["of the link"]
@@ -81,7 +81,7 @@ def _class(each: SizeClass) -> str:
     )  # fmt: skip
 
 
-def _ranks(evidence: Evidence, job: Job) -> list[str]:
+def _ranks(evidence: Evidence, job: RecordedJob) -> list[str]:
     if len(evidence.ranks) < 2:
         return []
     table = [["rank", "computes", "data", "waits for others", "others wait for it", "comes last"]]
@@ -92,7 +92,7 @@ def _ranks(evidence: Evidence, job: Job) -> list[str]:
     return _table(table)
 
 
-def _buckets(evidence: Evidence, job: Job) -> list[str]:
+def _buckets(evidence: Evidence, job: RecordedJob) -> list[str]:
     sizes = [size_text(each) for each in job.buckets]
     more = f" and {len(sizes) - MOST_BUCKETS} more" * (len(sizes) > MOST_BUCKETS)
     told = [f"Gradient messages in effect, in backward order: {', '.join(sizes[:MOST_BUCKETS])}{more}."]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from wirebench.diagnose.drawn import NOTHING, DrawnSteps
 from wirebench.diagnose.evidence import Evidence
 from wirebench.diagnose.full_link import planned
-from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, Clock, Job, SizeClass, steadily
+from wirebench.diagnose.job import FSDP, HOROVOD, Arrival, ClockOffset, RecordedJob, SizeClass, steadily
 from wirebench.diagnose.link import TimedMessage, fitted
 from wirebench.errors import UserError
 from wirebench.gradient.flat import FLOAT_BYTES
@@ -27,7 +27,7 @@ from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.telemetry.rank_facts import COMPUTING
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import import_kineto, job_file, profiler_file
-from wirebench.traces.job_file import EXCHANGE, Collective, ProfiledStep, RankFile
+from wirebench.traces.job_file import EXCHANGE, CollectiveSpan, ProfiledStep, RankFile
 from wirebench.traces.kineto import MICROSECOND
 from wirebench.utils.spans import Span, both, length, minus, union
 
@@ -54,7 +54,7 @@ class _Matched(NamedTuple):
     """A collective of a step as several ranks saw it, by the place of their files."""
 
     key: Key
-    seen: Mapping[int, Collective]
+    seen: Mapping[int, CollectiveSpan]
 
 
 def read(paths: Sequence[Path]) -> Evidence:
@@ -69,7 +69,7 @@ def read(paths: Sequence[Path]) -> Evidence:
     waits = _waits(files, rows, table, clocks)
     messages = _messages(files, table, clocks)
     layers, scheduler, buckets = _layers(first, _buckets(first))
-    job = Job(
+    job = RecordedJob(
         first.framework, min(len(each.steps) for each in files), str(first.path), first.loads,
         max(each.left_out for each in files), *_passes(first), _rows(files), clocks[1:],
         _arrivals(files, table, clocks, waits), _sizes(files, messages),
@@ -148,7 +148,7 @@ def _shift(first: RankFile, other: RankFile) -> int:
 
 def _matched(row: Row) -> list[_Matched]:
     """The collectives that several ranks have, in the order of the first of them that has it."""
-    seen: dict[Key, dict[int, Collective]] = defaultdict(dict)
+    seen: dict[Key, dict[int, CollectiveSpan]] = defaultdict(dict)
     for place, step in enumerate(row):
         counts: Counter[tuple[Any, ...]] = Counter()
         for each in step.collectives:
@@ -168,10 +168,10 @@ def _apart(files: Sequence[RankFile], matched: Sequence[_Matched], one: int, oth
     ]
 
 
-def _clocks(files: Sequence[RankFile], table: Sequence[Sequence[_Matched]]) -> list[Clock]:
+def _clocks(files: Sequence[RankFile], table: Sequence[Sequence[_Matched]]) -> list[ClockOffset]:
     """Each rank's clock beside the first one's, maybe by way of a third rank's."""
     every = [each for matched in table for each in matched]
-    known = {0: Clock(files[0].rank or 0, 0.0, 0.0, 0)}
+    known = {0: ClockOffset(files[0].rank or 0, 0.0, 0.0, 0)}
     left = list(range(1, len(files)))
     while left:
         beside = ((one, other) for other in left for one in known)
@@ -183,7 +183,7 @@ def _clocks(files: Sequence[RankFile], table: Sequence[Sequence[_Matched]]) -> l
         one, other, apart = found
         middle, spread = (each * MICROSECOND for each in _middle(apart))
         before, rank = known[one], files[other].rank or 0
-        known[other] = Clock(rank, before.offset + middle, max(before.spread, spread), len(apart))
+        known[other] = ClockOffset(rank, before.offset + middle, max(before.spread, spread), len(apart))
         left.remove(other)
     return [known[place] for place in range(len(files))]
 
@@ -195,13 +195,13 @@ def _middle(values: Sequence[float]) -> tuple[float, float]:
     return statistics.median(ordered), ordered[len(ordered) - 1 - tenth] - ordered[tenth]
 
 
-def _arrived(files: Sequence[RankFile], clocks: Sequence[Clock], place: int, each: Collective) -> float:
+def _arrived(files: Sequence[RankFile], clocks: Sequence[ClockOffset], place: int, each: CollectiveSpan) -> float:
     """Microseconds on the first file's clock at which a rank came to a collective."""
     return each.begin + (files[place].base - files[0].base) / 1000 - clocks[place].offset / MICROSECOND
 
 
 def _lasts(
-    files: Sequence[RankFile], matched: Sequence[_Matched], clocks: Sequence[Clock]
+    files: Sequence[RankFile], matched: Sequence[_Matched], clocks: Sequence[ClockOffset]
 ) -> Iterator[tuple[_Matched, int, float]]:
     """Collectives that several ranks have, with the place of the rank that came last, and when: on the first clock."""
     for each in matched:
@@ -212,7 +212,7 @@ def _lasts(
 
 
 def _waits(
-    files: Sequence[RankFile], rows: Sequence[Row], table: Sequence[Sequence[_Matched]], clocks: Sequence[Clock]
+    files: Sequence[RankFile], rows: Sequence[Row], table: Sequence[Sequence[_Matched]], clocks: Sequence[ClockOffset]
 ) -> list[dict[tuple[int, int], list[Span]]]:
     """By step and (place of a rank, place of the last one): when the rank waits, exposed, for that one."""
     found = []
@@ -227,7 +227,7 @@ def _waits(
 
 
 def _arrivals(
-    files: Sequence[RankFile], table: Sequence[Sequence[_Matched]], clocks: Sequence[Clock],
+    files: Sequence[RankFile], table: Sequence[Sequence[_Matched]], clocks: Sequence[ClockOffset],
     waits: Sequence[Mapping[tuple[int, int], Sequence[Span]]],
 ) -> list[Arrival]:  # fmt: skip
     """A row for each rank; the median step."""
@@ -251,8 +251,8 @@ def _arrivals(
 
 
 def _messages(
-    files: Sequence[RankFile], table: Sequence[Sequence[_Matched]], clocks: Sequence[Clock]
-) -> list[list[tuple[Collective, float]]]:
+    files: Sequence[RankFile], table: Sequence[Sequence[_Matched]], clocks: Sequence[ClockOffset]
+) -> list[list[tuple[CollectiveSpan, float]]]:
     """By step: the first rank's collectives in order, each with its seconds on the network."""
     found, at_once = [], AT_ONCE.get(files[0].backend, 1)
     for matched in table:
@@ -287,7 +287,7 @@ def _scaled(spans: Sequence[Span]) -> list[float]:
     ]
 
 
-def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tuple[int, ...]) -> DrawnSteps:
+def _drawn(messages: Sequence[Sequence[tuple[CollectiveSpan, float]]], buckets: tuple[int, ...]) -> DrawnSteps:
     """The messages of the steps that have the usual ones; nothing where the files do not say their sizes."""
     if any(each.num_bytes is None for step in messages for each, _ in step):
         return NOTHING
@@ -305,14 +305,14 @@ def _drawn(messages: Sequence[Sequence[tuple[Collective, float]]], buckets: tupl
     return DrawnSteps(timed, sum(each.seconds for each in timed), buckets) if timed else NOTHING
 
 
-def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collective, float]]]) -> list[SizeClass]:
+def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[CollectiveSpan, float]]]) -> list[SizeClass]:
     """The collectives by kind and class of size: their number, bytes and rate of the first rank, exposed of all."""
     exposed: dict[tuple[str, int], float] = defaultdict(float)
     for file in files:
         for step in file.steps:
             for each, waited in _exposed(step):
                 exposed[_class(each)] += waited * MICROSECOND / len(file.steps) / len(files)
-    classes: dict[tuple[str, int], list[tuple[Collective, float]]] = defaultdict(list)
+    classes: dict[tuple[str, int], list[tuple[CollectiveSpan, float]]] = defaultdict(list)
     for message in messages:
         for each, seconds in message:
             classes[_class(each)].append((each, seconds))
@@ -331,7 +331,7 @@ def _sizes(files: Sequence[RankFile], messages: Sequence[Sequence[tuple[Collecti
     return sorted(found, key=lambda each: -each.exposed)
 
 
-def _exposed(step: ProfiledStep) -> Iterator[tuple[Collective, float]]:
+def _exposed(step: ProfiledStep) -> Iterator[tuple[CollectiveSpan, float]]:
     """Microseconds that a step waits, exposed, for its collectives: for the one under way that ends first."""
     ordered = sorted(step.collectives, key=lambda each: each.end)
     ends = [each.end for each in ordered]
@@ -345,11 +345,11 @@ def _exposed(step: ProfiledStep) -> Iterator[tuple[Collective, float]]:
                 break
 
 
-def _class(each: Collective) -> tuple[str, int]:
+def _class(each: CollectiveSpan) -> tuple[str, int]:
     return each.kind, max(least for least in CLASSES if least <= (each.num_bytes or 0))
 
 
-def _buckets(file: RankFile) -> list[list[Collective]]:
+def _buckets(file: RankFile) -> list[list[CollectiveSpan]]:
     """The gradient's messages of a step, in the order in which they began: each order, the most frequent first."""
     # Gloo makes a reduce-scatter of an all-reduce.
     kinds = ("reduce_scatter", "all_reduce") if file.framework == FSDP else ("all_reduce",)
@@ -363,8 +363,8 @@ def _buckets(file: RankFile) -> list[list[Collective]]:
 
 
 def _layers(
-    file: RankFile, orders: Sequence[list[Collective]]
-) -> tuple[Trace | None, dict[str, Any], list[Collective]]:
+    file: RankFile, orders: Sequence[list[CollectiveSpan]]
+) -> tuple[Trace | None, dict[str, Any], list[CollectiveSpan]]:
     """The trace of the model, if the buckets are cut of its layers; the scheduler that cuts them so, and the buckets.
 
     Gloo's two threads may begin two buckets in the wrong order, so that one order among several is the true one.

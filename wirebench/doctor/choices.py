@@ -24,7 +24,7 @@ _NCCL_ORDER = {
 """What NCCL takes without a variable, in its order, and how it is called."""
 
 
-class Choice(NamedTuple):
+class Interfaces(NamedTuple):
     """The interfaces that a back end takes; its first messages go by the first.
 
     names  none where it fails; why: what they follow from
@@ -56,19 +56,19 @@ def variables(environment: Mapping[str, str], files: Sequence[Path] = NCCL_FILES
     return {name: text for name, text in sorted(told.items()) if name.startswith(OF_LINKS)}
 
 
-def gloo(facts: Facts) -> Choice:
+def gloo(facts: Facts) -> Interfaces:
     """Gloo's interface."""
     links = _links(facts)
     if told := facts.get("variables", {}).get("GLOO_SOCKET_IFNAME"):
         names = told.split(",")
-        return Choice(tuple(names) if all(name in links for name in names) else (), "GLOO_SOCKET_IFNAME")
+        return Interfaces(tuple(names) if all(name in links for name in names) else (), "GLOO_SOCKET_IFNAME")
     for address in facts.get("name_addresses", ()):
         if name := interface_of(facts, address):
-            return Choice((name,), f"its name leads to {address}")
-    return Choice(("lo",) if "lo" in links else (), "its name leads to no address of its own")
+            return Interfaces((name,), f"its name leads to {address}")
+    return Interfaces(("lo",) if "lo" in links else (), "its name leads to no address of its own")
 
 
-def nccl(facts: Facts) -> Choice:
+def nccl(facts: Facts) -> Interfaces:
     """NCCL's interfaces, for what it does not send by InfiniBand."""
     told = facts.get("variables", {})
     family = told.get("NCCL_SOCKET_FAMILY", "")
@@ -78,13 +78,13 @@ def nccl(facts: Facts) -> Choice:
         if link["running"] and any(_is_of(address, family) for address in link["addresses"])
     ]
     if len(told.get("NCCL_SOCKET_IFNAME", "")) > 1:
-        return Choice(tuple(filter(matcher(told["NCCL_SOCKET_IFNAME"]), running)), "NCCL_SOCKET_IFNAME")
+        return Interfaces(tuple(filter(matcher(told["NCCL_SOCKET_IFNAME"]), running)), "NCCL_SOCKET_IFNAME")
     for prefixes, why in _NCCL_ORDER.items():
         names = tuple(filter(matcher(prefixes), running))
         # The subnet of NCCL_COMM_ID needs netmasks, and jobs of PyTorch do not set it.
         if names:
-            return Choice(names, why)
-    return Choice((), "it has none that is up")
+            return Interfaces(names, why)
+    return Interfaces((), "it has none that is up")
 
 
 def matcher(told: str) -> Callable[[str], bool]:

@@ -172,7 +172,9 @@ def interfaces(seen: Seen) -> Iterator[HostFinding]:
     yield from _faster_network(seen)
 
 
-def _wrong_choice(seen: Seen, host: str, backend: str, taken: Mapping[str, choices.Choice]) -> tuple[str, float] | None:
+def _wrong_choice(
+    seen: Seen, host: str, backend: str, taken: Mapping[str, choices.Interfaces]
+) -> tuple[str, float] | None:
     """Why the interface that a back end takes on a host is wrong, and the cost; None where it is right."""
     choice, right = taken[host], seen.reached_by(host)
     if not choice.names:

@@ -45,7 +45,7 @@ ROUNDING = 1e-4
 """Sums in another order differ by less, as a share of the largest entry."""
 
 
-class Watched(NamedTuple):
+class Behaviour(NamedTuple):
     """What a compressor did: its results by step, its last step's requests, its state as a multiple of the gradient.
 
     with_values  those requests that carry values of the gradient, not only scales, masks and indices
@@ -121,7 +121,7 @@ def row(name: str) -> list[str]:
     ]
 
 
-def watch(name: str, options: dict[str, Any], collective: str) -> Watched:
+def watch(name: str, options: dict[str, Any], collective: str) -> Behaviour:
     """Exchange STEPS steps of whole numbers on this collective."""
     topology, chosen = Topology.flat(SIZE), collectives.build(collective)
     servers = [RequestExecutor(Metered(c), chosen, topology) for c in LocalHub(SIZE).communicators]
@@ -141,7 +141,7 @@ def watch(name: str, options: dict[str, Any], collective: str) -> Watched:
     logs = [server.take_log() for server in servers]
     state = sum(tensor.nbytes for tensor in ranks[0].state_dict().values()) / (4 * layers[-1].stop)
     with_values = {served.kind for served in logs[0] if served.value_bytes}
-    return Watched(results, [served.kind for served in logs[0]], with_values, state)
+    return Behaviour(results, [served.kind for served in logs[0]], with_values, state)
 
 
 def _layers() -> tuple[Layer, ...]:

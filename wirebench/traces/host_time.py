@@ -21,7 +21,7 @@ FSDP, ROOTS = ("FSDP::", "FullyShardedDataParallel."), ("FSDP::root_pre_forward"
 """Begins of ranges' names, as PyTorch 2.4 to 2.15 write them; of FSDP in both forms."""
 
 
-class Host:
+class HostPhases:
     """The host's time in phases: spans by label, in order.
 
     before   between an update and the next forward pass, without the data loader; waits: for Horovod

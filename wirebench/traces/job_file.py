@@ -20,7 +20,7 @@ from wirebench.errors import UserError
 from wirebench.telemetry.rank_facts import OURS
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.traces import profiler_file
-from wirebench.traces.host_time import DDP, FSDP, UPDATE, Host
+from wirebench.traces.host_time import DDP, FSDP, UPDATE, HostPhases
 from wirebench.traces.kineto import COMMUNICATION, MICROSECOND
 from wirebench.traces.profiler_file import Event, Recording
 from wirebench.utils.spans import Span, both, length, minus, union
@@ -63,7 +63,7 @@ COUNTS = ("int", "unsigned int", "long", "long int")
 """Types whose sums are no gradients: DDP counts in them which parameters were used (find_unused_parameters)."""
 
 
-class Collective(NamedTuple):
+class CollectiveSpan(NamedTuple):
     """A collective of one step, as one rank saw it.
 
     elements     of its tensor, as nccl-tests counts: all that an all-gather makes, all that a reduce-scatter takes
@@ -108,7 +108,7 @@ class ProfiledStep(NamedTuple):
     phases: Mapping[str, float]
     exposed: Sequence[Span]
     launch_gap: float | None
-    collectives: Sequence[Collective]
+    collectives: Sequence[CollectiveSpan]
     passes: int = 1
     quiet: int = 0
 
@@ -160,7 +160,7 @@ def read(path: Path) -> RankFile:
 
 def of(path: Path, recording: Recording) -> RankFile:
     """Return the file of a recording, with the errors of `read`."""
-    host, about = Host(path, recording), recording.about
+    host, about = HostPhases(path, recording), recording.about
     facts = _facts(about.get(OURS))
     own = about.get("distributedInfo")
     told = {**(own if isinstance(own, Mapping) else {}), **facts}
@@ -172,7 +172,7 @@ def of(path: Path, recording: Recording) -> RankFile:
     backend = "nccl" if nccl else "gloo" if gloo else str(told.get("backend") or "gloo").rpartition(":")[2]
     flight = union((each.begin, each.end) for _, each in calls)
     waits = [] if calls else host.waits
-    calls += [(span[0], Collective(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
+    calls += [(span[0], CollectiveSpan(EXCHANGE, 0, None, max(world, 2), *span, True)) for span in waits]
     if not calls:
         _refuse(path, recording, world)
     kept = [(call, each) for call, each in calls if each.kind in (*WITHIN, EXCHANGE)]
@@ -190,7 +190,7 @@ def of(path: Path, recording: Recording) -> RankFile:
 
 
 def _exchanging(
-    host: Host, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, Collective]]
+    host: HostPhases, steps: Sequence[ProfiledStep], calls: Sequence[tuple[float, CollectiveSpan]]
 ) -> tuple[list[ProfiledStep], int]:
     """The steps that call collectives, with these; where the file has backward passes, those that have one.
 
@@ -228,7 +228,9 @@ def _refuse(path: Path, recording: Recording, world: int) -> NoReturn:
     raise UserError(f"{path}: has no collectives, neither NCCL's kernels nor Gloo's ranges{job}")
 
 
-def _on_cpu(recording: Recording, host: Host, flight: Sequence[Span], waits: Sequence[Span]) -> list[ProfiledStep]:
+def _on_cpu(
+    recording: Recording, host: HostPhases, flight: Sequence[Span], waits: Sequence[Span]
+) -> list[ProfiledStep]:
     """The steps of a job whose operators compute on the host. waits: what an optimizer's range waits for Horovod."""
     work = (
         (each.begin, each.end)
@@ -245,7 +247,7 @@ def _on_cpu(recording: Recording, host: Host, flight: Sequence[Span], waits: Seq
     return steps
 
 
-def _on_gpu(recording: Recording, host: Host, flight: Sequence[Span]) -> list[ProfiledStep]:
+def _on_gpu(recording: Recording, host: HostPhases, flight: Sequence[Span]) -> list[ProfiledStep]:
     """The steps of a job whose kernels compute; a step ends with the last kernel that the host launched in it."""
     calls = {each.correlation: each.begin for each in recording.launches if "correlation" in each.args}
     timed = ((calls.get(each.correlation, each.begin), each) for each in _computing(recording))
@@ -281,7 +283,7 @@ def _computing(recording: Recording) -> Iterable[Event]:
 
 
 def _step(
-    host: Host, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
+    host: HostPhases, number: int, span: Span, here: Mapping[str, float], exposed: Sequence[Span], gap: float | None
 ) -> ProfiledStep:
     """A step from microseconds by label; without a data loader, what passes before the forward pass is data."""
     phases = {name: here.get(name, 0.0) * MICROSECOND for name in PHASES}
@@ -291,7 +293,7 @@ def _step(
     return ProfiledStep(number, *span, phases, exposed, gap, ())
 
 
-def _of_nccl(recording: Recording, kernels: Sequence[Event], host: Host) -> list[tuple[float, Collective]]:
+def _of_nccl(recording: Recording, kernels: Sequence[Event], host: HostPhases) -> list[tuple[float, CollectiveSpan]]:
     """(microsecond of the host's call, collective) of NCCL's kernels; what a kernel does not say, its call may."""
     launches = {each.correlation: each for each in recording.launches if "correlation" in each.args}
     comms = [each for each in recording.operators if each.name == PARAMETERS and NAME in each.args]
@@ -318,7 +320,7 @@ def _around(by_thread: Mapping[tuple[str, str], Sequence[Event]], launch: Event 
     return those[place] if launch and place >= 0 and those[place].end >= launch.begin else None
 
 
-def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collective:
+def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> CollectiveSpan:
     # Collectives that are called together are recorded as `coalesced`.
     kind = _kind(str(args.get(NAME, ""))) or _kind(kernel.name)
     counts = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
@@ -329,10 +331,10 @@ def _nccl(kernel: Event, args: Mapping[str, Any], in_backward: bool) -> Collecti
     num_bytes = elements * each if elements and each and size else None
     group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
     gradients = in_backward and dtype not in COUNTS
-    return Collective(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, gradients, group)
+    return CollectiveSpan(kind, elements or 0, num_bytes, max(size, 1), kernel.begin, kernel.end, gradients, group)
 
 
-def _of_gloo(recording: Recording, host: Host, world: int) -> list[tuple[float, Collective]]:
+def _of_gloo(recording: Recording, host: HostPhases, world: int) -> list[tuple[float, CollectiveSpan]]:
     """(microsecond, collective) of Gloo's ranges; they say no group, which counts as the whole job."""
     found = []
     for event in [*recording.notes, *recording.operators]:
@@ -347,7 +349,7 @@ def _of_gloo(recording: Recording, host: Host, world: int) -> list[tuple[float, 
         num_bytes = elements * _BYTES[first] if known else None
         backward = host.label(event.begin) in IN_BACKWARD and first not in COUNTS
         found.append(
-            (event.begin, Collective(kind, elements, num_bytes, max(world, 1), event.begin, event.end, backward))
+            (event.begin, CollectiveSpan(kind, elements, num_bytes, max(world, 1), event.begin, event.end, backward))
         )
     return sorted(found, key=lambda pair: pair[0])
 
@@ -357,7 +359,7 @@ def _kind(name: str) -> str:
     return _KINDS[found[0].lower().replace("_", "")] if found else ""
 
 
-def _framework(host: Host) -> str:
+def _framework(host: HostPhases) -> str:
     names = [each.name for each in host.notes]
     if any(name.startswith(FSDP) for name in names):
         return "fsdp"
@@ -366,7 +368,7 @@ def _framework(host: Host) -> str:
     return "horovod" if host.waits else "other"
 
 
-def _optimizer(host: Host) -> str:
+def _optimizer(host: HostPhases) -> str:
     name = host.updates[0].name.removeprefix(UPDATE) if host.updates else ""
     return name.partition(".")[0].lower()
 

@@ -157,7 +157,7 @@ def low_rank(x: torch.Tensor) -> None:
     for rank, added in ((4, None), (4, x), (100, x)):
         table, sizes = (
             thin.Table(numbers[0], numbers[1], numbers[2], numbers[3], x, rank),
-            bases.Sizes(numbers[3], numbers[2], rank),
+            bases.FactorSizes(numbers[3], numbers[2], rank),
         )
         for product in (thin.to_left, thin.to_right):
             product(x, x, x, table, added, None if added is None else thin.Taken(0.5, narrow=True))

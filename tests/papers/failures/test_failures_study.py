@@ -12,7 +12,7 @@ from papers.claim import Verdict
 from papers.committed import breaches
 from papers.failures import faults, stragglers, worlds
 from papers.failures import run as failures_run
-from papers.failures.report import CLAIMS, Measured, document
+from papers.failures.report import CLAIMS, MeasuredFailures, document
 from papers.runner import Command
 from tests.papers import records, verb
 from tests.papers.records import KNOWN, put, sound
@@ -67,7 +67,7 @@ def loads(header: dict[str, Any], lines: list[dict[str, Any]]) -> list[dict[str,
 
 
 def verdicts(folder: Path) -> dict[str, Verdict]:
-    return {each.claim.id: each.verdict for each in Measured(folder / "failures").findings()}
+    return {each.claim.id: each.verdict for each in MeasuredFailures(folder / "failures").findings()}
 
 
 def test_claims_are_the_bounds_of_the_verb() -> None:
@@ -141,7 +141,7 @@ def test_a_goodput_at_a_kill_a_minute_is_measured(
     found = verdicts(tmp_path)["minutely"]
     assert found.state == state and why in found.why
     if not why:
-        assert f"| diloco | {count} | 60 | 0 |" in document(Measured(tmp_path / "failures"))
+        assert f"| diloco | {count} | 60 | 0 |" in document(MeasuredFailures(tmp_path / "failures"))
 
 
 @pytest.mark.parametrize("method", faults.MINUTELY)
@@ -233,7 +233,7 @@ def test_a_run_of_another_kind_is_no_broken_one(change: Callable[[dict[str, Any]
         world(tmp_path, "torch", broken, 0, 0.7)
     records.doctor(tmp_path / "failures/worlds/torch_broken-0/record.json", change)
     with pytest.raises(UserError, match=r"torch_broken-0: is a run on |mixes settings: optimizer\.lr"):
-        Measured(tmp_path / "failures")
+        MeasuredFailures(tmp_path / "failures")
 
 
 def checkpoint(folder: Path, compressor: str, share: float, **changes: object) -> None:
@@ -260,17 +260,17 @@ def test_a_checkpoints_cost_keeps_the_rules_and_is_of_the_claims_setting(results
     for change in others:
         checkpoint(results, "none", 0.01, **change)
         with pytest.raises(UserError, match=r"vgg16-none.json: has "):
-            Measured(results / "failures")
+            MeasuredFailures(results / "failures")
     checkpoint(results, "topk", 0.01)
     (results / "failures/checkpoint/vgg16-topk.json").rename(results / "failures/checkpoint/vgg16-none.json")
     with pytest.raises(UserError, match=r"vgg16-none.json: has compressor 'topk'"):
-        Measured(results / "failures")
+        MeasuredFailures(results / "failures")
 
 
 def test_the_report_has_a_section_for_each_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "failures"
     with pytest.raises(UserError, match="has no trials and no runs; measure first"):
-        Measured(folder)
+        MeasuredFailures(folder)
     trials(tmp_path, 36)
     trials(tmp_path, 24, name=faults.PLAIN)
     checkpoint(tmp_path, "none", 0.01)
@@ -308,12 +308,14 @@ def test_a_slow_host_costs_what_the_claim_says(slow: float, turns: int, state: s
         slowed(tmp_path, "diloco straggler", turn, slow + turn / 1e4, 2.0)
         slowed(tmp_path, "dense", turn, 0.4 + turn / 1e4, 1.0)
     assert {name: each.state for name, each in verdicts(tmp_path).items()} == {"straggler": state}
-    [row] = [line for line in document(Measured(tmp_path / "failures")).splitlines() if line.startswith("| diloco |")]
+    [row] = [
+        line for line in document(MeasuredFailures(tmp_path / "failures")).splitlines() if line.startswith("| diloco |")
+    ]
     assert row.startswith(f"| diloco | {turns} | {1 / (0.2 + (turns - 1) / 2e4):.2f} | ")
     assert row.endswith(" | 71.4 % |") or turns > 1, "0.2 s of 0.28 s"
     slowed(tmp_path, "sparseloco", 0, 0.2, 2.0)
     with pytest.raises(UserError, match=r"'sparseloco' has network\.straggler=2"):
-        Measured(tmp_path / "failures")
+        MeasuredFailures(tmp_path / "failures")
 
 
 def test_a_turn_has_every_method_without_and_with_a_slow_host(tmp_path: Path) -> None:

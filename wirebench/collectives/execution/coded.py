@@ -19,7 +19,7 @@ from wirebench.comm.base import Handle
 from wirebench.comm.metered import Metered
 
 
-class Coded(NamedTuple):
+class CodedPiece(NamedTuple):
     """Items [start, stop), coded in the bytes [begin, end) of the copy half's buffer."""
 
     start: int
@@ -48,8 +48,8 @@ class CodedProgram(NamedTuple):
     wire: Wire
     reduce: tuple[RankRound, ...]
     sends: tuple[tuple[Sent, ...], ...]
-    pieces: tuple[Coded, ...]
-    own: tuple[Coded, ...]
+    pieces: tuple[CodedPiece, ...]
+    own: tuple[CodedPiece, ...]
     copy: RankProgram
 
 
@@ -61,7 +61,7 @@ def coded_program_of(plan: Plan, rank: int) -> CodedProgram:
     bounds = copy_bounds(plan)
     lengths = [plan.wire.between.num_bytes((stop - start) * plan.wire.unit) for start, stop in pairwise(bounds)]
     places = [0, *accumulate(lengths)]
-    pieces = tuple(Coded(*span, *place) for span, place in zip(pairwise(bounds), pairwise(places), strict=True))
+    pieces = tuple(CodedPiece(*span, *place) for span, place in zip(pairwise(bounds), pairwise(places), strict=True))
     at = dict(zip(bounds, places, strict=False))
     copy = tuple(tuple(Transfer(t.src, t.dst, at[t.start], at[t.stop]) for t in transfers) for transfers in plan.copy)
     own = tuple(each for each, (*_, comes_to) in zip(pieces, copied_pieces(plan), strict=True) if rank not in comes_to)
