@@ -104,6 +104,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "powersgd rank=8": ("powersgd", "compressor.rank=8"),
     "demo k=128": ("demo", "compressor.k=128"),
     "dion rank_fraction=1": ("dion", "compressor.rank_fraction=1"),
+    "dion2 fraction=1": ("dion2", "optimizer.fraction=1"),
     "zero_one_adam longest=1": ("zero_one_adam", "compressor.longest=1"),
     "zero_one_adam beta2=0.95": ("zero_one_adam", "compressor.beta2=0.95"),
     "zero_one_adam no freeze": ("zero_one_adam", _NEVER),

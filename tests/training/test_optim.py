@@ -132,6 +132,8 @@ def test_resumes_bit_by_bit_and_in_another_memory_format(saved, resumed):
         ({"schedule": "cosine", "milestones": (3.0,)}, "optimizer.schedule: 'cosine' takes no milestones"),
         ({"gamma": 0.5}, "optimizer.schedule: 'constant' takes .* no gamma"),
         ({"name": "adamw", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon, not with adamw"),
+        ({"name": "muon", "fraction": 0.5}, "optimizer.fraction: goes with dion2, not with muon"),
+        ({"name": "dion2", "fraction": 0.0}, r"optimizer.fraction: lies in \(0, 1\], got 0"),
         ({"name": "dion2", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon, not with dion2"),
         ({"beta2": 0.9}, "optimizer.beta2, optimizer.eps: belong to adamw, muon and dion2"),
         ({"name": "adamw", "momentum": 1.0}, r"lie in \[0, 1\) with adamw"),

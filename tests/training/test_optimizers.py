@@ -1,6 +1,7 @@
 """AdamW, Muon and clipping: each equal to PyTorch's own in a plain loop, and resumed bit for bit."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,11 @@ def test_muon_is_pytorchs_for_matrices_inside_and_adamw_for_the_rest(
     assert not (bf16 and same(found, expected))
 
 
-def test_dion2_updates_a_quarter_of_the_rows_and_decays_their_momentum_alone() -> None:
+@pytest.mark.parametrize("fraction", [0.25, 0.5])
+def test_dion2_updates_a_share_of_the_rows_and_decays_their_momentum_alone(fraction: float) -> None:
     """Against a matrix by matrix loop over the paper's steps, with the rows one by one."""
     ours, theirs = network(), network()
-    section = OptimizerConfig(name="dion2", lr=0.01, momentum=0.9, weight_decay=0.1)
+    section = OptimizerConfig(name="dion2", lr=0.01, momentum=0.9, weight_decay=0.1, fraction=fraction)
     mine = matrices_of(theirs)
     rest = [p for p in theirs.parameters() if all(p is not each for each in mine)]
     adamw = torch.optim.AdamW(rest, lr=0.01, betas=(0.9, 0.999), weight_decay=0.1, fused=True)
@@ -103,7 +105,7 @@ def test_dion2_updates_a_quarter_of_the_rows_and_decays_their_momentum_alone() -
                 assert weight.grad is not None
                 momentum += weight.grad
                 assert weight.shape[0] == 6 <= weight.shape[1]
-                largest = momentum.abs().sum(dim=1).argsort(descending=True)[:2].tolist()
+                largest = momentum.abs().sum(dim=1).argsort(descending=True)[: math.ceil(6 * fraction)].tolist()
                 rows = torch.stack([momentum[row] for row in largest])
                 update = orthonormal(rows, (3.4445, -4.7750, 2.0315), 5, 1e-7)
                 weight *= 1 - 0.01 * 0.1

@@ -106,12 +106,13 @@ class OptimizerConfig:
     """[optimizer]: which one, and its learning-rate schedule.
 
     name           sgd, adamw, muon (matrices of linear layers inside the model by Muon, the rest by AdamW), or dion2
-                   (likewise, a quarter of each matrix's rows a step)
+                   (likewise, a share of each matrix's rows a step)
     momentum       of adamw the first beta. With sgd a compressor that applies it itself (dgc, gs_sgd, sketched_sgd,
                    fetch_sgd, iwp) takes it over, and the weight decay with it: that joins the gradient before it is
                    compressed. demo, dion, lion_sign and zero_one_adam are optimizers in themselves: they go with sgd
                    and momentum 0, and its weight decay is decoupled from their update
     beta2, eps     of adamw, and of its part in muon and dion2
+    fraction       share of a matrix's rows that a step of dion2 updates, rounded up
     clip           largest norm of the averaged gradient, which is scaled down to it; of each worker's own before demo,
                    dion, lion_sign and zero_one_adam, in one bucket (scheduler.name=single); 0: off
     lr             base rate; multiplied by the number of workers if scale_lr
@@ -127,6 +128,7 @@ class OptimizerConfig:
     nesterov: bool = False
     beta2: float = 0.999
     eps: float = 1e-8
+    fraction: float = 0.25
     clip: float = 0.0
     weight_decay: float = 0.0
     decay_norm: bool = True

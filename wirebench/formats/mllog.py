@@ -108,15 +108,14 @@ ADAMW = {
     "opt_adamw_beta_1": "momentum", "opt_adamw_beta_2": "beta2", "opt_adamw_epsilon": "eps",
     "opt_adamw_weight_decay": "weight_decay",
 }  # fmt: skip
+MUON = {"opt_weight_decay": "weight_decay", **ADAMW}
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "sgd": {"sgd_opt_momentum": "momentum", "opt_weight_decay": "weight_decay"},
     "adamw": ADAMW,
     # MLPerf has no Muon and no Dion2. They update the matrices inside a model; the rest is AdamW's, with the momentum
     # as first beta.
-    **{
-        name: {f"wirebench_{name}_momentum": "momentum", "opt_weight_decay": "weight_decay", **ADAMW}
-        for name in ("muon", "dion2")
-    },
+    "muon": {"wirebench_muon_momentum": "momentum", **MUON},
+    "dion2": {"wirebench_dion2_momentum": "momentum", "wirebench_dion2_fraction": "fraction", **MUON},
 }
 """What each optimizer reads of its section: our option, by MLPerf's key."""
 

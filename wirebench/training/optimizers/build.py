@@ -40,7 +40,7 @@ def _build(model: nn.Module, section: OptimizerConfig) -> Optimizer:
     return MuonWithAdamW(
         _groups(matrices, section), _groups([p for p in trainable if id(p) not in mine], section),
         name=section.name, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, beta2=section.beta2,
-        eps=section.eps,
+        eps=section.eps, fraction=section.fraction,
     )  # fmt: skip
 
 
@@ -57,6 +57,10 @@ def _check(section: OptimizerConfig) -> None:
         raise UserError(f"optimizer.nesterov: goes with sgd and muon, not with {section.name}")
     if section.name == "sgd" and (section.beta2, section.eps) != (OptimizerConfig.beta2, OptimizerConfig.eps):
         raise UserError("optimizer.beta2, optimizer.eps: belong to adamw, muon and dion2; sgd has none")
+    if section.name != "dion2" and section.fraction != OptimizerConfig.fraction:
+        raise UserError(f"optimizer.fraction: goes with dion2, not with {section.name}")
+    if not 0 < section.fraction <= 1:
+        raise UserError(f"optimizer.fraction: lies in (0, 1], got {section.fraction:g}")
     if section.name != "sgd" and not (section.momentum < 1 and section.beta2 < 1):
         raise UserError(f"optimizer.momentum, optimizer.beta2: lie in [0, 1) with {section.name}")
     if section.nesterov and section.momentum == 0:

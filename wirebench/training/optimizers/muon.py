@@ -48,20 +48,19 @@ class _KeepsFp32(TorchFunctionMode):
 
 
 class Dion2(Optimizer):
-    """Muon's update for a quarter of each matrix (Ahn et al. 2025, "Dion2", arXiv 2512.16928).
+    """Muon's update for a share of each matrix (Ahn et al. 2025, "Dion2", arXiv 2512.16928).
 
     A step adds the gradient to the momentum, takes the rows of the largest sums of magnitudes, makes the matrix of
     these rows orthonormal as Muon does, and updates these rows of the weight alone. Only their momentum decays; the
     momentum of the other rows is their error feedback. Columns take the place of rows in a matrix with fewer columns.
 
     momentum  decay of the selected rows' momentum, the paper's mu
+    fraction  of a matrix's rows that a step updates, rounded up; the authors' default is a quarter
     """
 
-    FRACTION = 0.25
-    """Share of a matrix's rows that a step updates, rounded up: the authors' default."""
-
-    def __init__(self, matrices: Sequence[dict[str, Any]], lr: float, momentum: float) -> None:
+    def __init__(self, matrices: Sequence[dict[str, Any]], lr: float, momentum: float, fraction: float) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+        self._fraction = fraction
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -79,7 +78,7 @@ class Dion2(Optimizer):
         momentum = state["momentum_buffer"]
         momentum.add_(weight.grad)
         dim = 0 if weight.shape[0] <= weight.shape[1] else 1
-        count = math.ceil(self.FRACTION * weight.shape[dim])
+        count = math.ceil(self._fraction * weight.shape[dim])
         chosen = momentum.abs().sum(dim=1 - dim).topk(count).indices
         rows = momentum.index_select(dim, chosen)
         momentum.index_copy_(dim, chosen, group["momentum"] * rows)
@@ -96,16 +95,17 @@ class MuonWithAdamW(Optimizer):
     orthonormal in fp32, elsewhere in bf16, as PyTorch's Muon does everywhere.
 
     matrices, others  parameter groups
+    fraction          Dion2's
     """
 
     def __init__(
         self, matrices: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], *, name: str, lr: float,
-        momentum: float, nesterov: bool, beta2: float, eps: float,
+        momentum: float, nesterov: bool, beta2: float, eps: float, fraction: float,
     ) -> None:  # fmt: skip
         if not matrices:
             raise UserError(f"optimizer.name: {name!r} is for models with linear layers inside, and this one has none")
         parts: list[Optimizer] = [
-            Dion2(matrices, lr, momentum)
+            Dion2(matrices, lr, momentum, fraction)
             if name == "dion2"
             else Muon(matrices, lr=lr, momentum=momentum, nesterov=nesterov, adjust_lr_fn=MATCH_ADAMW)
         ]
