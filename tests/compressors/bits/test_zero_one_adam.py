@@ -99,6 +99,8 @@ def test_steps_are_the_papers(policy: Intervals) -> None:
     for number in range(200):
         dense.append(dense[-1] + 2 ** (number // policy.kappa))
     dense = [step for step in dense if step < policy.freeze_step]
+    usual = next(step for step in range(200) if step not in dense)
+    assert compressors.build("zero_one_adam", **policy._asdict()).usual_step == usual
     length, begin = 1, policy.freeze_step
     for step in range(200):
         assert policy.is_dense(step) == (step in dense)

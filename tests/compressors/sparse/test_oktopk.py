@@ -173,6 +173,10 @@ def test_a_rank_sends_fewer_than_6k_words(size, name):
     assert 0.5 * k < sum(applied) / len(applied) < 5 / 3 * k
 
 
+def test_the_estimate_is_of_the_offered_entries_and_a_regions_share_of_the_sums():
+    assert OkTopK(0.1).wire_bytes(1000, 4) == 8 * (100 + 25)
+
+
 def test_thresholds_and_regions_are_found_when_it_is_time():
     kinds = []
     ranks = [OkTopK(0.1, reevaluate_every=2, rebalance_every=3) for _ in range(3)]
