@@ -195,7 +195,9 @@ def _refuse_others(out: Path, trainings: Sequence[Training]) -> None:
     known = rows.settings(rows.read(out))
     density = next((each.about["density"] for each in trainings if each.about["density"] is not None), None)
     config = loader.load(ROOT / trainings[0].config, list(trainings[0].overrides))
-    known["this call"] = {**rows.settings_of(loader.to_dict(config)), "density": density}
+    # On hosts the launcher decides how many workers there are, so the config has none.
+    given = rows.settings_of(loader.to_dict(config)) | {"workers": config.engine.workers or None}
+    known["this call"] = {**given, "density": density}
     alike = {name: {key: value for key, value in each.items() if key not in own} for name, each in known.items()}
     try:
         refuse_mixed(out, alike)

@@ -25,7 +25,7 @@ from wirebench.planner.resimulated import emulated
 from wirebench.record.rules import ENOUGH, UNTIMED
 from wirebench.topology.processor import Processor
 
-report = verb.report("accuracy")
+report, run = verb.report("accuracy"), verb.run("accuracy")
 SLOW, FAST = (TASKS[f"gpt_0.1m_{link}"] for link in ("50mbit", "1gbit"))
 
 
@@ -90,6 +90,13 @@ def test_a_cell_without_a_rate_is_left_out_or_refused(results: Path) -> None:
     assert [each.label for each in SLOW.methods(SLOW, None, 0.0)] == [DENSE]
     with pytest.raises(UserError, match="topk: has no rate; first"):
         SLOW.methods(SLOW, ["topk"], 0.0)
+
+
+def test_cells_that_are_there_are_gone_on_with(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The launcher says how many ranks there are, the config does not."""
+    _put(results, SLOW, DENSE, 0, 0.1, [2.0, 1.9], hosts=4, link="50mbit")
+    assert run(["--task", SLOW.name, "--out", str(results), "--methods", DENSE, "--dry-run"], verb.nothing) == 0
+    assert f"{SLOW.name}: 1 of 3 cells are there" in capsys.readouterr().err
 
 
 def test_the_time_to_a_loss_is_read_between_evaluations_and_without_them(results: Path) -> None:
