@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def contents(folder: Path) -> Iterator[tuple[Path, str]]:
     """The files of lines anywhere below a folder, and what each should hold; nothing: it should not be there.
 
-    Runs under way, whose folders begin with a dot, are left out.
+    Runs under way, whose folders begin with a dot, and the steps of train.py's own folders are left out.
     """
     files = [path for path in sorted(folder.rglob("*.jsonl")) if "/." not in f"/{path.relative_to(folder).as_posix()}"]
     runs = [path for path in files if path.name == RUNS]
@@ -31,7 +31,7 @@ def contents(folder: Path) -> Iterator[tuple[Path, str]]:
     for path in files:
         if path.name == SHARED and path.parent != folder:
             yield path, ""
-        elif path.name not in (RUNS, SHARED):
+        elif path.name not in (RUNS, SHARED, "steps.jsonl"):
             header, *lines = map(json_of, _text(path).splitlines())
             of_compressors = header["kind"] == compressor_results.KIND
             written = (rounded(compressor_results.brief(line) if of_compressors else line) for line in lines)

@@ -153,6 +153,8 @@ def test_runs_of_several_studies_are_appended_as_they_would_be_rewritten(tmp_pat
     assert sorted(path.name for path in tmp_path.rglob("*.jsonl")) == sorted([recorded.SHARED, *[recorded.RUNS] * 2])
     assert sizes[1::2] == sizes[::2] and sizes[2] - sizes[1] < sizes[0] / 4, "the second study adds nothing"
     assert sizes[2] == sizes[4] and sizes[6] == sizes[9], "what was there is not added"
+    (tmp_path / "runs/smoke").mkdir(parents=True)
+    (tmp_path / "runs/smoke/steps.jsonl").write_text('{"step": 0}\n')
     assert all(path.read_text() == content for path, content in REWRITE["contents"](tmp_path))
 
 
