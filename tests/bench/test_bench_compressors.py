@@ -544,7 +544,7 @@ def test_the_page_tells_the_memory_of_every_method() -> None:
     assert sorted(memory_table()) == bench_compressors.compressors.available()
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_page_tells_the_memory_that_is_measured() -> None:
     inputs, bench = BucketInputs(parse_size("14.7m"), CPU), Bench(CPU, 4, 3, 1, lambda _: None)
     found = {}

@@ -136,7 +136,7 @@ def test_a_healthy_run_and_its_network(begin: Begin, tmp_path: Path) -> None:
 def test_what_is_suggested_helps(begin: Begin, tmp_path: Path) -> None:
     """Too many small messages are named first, and the short runs of --try show that merging saves time."""
     folder = tmp_path / "run"
-    words = replayed(DEEP, "scheduler.name=wfbp")
+    words = replayed(REPLAY, "scheduler.name=wfbp")
     ended = begin("run", *TWO, "1gbit", "--", "python", *words, f"output.dir={folder}").wait()
     assert ended.code == 0, ended.said
     assert diagnosed(folder)["findings"][0]["name"] == "small messages"
