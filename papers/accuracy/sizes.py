@@ -358,13 +358,8 @@ def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str
         for label, (method, *_) in CAUSES.items()
         if label in by_label and method in by_label
     ]  # fmt: skip
-    head = (
-        "method",
-        "changed",
-        "gap of the method",
-        "gap with the change",
-        "with the change and a rate searched for it",
-    )
+    gaps = ("gap of the method", "gap with the change", "with the change and a rate searched for it")
+    head = ("method", "changed", *gaps)
     return ["What a gap comes from: one thing changed, at the method's rate.", "", *table(head, rows)] if rows else []
 
 
