@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, ROUND, SIZES, 
 from papers.accuracy.task import Composition, Task, methods_in
 from papers.page import Page
 from papers.rows import provenance_of, spread
-from papers.significance import tau_of
+from papers.significance import LEVEL, compare, tau_of
 from papers.trainings import OwnCluster
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
@@ -100,17 +100,22 @@ CELLS = tuple(
 class Cell(NamedTuple):
     """What was measured of a method on a link, by seed where it is a tuple.
 
-    step       seconds of a mean step, infinite where every seed diverged; predicted: by the cost model, None where it
-               does not say
+    steps      seconds of a mean step, by seed that did not diverge
+    predicted  seconds of a step by the cost model, None where it does not say
     nbytes     bytes of a step on the interface of rank 0's host
     to_target  seconds until the target; infinite where a seed did not reach it, or there is no target
     """
 
     method: MethodRuns
-    step: float
+    steps: tuple[float, ...]
     predicted: float | None
     nbytes: float
     to_target: tuple[float, ...]
+
+    @property
+    def step(self) -> float:
+        """Seconds of a mean step; infinite where every seed diverged."""
+        return statistics.mean(self.steps) if self.steps else math.inf
 
     @property
     def error(self) -> float | None:
@@ -156,7 +161,7 @@ def page(folder: Path, task: Task) -> Page | None:
              "s to the target", "over dense", "loss after dense's time"),
             rows,
         ),
-        *_errors(cells),
+        *errors_of(cells),
         *missing(task, [each.method for each in cells]),
         *trust.note({each.method.label: each.method.runs for each in cells}, REPEATS),
     ]  # fmt: skip
@@ -186,10 +191,9 @@ def _dense(cells: Sequence[Cell]) -> Cell | None:
 
 def _cell(method: MethodRuns, target: float | None, link: str, machine: Constants) -> Cell:
     known = [found for run in method.runs if (found := priced(run, link))]
-    steps = [seconds_of(run)[-1] / run.record["steps_done"] for run in method.runs if not run.diverged]
     return Cell(
         method,
-        statistics.mean(steps) if steps else math.inf,
+        tuple(seconds_of(run)[-1] / run.record["steps_done"] for run in method.runs if not run.diverged),
         statistics.mean(each.seconds(machine) for each in known) if known else None,
         statistics.mean(method.each(lambda run: run.has("bytes_per_step", "nic")) or [math.nan]),
         tuple(_first_time(run, target) for run in method.runs),
@@ -258,15 +262,33 @@ def _constants(task: Task, machine: Constants) -> str:
     )
 
 
-def _errors(cells: Sequence[Cell]) -> list[str]:
-    """A line about the predictions: their errors, and the order of methods."""
-    known = [(each.step, each.predicted, each.error) for each in cells if each.predicted is not None]
-    errors = [abs(error) for _, _, error in known if error is not None]
+def errors_of(cells: Sequence[Cell]) -> list[str]:
+    """A line about the predictions: their errors, and the order of methods, also of pairs that seeds tell apart."""
+    known = [each for each in cells if each.error is not None]
+    errors = [abs(each.error or 0.0) for each in known]
     if len(errors) < 2:
         return []
-    tau = tau_of([step for step, _, _ in known], [predicted or 0.0 for _, predicted, _ in known])
+    tau = tau_of([each.step for each in known], [each.predicted or 0.0 for each in known])
     mean, worst = 100 * statistics.mean(errors), 100 * max(errors)
-    return [f"Predicted steps: mean error {mean:.1f} %, worst {worst:.0f} %; Kendall's tau of the order {tau:.2f}.", ""]
+    text = f"Predicted steps: mean error {mean:.1f} %, worst {worst:.0f} %; Kendall's tau of the order {tau:.2f}."
+    right = [_in_order(one, other) for one, other in combinations(known, 2) if _told_apart(one, other)]
+    if right:
+        text += (
+            f" Seeds tell {len(right)} of {math.comb(len(known), 2)} pairs of methods apart (Welch, 5 %); of these "
+            f"{sum(right)} are predicted in their order, a tau of {2 * statistics.mean(right) - 1:.2f}."
+        )
+    return [text, ""]
+
+
+def _told_apart(one: Cell, other: Cell) -> bool:
+    """Whether the steps of one take longer than the other's, by a test over seeds."""
+    found = compare(one.steps, other.steps, 0.0)
+    return found is not None and found.differs is not None and found.differs < LEVEL
+
+
+def _in_order(one: Cell, other: Cell) -> bool:
+    """Whether the slower of both is predicted to be slower."""
+    return (one.step - other.step) * ((one.predicted or 0.0) - (other.predicted or 0.0)) > 0
 
 
 def _same_ratio(cells: Sequence[Cell], link: str) -> str:

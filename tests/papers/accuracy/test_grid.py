@@ -152,6 +152,20 @@ def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
         assert max(each.to_target) < math.inf and each.nbytes == 1e5
 
 
+def test_pairs_that_seeds_do_not_tell_apart_have_no_order(results: Path) -> None:
+    _put(results, SLOW, DENSE, 0, 0.1, [3.0] * PARTS)
+    [cell], _ = grid.cells_of(results / "grid/gpt_0.1m_50mbit", SLOW, grid.machine_of(results / "grid"))
+    steps = {"slow": (0.40, 0.41, 0.42), "near": (0.39, 0.41, 0.43), "fast": (0.10, 0.11, 0.12)}
+    slow, near, fast = (cell._replace(steps=each, predicted=0.4) for each in steps.values())
+    [line, _] = grid.errors_of([slow, near._replace(predicted=0.5), fast._replace(predicted=0.1)])
+    assert line.endswith("Seeds tell 2 of 3 pairs of methods apart (Welch, 5 %); of these 2 are predicted in their "
+                         "order, a tau of 1.00.")  # fmt: skip
+    [line, _] = grid.errors_of([slow, near._replace(predicted=0.2), fast._replace(predicted=0.3)])
+    assert line.endswith("of these 1 are predicted in their order, a tau of 0.00.")
+    [line, _] = grid.errors_of([each._replace(steps=each.steps[:1]) for each in (slow, near, fast)])
+    assert "Seeds" not in line, "one seed tells nothing"
+
+
 def test_what_messages_cost_is_fitted_to_one_links_cells_and_carries_to_another(results: Path) -> None:
     """Steps as these constants make them; each rank waits for 4 % of its computing."""
     true = Processor(2.0, 1e-3, 6e-4, 2e-9, 1.2, 1.5e-3)
