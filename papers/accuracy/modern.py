@@ -97,6 +97,29 @@ def _updates(
     }  # fmt: skip
 
 
+def other_dense(steps: int, batch: int, tokens: int) -> dict[str, tuple[str, ...]]:
+    """Other forms of a language model's dense training of `steps` steps.
+
+    batch  a worker's sequences of a step; tokens: of a step of all workers
+    Shorter ones have a half, a quarter and an eighth of the tokens, and a sequence more, in which the cuts shift. The
+    rate rises over as many steps as in the whole run, a twentieth. That is a choice; one seed with 5 % of their own
+    steps ended higher.
+    """
+    shorter = {label: steps // 2**power for power, label in enumerate(SHORTER, 1)}
+    return {
+        **{
+            label: ("compressor.name=none", f"data.train_bytes={some * tokens + 128}",
+                    f"optimizer.warmup_epochs={0.05 * steps / some:g}")
+            for label, some in shorter.items()
+        },
+        **{
+            label: ("compressor.name=none", f"data.batch_size={batch * times}", f"train.accumulation={times}",
+                    f"optimizer.warmup_epochs={0.05 * times:g}")
+            for label, times in zip(LARGER, (2, 4), strict=True)
+        },
+    }  # fmt: skip
+
+
 def adams(steps: int) -> dict[str, tuple[str, ...]]:
     """0/1 Adam and 1-bit Adam in a run of `steps` steps: the authors' constants are for hundreds of times as many.
 
@@ -116,20 +139,7 @@ def adams(steps: int) -> dict[str, tuple[str, ...]]:
 SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "gpt": {
         **_ANYWHERE,
-        # A half, a quarter and an eighth of the sequences, and one more, in which the cuts shift. The rate rises over
-        # as many steps as in the whole run, 21. That is a choice; one seed with 5 % of their own steps ended higher.
-        HALF: ("compressor.name=none", "data.train_bytes=860288", "optimizer.warmup_epochs=0.1"),
-        QUARTER: ("compressor.name=none", "data.train_bytes=430208", "optimizer.warmup_epochs=0.2"),
-        EIGHTH: ("compressor.name=none", "data.train_bytes=213120", "optimizer.warmup_epochs=0.403846"),
-        **{
-            label: (
-                "compressor.name=none",
-                f"data.batch_size={8 * times}",
-                f"train.accumulation={times}",
-                f"optimizer.warmup_epochs={0.05 * times:g}",
-            )
-            for label, times in zip(LARGER, (2, 4), strict=True)
-        },
+        **other_dense(STEPS["gpt"], 8, 4 * 8 * 128),
         **_PARTS_OF_SPARSELOCO,
         "muon": ("compressor.name=none", *_MUON, *_MUONS_RATE),
         "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_MULOCOS_RATE, *_OUTER, "scheduler.momentum=0.5"),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from papers import estimate, lossless, trust
 from papers.accuracy import cells
-from papers.accuracy.modern import DENSE, OWN, PLAIN_OUTER, SETTINGS, adams
+from papers.accuracy.modern import DENSE, OTHER_DENSE, OWN, PLAIN_OUTER, SETTINGS, SHORTER, adams, other_dense
 from papers.accuracy.rows import (
     MethodRuns,
     against_dense,
@@ -113,6 +113,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "diloco outer momentum=0.5": ("diloco", "scheduler.momentum=0.5"),
     "diloco outer rate=0.4": ("diloco", "scheduler.rate=0.4"),
     "diloco outer rate=1": ("diloco", "scheduler.rate=1"),
+    "diloco streaming": ("diloco", "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5"),
     "diloco plain average": ("diloco", *PLAIN_OUTER, f"scheduler.every={ROUND}"),
     "diloco plain average every=8": ("diloco", *PLAIN_OUTER, "scheduler.every=8"),
     "diloco plain average every=1": ("diloco", *PLAIN_OUTER, "scheduler.every=1"),
@@ -155,7 +156,7 @@ def _task(name: str, size: ModelSize, ratio: float, seeds: int, methods: Any, mo
     settings = {label: (*words, *adams(count).get(label, ())) for label, words in METHODS.items()}
     if ratio == AT:
         causes = {label: (*settings[method], *words) for label, (method, *words) in CAUSES.items()}
-        settings |= causes if seeds > 1 else {}
+        settings |= (causes | other_dense(count, size.batch, size.per_step)) if seeds > 1 else {}
         if size == SIZES["0.1m"]:
             settings |= {f"{label}{OWN_RATE}": causes[label] for label in SEARCHED}
     return Task(
@@ -252,7 +253,8 @@ def _rounded(rate: float) -> float:
 
 def _trained(size: str, part: Task, names: Sequence[str] | None, density: float = 0.0) -> list[Composition]:
     """Every method at the rate that its search found."""
-    return at_rates(part, names, size, lambda label: CAUSES[label][0] if label in CAUSES else label)
+    of = {label: DENSE for label in OTHER_DENSE} | {label: method for label, (method, *_) in CAUSES.items()}
+    return at_rates(part, names, size, lambda label: of.get(label, label))
 
 
 SEARCHES = tuple(
@@ -318,6 +320,7 @@ def page(folder: Path, task: Task) -> Page | None:
     if not methods:
         return None
     dense, family = dense_of(methods), against_dense(methods)
+    whole = [method for method in methods if method.label not in SHORTER]
     rows = [
         [
             method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
@@ -328,7 +331,7 @@ def page(folder: Path, task: Task) -> Page | None:
     run = methods[0].runs[0]
     searched = SIZES[_size(task).rates]
     text = [
-        f"# Every method at {tokens(runs_of(methods))} tokens a parameter: {task.name}",
+        f"# Every method at {tokens(runs_of(whole))} tokens a parameter: {task.name}",
         "",
         f"A GPT of {run.record['parameters']:,} parameters on Python's and packages' sources, a byte a token, each "
         f"read once; {run.record['world_size']} virtual workers of {_size(task).batch} sequences of {LENGTH} bytes. "
@@ -385,7 +388,10 @@ def summary(out: Path) -> Page | None:
         for label in labels
         if label != DENSE
     ]
-    heads = [f"{_parameters(task)}, {tokens(runs_of(methods.values()))}" for task, methods in known]
+    heads = [
+        f"{_parameters(task)}, {tokens(runs_of(methods[label] for label in labels if label in methods))}"
+        for task, methods in known
+    ]
     without = [f"{_parameters(task)}, {task.name.rpartition('_')[2]}" for task, methods in there if not methods]
     runs = [run for _, methods in known for run in runs_of(methods.values())]
     figure = _figure(known, labels, provenance_of(runs))

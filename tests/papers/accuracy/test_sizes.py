@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from papers.accuracy import sizes
-from papers.accuracy.modern import DENSE
+from papers.accuracy.modern import DENSE, OTHER_DENSE
 from papers.accuracy.sizes import AT, SEARCHES, SIZED, SIZES
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import TASKS
@@ -81,14 +81,20 @@ def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> 
     (folder / sizes.CHOSEN).write_text(json.dumps(known))
     part = TASKS["gpt_0.1m_20"]
     by_label = {each.label: resolve(part.composed(each)) for each in part.methods(part, None, 0.0)}
-    assert list(by_label) == [*sizes.METHODS, *sizes.CAUSES]
+    assert list(by_label) == [*sizes.METHODS, *sizes.CAUSES, *OTHER_DENSE]
     own = [f"{label}{sizes.OWN_RATE}" for label in sizes.SEARCHED]
     assert list(part.settings) == [*by_label, *own] and not set(own) & TASKS["gpt_0.3m_20"].settings.keys()
     for label, (method, *words) in sizes.CAUSES.items():
         mine, theirs = (dict(flat(loader.to_dict(by_label[each]))) for each in (label, method))
         changed = {key for key in mine if mine[key] != theirs.get(key)}
         assert changed and changed & theirs.keys() <= {word.partition("=")[0] for word in words}
-    assert not set(sizes.CAUSES) & TASKS["gpt_0.1m_2"].settings.keys()
+    assert not {*sizes.CAUSES, *OTHER_DENSE} & TASKS["gpt_0.1m_2"].settings.keys()
+    counts = {label: by_label[label].data.options["train_bytes"] // 2048 for label in (DENSE, *OTHER_DENSE)}
+    assert list(counts.values()) == [960, 480, 240, 120, 960, 960]
+    for label, count in counts.items():
+        mine, several = by_label[label], by_label[label].train.accumulation
+        assert mine.optimizer.lr == by_label[DENSE].optimizer.lr and mine.data.batch_size == 4 * several
+        assert count / several * mine.optimizer.warmup_epochs == pytest.approx(48), "as many as in the whole run"
     (folder / sizes.CHOSEN).write_text('{"dense": 3}')
     with pytest.raises(UserError, match=r"chosen\.json: cannot be read"):
         part.methods(part, None, 0.0)
@@ -111,8 +117,9 @@ def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_ha
     assert len(part.methods(part, [DENSE], 0.0)) == 6
     known = json.loads((results / "sizes" / SEARCH / sizes.CHOSEN).read_text())
     assert known == {DENSE: {"rate": 0.016, "tried": [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]}}
-    [chosen] = sized.methods(sized, None, 0.0)
-    assert sized.composed(chosen).optimizer.lr == 0.016
+    chosen = sized.methods(sized, None, 0.0)
+    assert [each.label for each in chosen] == [DENSE, *OTHER_DENSE], "all forms of it have its rate"
+    assert {sized.composed(each).optimizer.lr for each in chosen} == {0.016}
     assert DENSE not in sizes.without_rate(sized)
     assert not TASKS["gpt_1m_20"].methods(TASKS["gpt_1m_20"], None, 0.0), "it has the rates of 0.3m"
 
