@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from papers.accuracy import rows
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, OWN, QUARTER, SHORTER
 from papers.accuracy.rows import MethodRuns, losses
+from papers.accuracy.sizes import AT, METHODS, SIZED
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import CLASSICS, GPT, RESNET
 from papers.accuracy.times import dense_runs
@@ -76,15 +77,33 @@ def images(folder: Path = RESULTS / RESNET.folder, larger: Path = RESNET20) -> t
     return replace(known, setting=setting, known=more | {**known.known}, local=local), of_classics(larger)
 
 
-def language(folder: Path = RESULTS / GPT.folder) -> Accuracies:
-    """The study's GPT; empty where nothing was measured or a record is damaged."""
-    methods = _methods(folder, OWN)
+def language() -> Accuracies:
+    """The largest GPT that was trained with all methods on 20 tokens a parameter, at rates that were searched.
+
+    What it lacks with an exchange in every step comes from the study's GPT, which had fewer tokens, beside its own
+    dense runs. Empty where nothing was measured or a record is damaged.
+    """
+    today = of_task(GPT)
+    for task in reversed([task for task in SIZED if task.name.endswith(f"_{AT}")]):
+        sized = of_task(task, needs={*METHODS, QUARTER})
+        if sized.known:
+            later = ", ".join(sorted(today.known.keys() - sized.known.keys()))
+            setting = f"{sized.setting}; {later}: {today.setting}" if later else sized.setting
+            return replace(sized, setting=setting, known={**today.known, **sized.known})
+    return today
+
+
+def of_task(task: Task, folder: Path | None = None, needs: Collection[str] = ()) -> Accuracies:
+    """What a task of language models says, of its own folder or of another one; empty where a method that it `needs`
+    has no run.
+    """
+    methods = _methods(folder or RESULTS / task.folder, OWN)
     if isinstance(methods, str):
         return Accuracies(methods, {}, measure=LOSS)
     dense = losses(methods[DENSE]) if DENSE in methods else []
-    if not dense:
+    if not dense or not methods.keys() >= {*needs}:
         return Accuracies("", {}, measure=LOSS)
-    known, local = _found(methods, sources(GPT), dense, LOSS)
+    known, local = _found(methods, sources(task), dense, LOSS)
     # What loses more is no better than dense training that ends after a quarter of the tokens, and compresses nothing.
     quarter = losses(methods[QUARTER]) if QUARTER in methods else []
     too_much = 100 * (statistics.mean(quarter) / statistics.mean(dense) - 1) if quarter else math.inf
@@ -189,7 +208,7 @@ def sources(task: Task) -> list[Source]:
 def _rows(task: Task) -> Iterator[Source]:
     for label, words in task.settings.items():
         given = dict(word.split("=", 1) for word in words)
-        if label in OTHER_DENSE or given.get("optimizer.name") == "muon":
+        if label in OTHER_DENSE or given.get("optimizer.name", "sgd") != "sgd":
             continue
         name, schedule = given.pop("compressor.name"), _of(given, "scheduler")
         options, usual = _of(given, "compressor"), compressors.PLUGINS.defaults(name)

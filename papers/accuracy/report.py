@@ -49,9 +49,8 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The claims on each task that has runs."""
-    found = (
-        (task, _judged(options.out / task.folder, task, _methods(options.out, task))) for task in (*MODERN, *CLASSICS)
-    )
+    tasks = (*MODERN, *CLASSICS, *sizes.JUDGED)
+    found = ((task, _judged(options.out / task.folder, task, _methods(options.out, task))) for task in tasks)
     return [
         replace(each, about=", ".join(filter(None, (task.name, each.about)))) for task, those in found for each in those
     ]
@@ -102,7 +101,7 @@ def _of_losses(folder: Path, task: Task, methods: Sequence[MethodRuns]) -> Page:
 def _judged(folder: Path, task: Task, methods: Sequence[MethodRuns]) -> list[Finding]:
     """The claims on a task, by its runs and those at other rates and alone that lie beside it."""
     if task not in MODERN:
-        return verdicts.findings(task, methods)
+        return verdicts.findings(task, methods, None if task in sizes.JUDGED else ())
     by = yardstick(methods, alone.timed(folder, methods))
     return verdicts.findings(task, methods, _tried(folder), by)
 
@@ -114,6 +113,8 @@ def _tried(folder: Path) -> list[MethodRuns]:
 
 
 def _methods(out: Path, task: Task) -> list[MethodRuns]:
+    if task in sizes.JUDGED:
+        return methods_in(out / task.folder, task)
     return methods_of(out / task.folder) if task in MODERN else load(out / task.folder)
 
 

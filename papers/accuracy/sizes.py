@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from papers import estimate, lossless, trust
-from papers.accuracy import cells
+from papers.accuracy import cells, verdicts
 from papers.accuracy.modern import DENSE, OTHER_DENSE, OWN, PLAIN_OUTER, SETTINGS, SHORTER, adams, other_dense
 from papers.accuracy.rows import (
     MethodRuns,
@@ -29,6 +29,7 @@ from papers.accuracy.rows import (
     tokens,
 )
 from papers.accuracy.task import Composition, Task, listed, methods_in
+from papers.findings import claims_table, with_unrun
 from papers.page import Page
 from papers.rows import provenance_of, spread
 from papers.runner import RESULTS
@@ -268,6 +269,8 @@ SIZED = tuple(
     for name, size in SIZES.items()
 )
 """Those with 20 tokens a parameter first."""
+JUDGED = SIZED[: len(SIZES)]
+"""Those by which claims of losses are judged: at the ratio at which rates were searched."""
 
 
 def search_page(folder: Path, task: Task) -> Page | None:
@@ -345,6 +348,7 @@ def page(folder: Path, task: Task) -> Page | None:
         multiplicity(family),
         "",
         *_causes(methods, dense),
+        *(_claims(task, methods) if task in JUDGED else []),
         *missing(task, methods),
         *trust.note({method.label: method.runs for method in methods}, "seeds"),
     ]  # fmt: skip
@@ -364,6 +368,15 @@ def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str
     gaps = ("gap of the method", "gap with the change", "with the change and a rate searched for it")
     head = ("method", "changed", *gaps)
     return ["What a gap comes from: one thing changed, at the method's rate.", "", *table(head, rows)] if rows else []
+
+
+def _claims(task: Task, methods: Sequence[MethodRuns]) -> list[str]:
+    found = with_unrun(verdicts.findings(task, methods, None), verdicts.claims_of(task))
+    return [
+        "What papers claim of losses, beside these runs, at the rates that were searched:",
+        "",
+        *claims_table(found),
+    ]
 
 
 def missing(task: Task, methods: Sequence[MethodRuns]) -> list[str]:

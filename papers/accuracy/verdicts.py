@@ -33,11 +33,11 @@ class Judged(NamedTuple):
 
 
 def findings(
-    task: Task, methods: Sequence[MethodRuns], others: Sequence[MethodRuns] = (), by: Yardstick | None = None
+    task: Task, methods: Sequence[MethodRuns], others: Sequence[MethodRuns] | None = (), by: Yardstick | None = None
 ) -> list[Finding]:
     """Every claim about methods of this task that have runs, with its verdict for each of its methods.
 
-    others  runs at other learning rates (rates.py): what a loss decides depends on them
+    others  runs at other learning rates (rates.py): what a loss decides depends on them; None: each rate was searched
     by      runs that give the times; None: the runs' own
     """
     known = {method.label: method for method in methods}
@@ -50,7 +50,7 @@ def findings(
                 continue
             several = label if len(claim.about["methods"]) > 1 else ""
             finding = _finding(claim, ours, rival, by, several)
-            if claim.about["measure"] == "loss":
+            if claim.about["measure"] == "loss" and others is not None:
                 rivals = [known[each] for each in claim.about["rivals"]]
                 finding = replace(finding, verdict=settled(claim, finding.verdict, ours, rivals, others))
             found.append(finding)

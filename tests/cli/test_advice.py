@@ -63,7 +63,7 @@ def test_what_is_known_of_a_training_decides_where_a_composition_stands():
     assert known.of(composed("topk", "outer:every=2:momentum=0.5")) == after[1], "the schedule that is most like it"
     assert known.untrained(composed("topk", "outer:every=60"), None) == "was trained with outer, not outer:every=60"
     assert known.untrained(composed("fp16", "outer"), None) == (
-        "was never trained with local steps (results/today/gpt)"
+        "was never trained with local steps (results/sizes and results/today/gpt)"
     )
     assert Accuracies("", {}).standing(composed("fp16"), None) is unknown, "where nothing was measured"
 
@@ -83,7 +83,7 @@ def unpack(run: Path, folder: Path) -> None:
 
 
 def test_losses_are_those_of_the_records():
-    known, folder = trained.language(), RESULTS / GPT.folder
+    known, folder = trained.of_task(GPT), RESULTS / GPT.folder
     ended = {
         name: [run.record["final"]["loss"] for run in recorded.directly_below(folder) if run.composition == name]
         for name in ("dense", "dense-quarter", "demo", "diloco", "local_sgd", "gs_sgd-momentum=0")
@@ -110,22 +110,22 @@ def test_losses_are_those_of_the_records():
 
 
 def test_losses_that_cannot_be_read_say_nothing(tmp_path):
-    assert trained.language(tmp_path) == Accuracies("", {}, measure=LOSS)
+    assert trained.of_task(GPT, tmp_path) == Accuracies("", {}, measure=LOSS)
     (tmp_path / recorded.RUNS).write_text("{\n")
-    assert trained.language(tmp_path).setting.startswith("nothing, ") and not trained.language(tmp_path).known
+    assert trained.of_task(GPT, tmp_path).setting.startswith("nothing, ") and not trained.of_task(GPT, tmp_path).known
 
 
 def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
     for name in ("dense-0", "demo-0"):
         unpack(RESULTS / GPT.folder / name, tmp_path / name)
-    known = trained.language(tmp_path)
+    known = trained.of_task(GPT, tmp_path)
     assert known.standing(composed("demo"), None) is Standing.COSTS
     assert (known.too_much, known.dense) == (math.inf, ())
     assert known.known["demo"].between is None and "one seed, so that" in known.setting
     path = tmp_path / "demo-0" / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
-    assert trained.language(tmp_path).known["demo"].points is None
-    assert trained.language(tmp_path).untrained(composed("demo"), None) == "diverged in training"
+    assert trained.of_task(GPT, tmp_path).known["demo"].points is None
+    assert trained.of_task(GPT, tmp_path).untrained(composed("demo"), None) == "diverged in training"
 
 
 def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first():
@@ -248,7 +248,7 @@ def test_losses_in_as_much_time_are_those_of_the_study_where_nothing_overlaps():
     by = times.yardstick(methods, alone.timed(RESULTS / GPT.folder, methods))
     dense, _ = times.sides(methods)
     of = {method.label: method for method in methods}
-    forms = trained.language().dense
+    forms = trained.of_task(GPT).dense
     whole = times.mean_pace(of["dense"], 0.1, by)
     assert whole is not None
     for label in ("bf16", "demo", "powersgd", "diloco"):

@@ -37,7 +37,7 @@ class Measure(NamedTuple):
 
 
 TOP1 = Measure("top-1", "points beside dense", "points", (1, 1), "results/convergence and results/today/resnet")
-LOSS = Measure("loss", "as a multiple of dense training's", "x", (3, 3), "results/today/gpt")
+LOSS = Measure("loss", "as a multiple of dense training's", "x", (3, 3), "results/sizes and results/today/gpt")
 
 
 class Standing(enum.IntEnum):
