@@ -238,6 +238,15 @@ def test_a_damaged_line_is_named_and_loses_no_later_run(line: str, said: str, tm
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize("line", ["[1]", "3", "{}", '{"a": 1, "b": 2}'])
+def test_a_damaged_shape_is_one_line(line: str, tmp_path: Path) -> None:
+    recorded.append(tmp_path, "a-0", {}, made(tmp_path / ".made"))
+    (tmp_path / recorded.SHARED).write_text(f"{line}\n")
+    for act in (lambda: recorded.below(tmp_path), lambda: recorded.append(tmp_path, "a-1", {}, tmp_path / ".made")):
+        with pytest.raises(UserError, match=r"environments\.jsonl:1: no line of a shape"):
+            act()
+
+
 def test_a_damaged_record_is_not_appended(tmp_path: Path) -> None:
     folder = made(tmp_path / ".made")
     (folder / "record.json").write_text("{}")

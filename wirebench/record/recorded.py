@@ -317,7 +317,10 @@ def _shapes(file: Path, *state: int) -> Values:
     """Those of a file; UserError where an id has two shapes, as after a merge by hand."""
     known: Values = {}
     for number, line in _whole_lines(file):
-        key, shape = _entry(line)
+        try:
+            key, shape = _entry(line)
+        except MALFORMED as error:
+            raise UserError(f"{file}:{number}: no line of a shape: {error!r}") from error
         if json_text(known.setdefault(key, shape)) != json_text(shape):
             raise UserError(f"{file}:{number}: another shape has the id {key}, too")
     return known
