@@ -238,6 +238,14 @@ def test_a_damaged_line_is_named_and_loses_no_later_run(line: str, said: str, tm
     assert said in str(raised.value)
 
 
+def test_of_shapes_with_one_id_the_nearest_counts(tmp_path: Path) -> None:
+    for folder, shape in ((tmp_path, "far"), (tmp_path / "study", "near")):
+        folder.mkdir(exist_ok=True)
+        (folder / recorded.SHARED).write_text(f'{{"abcdef": "{shape}"}}\n{{"{shape}": 1}}\n')
+    assert recorded.shapes(tmp_path / "study") == {"abcdef": "near", "near": 1, "far": 1}
+    assert recorded.shapes(tmp_path) == {"abcdef": "far", "far": 1}
+
+
 @pytest.mark.parametrize("line", ["[1]", "3", "{}", '{"a": 1, "b": 2}'])
 def test_a_damaged_shape_is_one_line(line: str, tmp_path: Path) -> None:
     recorded.append(tmp_path, "a-0", {}, made(tmp_path / ".made"))
