@@ -276,6 +276,23 @@ def test_several_may_append_at_once(tmp_path: Path) -> None:
     assert all(schema.problems(run.record) == [] for run in recorded.below(tmp_path))
 
 
+def test_a_run_that_is_added_while_others_are_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.append(tmp_path, "dense-0", {}, made(tmp_path / ".made-0"))
+    shapes, other = recorded.shapes, made(tmp_path / ".made-1", more={"a key": ["of its own"] * 9})
+
+    def and_then_added(folder: Path) -> Any:
+        monkeypatch.setattr(recorded, "shapes", shapes)
+        found = shapes(folder)
+        recorded.append(tmp_path, "dense-1", {}, other)
+        return found
+
+    monkeypatch.setattr(recorded, "shapes", and_then_added)
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["dense-0"]
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["dense-0", "dense-1"]
+
+
 def test_a_torn_line_of_what_is_shared_is_none(tmp_path: Path) -> None:
     recorded.append(tmp_path, "dense-0", {}, made(tmp_path / "made-0"))
     file = tmp_path / recorded.SHARED

@@ -282,9 +282,10 @@ def _state(file: Path) -> tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
     """The runs of a file, by path: reports ask many times."""
-    known = shapes(file.parent)
+    # Lines first: what a line that another call adds now refers to is on disk before it.
+    lines, known = list(_whole_lines(file)), shapes(file.parent)
     found: dict[Path, NotedRun] = {}
-    for number, line in _whole_lines(file):
+    for number, line in lines:
         try:
             if not _is_run(line):
                 known.update([_entry(line)])
