@@ -275,11 +275,11 @@ def test_layers_get_thresholds_of_their_own(groups):
 
 
 def test_a_schedules_threshold_is_that_of_the_epoch():
-    options = {"schedule": (0.5, 2.0), "schedule_epochs": (3,), "rho": 0.0, "momentum": 0.0}
+    make = functools.partial(Iwp, rho=0.0, momentum=0.0)
     for epoch, threshold in ((2, 0.5), (3, 2.0)):
         found, wanted = (
             exchange([rank], [draws(1)], draws(0), CUTS[0], step=0, epoch=epoch)
-            for rank in (Iwp("schedule", **options), Iwp("fixed", threshold=threshold, rho=0.0, momentum=0.0))
+            for rank in (make("schedule", schedule=(0.5, 2.0), schedule_epochs=(3,)), make("fixed", threshold))
         )
         assert torch.equal(found, wanted) and found.any()
 
