@@ -18,6 +18,7 @@ from typing import Any
 
 from papers.committed import runs_of
 from papers.runner import RESULTS
+from wirebench.errors import UserError
 from wirebench.inspect.results_table import machine
 from wirebench.record.notes import NotedRun
 from wirebench.record.rules import broken
@@ -44,7 +45,10 @@ METRICS: Mapping[str, Callable[[NotedRun], Any]] = {
 
 def is_current() -> bool:
     """Whether the committed file has the numbers of the records."""
-    return FILE.is_file() and user_files.read(FILE) == text()
+    try:
+        return FILE.is_file() and user_files.read(FILE) == text()
+    except UserError:  # a damaged file is written anew
+        return False
 
 
 def text(results: Path = RESULTS) -> str:

@@ -92,10 +92,13 @@ def _as_read(lines: Lines) -> Lines:
 
 
 def _now(path: Path) -> Lines | None:
-    """The lines that a file has, without PUBLISHED; None where it is not there."""
+    """The lines that a file has, without PUBLISHED; None where it is not there, or damaged."""
     if not path.is_file():
         return None
-    lines: Lines = [json_of(line) for line in user_files.read(path).splitlines()]
+    try:
+        lines: Lines = [json_of(line) for line in user_files.read(path).splitlines()]
+    except (UserError, ValueError):
+        return None
     return [{key: value for key, value in each.items() if key != PUBLISHED} for each in lines]
 
 

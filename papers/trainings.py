@@ -19,6 +19,7 @@ from wirebench.config.plugins import current
 from wirebench.errors import UserError
 from wirebench.record import notes, recorded, schema
 from wirebench.record.folder_lock import FolderLock
+from wirebench.record.notes import NotedRun
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.files import write_atomically
@@ -140,10 +141,12 @@ class Training:
     def is_there(self, out: Path) -> bool:
         """Whether it left a result; UserError for a result, or a part, of another cluster or composition."""
         run, made = recorded.at(out / self.folder), part_of(out / self.folder)
+        ended = ended_of(made)
         if run is not None:
             refuse_another(run.folder, run.note, self._identity(out))
-            return True
-        for left in (made, ended_of(made)) if self.resumes else (ended_of(made),):
+            if not _is_another(ended, run):
+                return True
+        for left in (made, ended) if self.resumes and run is None else (ended,):
             if (left / recorded.NOTE).exists():
                 refuse_another(left, notes.note(left / recorded.NOTE, {}), self._identity(out))
         return False
@@ -176,7 +179,7 @@ class Training:
         except (OSError, UserError) as error:
             raise UserError(
                 f"{self.label}: the run has ended, but cannot be added to the results: {error}; it stays in "
-                f"{within(ended)}, and the next call adds it"
+                f"{within(ended)}, and the next call without --again adds it"
             ) from error
         shutil.rmtree(ended, ignore_errors=True)
         return True
@@ -229,6 +232,12 @@ def part_of(path: Path) -> Path:
 def ended_of(made: Path) -> Path:
     """Where a run that was made in this folder lies from its end until it is a line of the results."""
     return made.with_suffix(".ended")
+
+
+def _is_another(ended: Path, run: NotedRun) -> bool:
+    """Whether a run lies there, and not only what is left of this one where a call stopped as it took it away."""
+    whole = (ended / "record.json").is_file()
+    return whole and bool(schema.read(ended)["seconds_total"] != run.record["seconds_total"])
 
 
 def _is_free(made: Path) -> bool:

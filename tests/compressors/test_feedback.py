@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.helpers import answer_all, cut, lay_out
+from tests.helpers import answer_all, cut, exchange, lay_out
 from wirebench import compressors
 from wirebench.compressors.common.feedback import Feedback
 from wirebench.errors import UserError
@@ -110,3 +110,18 @@ def test_what_is_not_finite_is_not_spread_by_clipping(bad):
     bucket = one_layer([3.0, bad, 4.0])
     residual = Feedback(clip=1.0).accumulate(bucket, ALONE)
     assert residual.isfinite().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["chunk_topk", "int8", "onebit", "signsgd"])
+def test_the_energy_that_stays_is_over_that_of_what_was_to_be_sent(name):
+    """In a second step, whose gradient the first one's residual joins; and only where it is measured."""
+    rank, generator = compressors.build(name, dense_below=0), torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, NUMEL, generator=generator)
+    exchange([rank], [first], LAYERS)
+    assert not rank.measures.names
+    held = getattr(rank, "beta", 1.0) * rank.state_dict()["residual"]
+    exchange([rank], [second], LAYERS, step=1, measuring=True)
+    assert rank.measures.names == ["kept_energy"]
+    stays, before = rank.state_dict()["residual"], held + second
+    wanted = torch.stack([stays @ stays, before @ before])
+    torch.testing.assert_close(rank.measures.take().flatten(), wanted, check_dtype=False)

@@ -221,6 +221,22 @@ def evaluation_between_steps_is_no_step() -> None:
     sync.close()
 
 
+def values_that_come_from_elsewhere_stay() -> None:
+    """As `vector_to_parameters` puts them: a compressor that reads weights sees these, and training goes on."""
+    other, after = {name: 9 * value for name, value in network().state_dict().items()}, []
+    for moved in (False, True):
+        model, sync = train("iwp", "wfbp", range(2))
+        if moved:
+            nn.utils.vector_to_parameters(torch.cat([each.flatten() for each in other.values()]), model.parameters())
+        else:
+            model.load_state_dict(other)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        loss_of(model, 2).backward()
+        sync.step(optimizer)
+        after.append(finished(model, sync))
+    assert torch.equal(*after)
+
+
 def gloo_threads() -> int:
     """How many threads of process groups this process has."""
     found = 0

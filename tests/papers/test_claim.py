@@ -12,7 +12,7 @@ from papers.claim import Claim, Verdict, together
 from papers.estimate import Estimate
 from papers.gs_sgd.variants import PUBLISHED
 from papers.published import load
-from papers.significance import compare, corrected, larger, tau_of
+from papers.significance import compare, corrected, larger, paired, tau_of
 from papers.study import Study, available
 from wirebench.errors import UserError
 
@@ -255,6 +255,21 @@ def test_what_is_said(ours, others, said):
 def test_kendalls_tau_of_two_orders():
     assert tau_of([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]) == pytest.approx(1 / 3)
     assert math.isnan(tau_of([1.0, 2.0], [1.0, 1.0]))
+
+
+@pytest.mark.parametrize("gains", [[0.1, 0.3, 0.2], [-0.1, -0.35, -0.2, -0.3], [0.01, -0.02, 0.005]])
+def test_runs_of_the_same_seeds_are_compared_by_students_t(gains: list[float]) -> None:
+    found = paired(gains, 0.05)
+    assert found is not None and found.difference == pytest.approx(statistics.mean(gains))
+    assert found.differs == pytest.approx(stats.ttest_1samp(gains, 0.0).pvalue)
+    sides = (
+        stats.ttest_1samp(gains, edge, alternative=side).pvalue for edge, side in ((0.05, "less"), (-0.05, "greater"))
+    )
+    assert found.alike == pytest.approx(max(sides))
+    few = paired(gains[:2], 0.05)
+    assert paired([], 0.05) is None and few is not None and few.said == "too few seeds"
+    same = paired([0.0] * 3, 0.05)
+    assert same is not None and (same.said, same.differs) == ("as good", 1.0)
 
 
 def test_of_a_family_that_they_differ_and_that_they_are_alike_is_corrected_apart():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from papers import shipped
+from papers import index, shipped
 from papers.runner import RESULTS, ROOT
 from papers.site import committed, content, readme, reproduce
 from papers.site.content import Section
@@ -115,6 +115,17 @@ def test_the_package_ships_what_the_records_give() -> None:
         assert first[shipped.PUBLISHED].keys() == {"commit", "utc"}
 
 
+def test_an_index_that_is_damaged_is_not_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report writes it again."""
+    file = tmp_path / "index.csv.gz"
+    monkeypatch.setattr(index, "FILE", file)
+    monkeypatch.setattr(index, "text", lambda: "run\n" * 9)
+    user_files.write(file, "run\n" * 9)
+    assert index.is_current()
+    file.write_bytes(file.read_bytes()[:-9])
+    assert not index.is_current()
+
+
 def test_a_file_is_written_where_its_records_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, lines = tmp_path / "data" / "rates.jsonl.gz", [{"of": "a"}, {"cell": 1.5}]
     monkeypatch.setattr(shipped, "files", lambda: {path: lambda: lines})
@@ -127,5 +138,7 @@ def test_a_file_is_written_where_its_records_have_changed(tmp_path: Path, monkey
     before = path.read_bytes()
     assert shipped.publish() == [] and path.read_bytes() == before, "the time stays that of the last change"
     lines.append({"cell": 2.5})
+    assert len(shipped.drifts()) == 1 and shipped.publish() == [path]
+    path.write_bytes(path.read_bytes()[:-9])
     assert len(shipped.drifts()) == 1 and shipped.publish() == [path]
     assert [json.loads(line).get("cell") for line in user_files.read(path).splitlines()] == [None, 1.5, 2.5]

@@ -129,6 +129,32 @@ def test_a_run_that_cannot_be_added_to_the_results_stays_and_is_added_by_the_nex
     assert run.folder.name == "vgg16_dense-0" and list(folder.parent.glob(".*")) == []
 
 
+class Longer(Cluster):
+    def made(self, told: Mapping[str, str]) -> dict[str, Any]:
+        return super().made(told) | {"seconds_total": 77.0}
+
+
+def test_a_run_made_again_that_cannot_be_added_is_added_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, folder = [*ONE, "training", "--out", str(tmp_path)], tmp_path / "training/.vgg16_dense-0.ended"
+    assert verb.run("gs_sgd")(words, Cluster()) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(recorded, "add", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        assert verb.run("gs_sgd")([*words, "--again"], Longer()) == 2
+    left = (folder / "record.json").read_bytes()
+    assert verb.run("gs_sgd")(words, verb.nothing) == 0
+    [run] = recorded.below(tmp_path)
+    assert run.record["seconds_total"] == 77.0 and not folder.exists()
+    (file,) = tmp_path.rglob(recorded.RUNS)
+    lines = file.read_text()
+    # A call was stopped as it took the folder away: this run is a line already.
+    folder.mkdir()
+    (folder / "record.json").write_bytes(left)
+    assert verb.run("gs_sgd")(words, verb.nothing) == 0
+    assert file.read_text() == lines and len(lines.splitlines()) == 2
+
+
 def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

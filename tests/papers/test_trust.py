@@ -152,6 +152,9 @@ def test_a_run_that_went_or_changed_since_a_commit_is_named(
 
     git("init", "-q", "-b", "main")
     results = tmp_path / "results"
+    results.mkdir()
+    shapes = results / recorded.SHARED
+    shapes.touch()
     for name in ("dense-0", "dense-1"):
         path = put(tmp_path / "made", name)
         recorded.append(results / "quick", name, {}, path.parent)
@@ -168,9 +171,14 @@ def test_a_run_that_went_or_changed_since_a_commit_is_named(
     plain: list[dict[str, Any]] = [
         {"run": run.folder.name, "note": {}, "record": run.record} for run in recorded.below(results)
     ]
+    before = shapes.read_text()
+    shapes.write_text(before.replace('"finished"', '"interrupted"'))
+    git("commit", "-qam", "a shape that all runs below have")
+    assert repository.lost_runs(tmp_path, "HEAD~1", results) == [Path("results/quick/runs.jsonl")]
+    shapes.write_text(before)
     lines.write_text("".join(f"{json.dumps(each)}\n" for each in plain))
     git("commit", "-qam", "another form")
-    assert repository.lost_runs(tmp_path, "HEAD~1", results) == []
+    assert repository.lost_runs(tmp_path, "HEAD~2", results) == []
     plain[1]["record"]["seconds_total"] += 1
     for changed in ("".join(f"{json.dumps(each)}\n" for each in plain), ""):
         lines.write_text(changed)

@@ -238,6 +238,23 @@ def test_a_damaged_line_is_named_and_loses_no_later_run(line: str, said: str, tm
     assert said in str(raised.value)
 
 
+def test_of_shapes_with_one_id_the_nearest_counts(tmp_path: Path) -> None:
+    for folder, shape in ((tmp_path, "far"), (tmp_path / "study", "near")):
+        folder.mkdir(exist_ok=True)
+        (folder / recorded.SHARED).write_text(f'{{"abcdef": "{shape}"}}\n{{"{shape}": 1}}\n')
+    assert recorded.shapes(tmp_path / "study") == {"abcdef": "near", "near": 1, "far": 1}
+    assert recorded.shapes(tmp_path) == {"abcdef": "far", "far": 1}
+
+
+@pytest.mark.parametrize("line", ["[1]", "3", "{}", '{"a": 1, "b": 2}'])
+def test_a_damaged_shape_is_one_line(line: str, tmp_path: Path) -> None:
+    recorded.append(tmp_path, "a-0", {}, made(tmp_path / ".made"))
+    (tmp_path / recorded.SHARED).write_text(f"{line}\n")
+    for act in (lambda: recorded.below(tmp_path), lambda: recorded.append(tmp_path, "a-1", {}, tmp_path / ".made")):
+        with pytest.raises(UserError, match=r"environments\.jsonl:1: no line of a shape"):
+            act()
+
+
 def test_a_damaged_record_is_not_appended(tmp_path: Path) -> None:
     folder = made(tmp_path / ".made")
     (folder / "record.json").write_text("{}")
@@ -257,6 +274,23 @@ def test_several_may_append_at_once(tmp_path: Path) -> None:
         thread.join()
     assert sorted(run.turn for run in recorded.below(tmp_path)) == [str(number) for number in range(8)]
     assert all(schema.problems(run.record) == [] for run in recorded.below(tmp_path))
+
+
+def test_a_run_that_is_added_while_others_are_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.append(tmp_path, "dense-0", {}, made(tmp_path / ".made-0"))
+    shapes, other = recorded.shapes, made(tmp_path / ".made-1", more={"a key": ["of its own"] * 9})
+
+    def and_then_added(folder: Path) -> Any:
+        monkeypatch.setattr(recorded, "shapes", shapes)
+        found = shapes(folder)
+        recorded.append(tmp_path, "dense-1", {}, other)
+        return found
+
+    monkeypatch.setattr(recorded, "shapes", and_then_added)
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["dense-0"]
+    assert [run.folder.name for run in recorded.below(tmp_path)] == ["dense-0", "dense-1"]
 
 
 def test_a_torn_line_of_what_is_shared_is_none(tmp_path: Path) -> None:

@@ -282,9 +282,10 @@ def _state(file: Path) -> tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _decoded(file: Path, *state: int) -> Mapping[Path, NotedRun]:
     """The runs of a file, by path: reports ask many times."""
-    known = shapes(file.parent)
+    # Lines first: what a line that another call adds now refers to is on disk before it.
+    lines, known = list(_whole_lines(file)), shapes(file.parent)
     found: dict[Path, NotedRun] = {}
-    for number, line in _whole_lines(file):
+    for number, line in lines:
         try:
             if not _is_run(line):
                 known.update([_entry(line)])
@@ -317,7 +318,10 @@ def _shapes(file: Path, *state: int) -> Values:
     """Those of a file; UserError where an id has two shapes, as after a merge by hand."""
     known: Values = {}
     for number, line in _whole_lines(file):
-        key, shape = _entry(line)
+        try:
+            key, shape = _entry(line)
+        except MALFORMED as error:
+            raise UserError(f"{file}:{number}: no line of a shape: {error!r}") from error
         if json_text(known.setdefault(key, shape)) != json_text(shape):
             raise UserError(f"{file}:{number}: another shape has the id {key}, too")
     return known

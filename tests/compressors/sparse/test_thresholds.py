@@ -274,6 +274,16 @@ def test_layers_get_thresholds_of_their_own(groups):
     assert len(found) == 3
 
 
+def test_a_schedules_threshold_is_that_of_the_epoch():
+    make = functools.partial(Iwp, rho=0.0, momentum=0.0)
+    for epoch, threshold in ((2, 0.5), (3, 2.0)):
+        found, wanted = (
+            exchange([rank], [draws(1)], draws(0), CUTS[0], step=0, epoch=epoch)
+            for rank in (make("schedule", schedule=(0.5, 2.0), schedule_epochs=(3,)), make("fixed", threshold))
+        )
+        assert torch.equal(found, wanted) and found.any()
+
+
 @pytest.mark.parametrize("draw", ["layer", "bucket"])
 def test_all_ranks_know_the_same_ratios_however_buckets_are_cut(draw):
     tables = []
