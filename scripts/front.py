@@ -24,6 +24,7 @@ import torch
 from wirebench.cli.planning.demo import SpeedUps, draw
 from wirebench.figures.files import save
 from wirebench.planner.candidate import Speedup
+from wirebench.schedulers import PLUGINS as SCHEDULERS
 from wirebench.telemetry import environment
 from wirebench.utils.json_lines import json_text, rounded
 
@@ -160,7 +161,8 @@ def playbook() -> None:
 def _composed(each: dict[str, Any]) -> str:
     density = "" if each["density"] is None else f" {100 * each['density']:g} %"
     name = "dense" if each["compressor"] == "none" else f"`{each['compressor']}`{density}"
-    return f"{name}, `{each['scheduler']}`"
+    # The file may have a schedule's earlier name.
+    return f"{name}, `{SCHEDULERS.aliases.get(each['scheduler'], each['scheduler'])}`"
 
 
 def _gain(each: dict[str, Any]) -> str:

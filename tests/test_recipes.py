@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -216,6 +217,14 @@ def test_every_link_and_file_exists(document: str) -> None:
     paths = re.findall(r"`((?:wirebench|tests|scripts|configs|compressors|schedulers|models|docs)/[\w./-]+)`", prose)
     missing += [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("document", GUIDES)
+def test_every_extra_exists(document: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"pip install .*\[([\w,]+)\]", (ROOT / document).read_text(encoding="utf-8"))
+    assert named or document not in {"README.md", "docs/installing.md"}
+    assert {extra for names in named for extra in names.split(",")} <= extras.keys()
 
 
 def test_the_axes_name_only_what_exists() -> None:

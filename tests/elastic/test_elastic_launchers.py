@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.run import parse_args
 
 from wirebench.errors import UserError
 from wirebench.training.elastic import launchers
-from wirebench.training.elastic.torchrun import AS_MODULE, _by_path
+from wirebench.training.elastic.torchrun import AS_MODULE, _by_path, _run
 
 
 @pytest.mark.parametrize(
@@ -30,23 +32,49 @@ def test_which_launchers_start_ranks_anew(engine: str, environment: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("words", "run"),
+    ("words", "started"),
     [
-        ("--nnodes 2 train.py -m x", "--nnodes 2 train.py -m x"),
+        (f"--nnodes 2 {AS_MODULE} -m x", f"--nnodes 2 {AS_MODULE} -m x"),
+        ("--no-python env -m x", "--no-python env -m x"),
         ("--nproc-per-node 2 -m json.tool a b=1", f"--nproc-per-node 2 {AS_MODULE} json.tool a b=1"),
         ("--rdzv-id json -m json", f"--rdzv-id json {AS_MODULE} json"),
         ("--module json --module", f"{AS_MODULE} json --module"),
     ],
 )
-def test_a_module_is_run_by_a_script_of_ours(words: str, run: str) -> None:
+def test_a_module_is_run_by_a_script_of_ours(words: str, started: str) -> None:
     """A forked rank can be a script's path alone."""
     given = words.split()
-    assert _by_path(given, parse_args(given)) == run.split()
+    assert _by_path(given, parse_args(given)) == started.split()
 
 
 def test_a_module_that_is_nowhere_is_one_line() -> None:
     with pytest.raises(UserError, match=r"^-m: no module 'no_such\.job' can be found"):
         _by_path(["-m", "no_such.job"], parse_args(["-m", "no_such.job"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("no_such.py", r"^no_such\.py: no such file$"),
+        (f"--nproc-per-node x {AS_MODULE}", "^torchrun refuses its options: .* x$"),
+        (f"--nnodes x {AS_MODULE}", "^torchrun refuses its options: .* 'x'$"),
+    ],
+)
+def test_what_torchrun_cannot_start_is_one_line(words: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        _run(words.split())
+
+
+def test_a_rank_that_fails_is_reported_without_our_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: list[str]) -> None:
+        raise ChildFailedError("job", {0: ProcessFailure(0, 4711, 2, "no such file")})
+
+    monkeypatch.setattr(run, "main", fail)
+    assert _run([AS_MODULE]) == 1
+    said = capsys.readouterr().err
+    assert "exitcode  : 2 (pid: 4711)" in said and "Traceback" not in said
 
 
 def test_a_rank_asks_horovod_for_its_next_place() -> None:

@@ -17,10 +17,9 @@ PRELOADED = ("wirebench.compose.run",)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run torchrun; where a rank fails for good it raises what torchrun raises."""
+    """Run torchrun; where a rank fails for good, return its exit code after its report."""
     parser = parser_of("torchrun", __doc__)
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="OPTIONS train.py CONFIG.toml", help="torchrun's")
     if not arguments or {"-h", "--help"} & set(arguments):
         parser.parse_args(["--help"])
-    launch(arguments, PRELOADED)
-    return 0
+    return launch(arguments, PRELOADED)

@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import multiprocessing
 import os
+import sys
 from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
@@ -30,8 +31,10 @@ ENVIRONMENT = {
 }
 
 
-def launch(words: Sequence[str], preload: Sequence[str]) -> None:
+def launch(words: Sequence[str], preload: Sequence[str]) -> int:
     """Run torchrun with these words: options, a script's path or -m and a module, the script's own.
+
+    Return its exit code. UserError for options that it refuses, or a script that is not there.
 
     preload  modules that the script imports
     """
@@ -41,17 +44,32 @@ def launch(words: Sequence[str], preload: Sequence[str]) -> None:
     multiprocessing.set_forkserver_preload(["torch.distributed.run", *preload])
     forkserver.ensure_running()
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(_with_text)
-    from torch.distributed import run
+    return _run(words)
 
-    run.main([*OPTIONS, *_by_path(words, run.parse_args(words))])
+
+def _run(words: Sequence[str]) -> int:
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    started = _by_path(words, run.parse_args(words))
+    try:
+        run.main([*OPTIONS, *started])
+    except ChildFailedError as failed:  # torchrun's report of the rank; a traceback of this process says nothing more
+        print(failed, file=sys.stderr)
+        return 1
+    except ValueError as refused:
+        raise UserError(f"torchrun refuses its options: {refused}") from refused
+    return 0
 
 
 def _by_path(words: Sequence[str], asked: argparse.Namespace) -> list[str]:
     """The words with a script in place of a module: run by a path is all that a forked rank can be.
 
-    UserError for a module that is not on the search path.
+    UserError for a module that is not on the search path, or a script that is not there.
     """
     if not asked.module:
+        if not asked.no_python and not Path(asked.training_script).exists():
+            raise UserError(f"{asked.training_script}: no such file")
         return list(words)
     # Of its first part alone: of another one the search would import the package here.
     if importlib.util.find_spec(asked.training_script.partition(".")[0]) is None:
