@@ -92,9 +92,9 @@ def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> 
     counts = {label: by_label[label].data.options["train_bytes"] // 2048 for label in (DENSE, *OTHER_DENSE)}
     assert list(counts.values()) == [960, 480, 240, 120, 960, 960]
     for label, count in counts.items():
-        mine, several = by_label[label], by_label[label].train.accumulation
-        assert mine.optimizer.lr == by_label[DENSE].optimizer.lr and mine.data.batch_size == 4 * several
-        assert count / several * mine.optimizer.warmup_epochs == pytest.approx(48), "as many as in the whole run"
+        form, several = by_label[label], by_label[label].train.accumulation
+        assert form.optimizer.lr == by_label[DENSE].optimizer.lr and form.data.batch_size == 4 * several
+        assert count / several * form.optimizer.warmup_epochs == pytest.approx(48), "as many as in the whole run"
     (folder / sizes.CHOSEN).write_text('{"dense": 3}')
     with pytest.raises(UserError, match=r"chosen\.json: cannot be read"):
         part.methods(part, None, 0.0)
