@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,17 @@ from wirebench.utils.markdown import table
 
 CONFIG, SERIES = "configs/tables/sizes_gpt.toml", "sizes"
 WORKERS, LENGTH = 4, 128
-HEAD = ("method", "seeds", "tokens a parameter", "test loss", "gap", "against dense (Welch)", "fewer bytes", "rate")
+HEAD = (
+    "method",
+    "seeds",
+    "tokens a parameter",
+    "test loss",
+    "gap",
+    "against dense (Welch)",
+    "dense tokens for it",
+    "fewer bytes",
+    "rate",
+)
 ROUND = 32
 """Local steps of a round: a run has whole rounds, so that its last step exchanges."""
 
@@ -327,7 +338,8 @@ def page(folder: Path, task: Task) -> Page | None:
     rows = [
         [
             method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
-            "-" if compared is None else compared.words, cells.fewer(method, dense), cells.rates(method),
+            "-" if compared is None else compared.words, dense_tokens(method, methods), cells.fewer(method, dense),
+            cells.rates(method),
         ]
         for method, compared in zip(methods, family, strict=True)
     ]  # fmt: skip
@@ -344,6 +356,10 @@ def page(folder: Path, task: Task) -> Page | None:
         f"On {run.machine}; made by `wirebench study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [*rows, lossless.row(HEAD, "fewer bytes", lossless.LANGUAGE)]),
+        "`dense tokens for it`: on this share of the tokens dense training comes to the method's loss, on a line over "
+        f"the logarithm between {', '.join(SHORTER)} and {DENSE}. What a gap means depends on it: the more tokens a "
+        "model has had, the less a share of them is worth.",
+        "",
         *lossless.note(lossless.LANGUAGE),
         multiplicity(family),
         "",
@@ -353,6 +369,20 @@ def page(folder: Path, task: Task) -> Page | None:
         *trust.note({method.label: method.runs for method in methods}, "seeds"),
     ]  # fmt: skip
     return Page(folder, "\n".join(text))
+
+
+def dense_tokens(method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
+    """On which share of the tokens dense training ends at a method's loss, in words; "-" without shorter training."""
+    by_label = {each.label: each for each in methods}
+    forms = [(label, 0.5**power) for power, label in enumerate((DENSE, *SHORTER))]
+    known = [(statistics.mean(own), share) for label, share in forms if (own := losses(by_label.get(label)))]
+    if not losses(method) or len(known) < 2 or known[0][1] < 1 or known != sorted(known):
+        return "-"
+    loss = statistics.mean(losses(method))
+    for (low, more), (high, less) in pairwise(known):
+        if low <= loss <= high:
+            return f"{100 * more * (less / more) ** ((loss - low) / (high - low)):.0f} %"
+    return "more than all" if loss < known[0][0] else f"less than {100 * known[-1][1]:.0f} %"
 
 
 def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str]:

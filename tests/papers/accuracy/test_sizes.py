@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from papers.accuracy import sizes
-from papers.accuracy.modern import DENSE, OTHER_DENSE
+from papers.accuracy.modern import DENSE, EIGHTH, HALF, OTHER_DENSE, QUARTER
 from papers.accuracy.sizes import AT, SEARCHES, SIZED, SIZES
-from papers.accuracy.task import Task
+from papers.accuracy.task import Task, methods_in
 from papers.accuracy.tasks import TASKS
 from papers.rows import flat
 from tests.papers import verb
@@ -184,3 +184,20 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     assert "| method | 0.1m, 20.0 | 0.3m, 19.9 |" in table and "+5.00 % [" in table and "density=0.1" not in table
     assert "Without a run: 1m, 20; 0.1m, 2; 0.3m, 2; 1m, 2; 0.1m, 60; 0.3m, 60; 1m, 60 tokens a parameter." in table
     assert (results / "sizes/gaps.svg").exists()
+
+
+def test_a_gap_is_also_a_share_of_dense_trainings_tokens(results: Path) -> None:
+    ends = {DENSE: 2.0, HALF: 2.2, QUARTER: 2.6, EIGHTH: 3.4, "topk": 2.4, "bf16": 2.0, "muon": 1.9, "demo": 3.5}
+    task, tried = TASKS["gpt_0.1m_20"], [0.001, 0.002, 0.004, 0.008, 0.016]
+    (results / "sizes" / SEARCH).mkdir(parents=True)
+    known = {label: {"rate": 0.004, "tried": tried} for label in sizes.METHODS}
+    (results / "sizes" / SEARCH / sizes.CHOSEN).write_text(json.dumps(known))
+    for label, loss in ends.items():
+        _put(results, task.name, label, 0, loss, 0.004)
+    found = {each.label: each for each in methods_in(results / task.folder, task)}
+    every = list(found.values())
+    share = {label: sizes.dense_tokens(method, every) for label, method in found.items()}
+    assert share[DENSE] == share["bf16"] == "100 %" and share[HALF] == "50 %"
+    assert share["topk"] == f"{100 * 0.5 * 0.5**0.5:.0f} %", "half of the way from a half to a quarter"
+    assert share["muon"] == "more than all" and share["demo"] == "less than 12 %"
+    assert sizes.dense_tokens(found["topk"], [found[DENSE], found["topk"]]) == "-", "nothing to lie between"
