@@ -37,14 +37,14 @@ def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path, again: 
     """
     told, alone, shared = [], 0.0, 0.0
     for task, those in planned:
-        there = 0 if again else sum(each.is_there(out / task.folder) for each in those)
-        seconds, by = _expected(task, out)
-        missing = len(those) - there
-        time = "no cell tells how long one takes"
-        if seconds is not None:
-            time = f"{in_words(seconds / 60)} each{by}, {in_words(missing * seconds / 60)} left"
-            alone += missing * seconds / 60 if task.place is not None else 0.0
-            shared += missing * seconds / 60 if task.place is None else 0.0
+        missing = [each for each in those if again or not each.is_there(out / task.folder)]
+        took, by = _expected(task, out)
+        there, time = len(those) - len(missing), "no cell tells how long one takes"
+        if took is not None:
+            left = sum(took.startup + _share(each, task) * took.training for each in missing) / 60
+            time = f"{in_words((took.startup + took.training) / 60)} each{by}, {in_words(left)} left"
+            alone += left if task.place is not None else 0.0
+            shared += left if task.place is None else 0.0
         lacking = without_rate(task) if task in (*SIZED, *CELLS, *GPT_BY_FORMAT) else []
         rates = f"; no rate yet: {', '.join(lacking)}" if lacking else ""
         told.append(f"{task.name}: {there} of {len(those)} cells are there; {time}{rates}")
@@ -55,11 +55,11 @@ def lines(planned: Sequence[tuple[Task, Sequence[Training]]], out: Path, again: 
     return told
 
 
-def _expected(task: Task, out: Path) -> tuple[float | None, str]:
+def _expected(task: Task, out: Path) -> tuple[_Took | None, str]:
     """Seconds of a cell, None where no cell tells them; and by which task, "" for its own."""
     own = _took(out / task.folder)
     if own is not None:
-        return own.startup + own.training, ""
+        return own, ""
     work = _work(task)
     others = [each for each in TASKS.values() if each.place is None and each.config == task.config and _work(each)]
     known = [(each, took) for each in others if work and (took := _took(out / each.folder))]
@@ -70,7 +70,8 @@ def _expected(task: Task, out: Path) -> tuple[float | None, str]:
     if task.place is not None:
         training /= min(this_machine.cores(), WORKERS)
         training += STEPS * 2 * (WORKERS - 1) / WORKERS * 32 * task.parameters / parse_rate(task.place.link)
-    return took.startup + training, f" at most (by {nearest.name})" if task.place else f" (by {nearest.name})"
+    by = f" at most (by {nearest.name})" if task.place else f" (by {nearest.name})"
+    return took._replace(training=training), by
 
 
 def _took(folder: Path) -> _Took | None:
@@ -84,5 +85,15 @@ def _took(folder: Path) -> _Took | None:
 
 def _work(task: Task) -> float:
     """Tokens x parameters; 0 for a task that does not say its bytes."""
-    told = next((word.partition("=")[2] for word in task.shared if word.startswith(BYTES)), "0")
-    return float(int(told) * task.parameters)
+    return float(_bytes(task.shared) * task.parameters)
+
+
+def _share(each: Training, task: Task) -> float:
+    """Tokens of a cell over those of the task's cells."""
+    own, usual = _bytes(each.overrides), _bytes(task.shared)
+    return own / usual if own and usual else 1.0
+
+
+def _bytes(words: Sequence[str]) -> int:
+    """The bytes of text that the last of these words names, which counts; 0 without one."""
+    return next((int(word.removeprefix(BYTES)) for word in reversed(words) if word.startswith(BYTES)), 0)

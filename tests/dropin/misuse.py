@@ -42,6 +42,8 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     build = compressors.build("none"), schedulers.build("wfbp")
     says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
     says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
+    swapped: Any = build[::-1]
+    says("compressor: this is the schedule Wfbp", lambda: wirebench.synchronise(network(), *swapped))
     outer = build[0], schedulers.build("dear")
     says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
     model = network()

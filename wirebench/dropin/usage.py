@@ -44,8 +44,12 @@ EARLY = (
 
 
 def refuse_names(**parts: object) -> None:
-    """UserError for a part that is given by its name, its class or its module: objects go in."""
+    """UserError for a part that is given by its name, its class or its module, and for a schedule in the compressor's
+    place: objects go in, in this order.
+    """
     for kind, part in parts.items():
+        if kind == "compressor" and isinstance(part, Scheduler):
+            raise UserError(f"compressor: this is the schedule {type(part).__name__}; pass the compressor before it")
         if isinstance(part, str | type | ModuleType):
             name = part if isinstance(part, str) else part.__name__
             raise UserError(

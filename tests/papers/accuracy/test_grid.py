@@ -97,6 +97,12 @@ def test_cells_that_are_there_are_gone_on_with(results: Path, capsys: pytest.Cap
     _put(results, SLOW, DENSE, 0, 0.1, [2.0, 1.9], hosts=4, link="50mbit")
     assert run(["--task", SLOW.name, "--out", str(results), "--methods", DENSE, "--dry-run"], verb.nothing) == 0
     assert f"{SLOW.name}: 1 of 3 cells are there" in capsys.readouterr().err
+    left = []
+    for label in ("muloco momentum=0.5 every=32", "muloco momentum=0.5 every=32 tokens=4x"):
+        words = ["--task", SLOW.name, "--out", str(results), "--methods", label, "--dry-run"]
+        assert run(words, verb.nothing) == 0
+        left.append(int(re.findall(r"(\d+) min left", capsys.readouterr().err)[0]))
+    assert left[1] == pytest.approx(LONGER * left[0], abs=LONGER), "a cell of four times the tokens takes as long"
 
 
 def test_the_time_to_a_loss_is_read_between_evaluations_and_without_them(results: Path) -> None:
