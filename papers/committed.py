@@ -28,7 +28,7 @@ from wirebench.utils.parsing import toml_of
 
 EXCEPTIONS = "exceptions.toml"
 NO_HEADER = (RUNS, SHARED, NOTE, "record.json", "trace.json", "outside.json", "simulated.json", "advice.json",
-             "diagnose.json", "loops.json", "picture.json", "chosen.json", forecast.FILE)  # fmt: skip
+             "diagnose.json", "loops.json", "picture.json", forecast.FILE)  # fmt: skip
 """JSON files that are no benchmark's: runs, what a study was asked for or computed, and what scripts/front.py makes
 for README."""
 OWN_RUNS = "runs"

@@ -3,14 +3,12 @@
 A token is a byte. Every method has the rate that its own search found, on the validation split with 20 tokens a
 parameter. Each has the same five rates, as shares of a first guess, and one more beyond the best while that is the
 lowest or the highest. So the best rate of every method has a neighbour of half and of twice the rate. A method whose
-search has not come that far has no rate, and is not trained. The largest size has the rates of the middle one. The
-search writes chosen.json beside its table, which the other tasks read.
+search has not come that far has no rate, and is not trained. The largest size has the rates of the middle one.
 """
 
-import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +24,7 @@ from papers.accuracy.rows import (
     dense_of,
     losses,
     multiplicity,
+    read,
     runs_of,
     tokens,
 )
@@ -38,6 +37,7 @@ from wirebench.errors import UserError
 from wirebench.figures import colours
 from wirebench.figures.curves import Curve, curves
 from wirebench.figures.style import Axis, Figure, around, grid
+from wirebench.record.notes import NotedRun
 from wirebench.utils.markdown import table
 
 CONFIG, SERIES = "configs/tables/sizes_gpt.toml", "sizes"
@@ -90,7 +90,6 @@ parameters."""
 MOST = 9
 """Rates of a search: a method that diverges at every rate would be tried for ever."""
 SEARCH = "_search"
-CHOSEN = "chosen.json"
 DECAY = 2e-4
 """Rate x weight decay: a step shrinks the weights alike whatever the rate."""
 
@@ -209,14 +208,24 @@ class Searched(NamedTuple):
 
 def found(size: str) -> dict[str, Searched]:
     """By label what the search of this size found; nothing where none has run."""
-    path = RESULTS / SERIES / f"gpt_{size}{SEARCH}" / CHOSEN
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        return {label: Searched(each["rate"], tuple(each["tried"])) for label, each in known.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be read: {error!r}; wirebench study accuracy report makes it anew") from error
+    return {
+        label: _searched(tried) for label, tried in _by_rate(read(RESULTS / SERIES / f"gpt_{size}{SEARCH}")).items()
+    }
+
+
+def _by_rate(runs: Iterable[NotedRun]) -> dict[str, dict[float, float]]:
+    """By label the loss at each rate of a search's runs; infinite where one diverged."""
+    by_label: dict[str, dict[float, float]] = {}
+    for run in runs:
+        label, _, rate = run.note["label"].rpartition(" lr=")
+        loss = None if run.diverged else run.has("final", "loss")
+        by_label.setdefault(label, {})[float(rate)] = math.inf if loss is None else loss
+    return by_label
+
+
+def _searched(tried: Mapping[float, float]) -> Searched:
+    """Where all diverge the lowest rate counts as the best: the next one is lower."""
+    return Searched(min(sorted(tried), key=tried.__getitem__), tuple(sorted(tried)))
 
 
 def rates_of(size: str) -> dict[str, float]:
@@ -289,15 +298,10 @@ def search_page(folder: Path, task: Task) -> Page | None:
     methods = methods_in(folder, task)
     if not methods:
         return None
-    by_label: dict[str, dict[float, float]] = {}
-    for method in methods:
-        label, _, rate = method.label.rpartition(" lr=")
-        by_label.setdefault(label, {})[float(rate)] = next(iter(losses(method)), math.inf)
-    # Where all diverge the lowest counts as the best: the next one is lower.
-    best = {label: min(sorted(tried), key=tried.__getitem__) for label, tried in by_label.items()}
-    known = {label: Searched(best[label], tuple(sorted(tried))) for label, tried in by_label.items()}
+    by_label = _by_rate(runs_of(methods))
+    known = {label: _searched(tried) for label, tried in by_label.items()}
     rows = [
-        [label, f"{best[label]:g}", str(len(tried)), "yes" if known[label].settled else "no", *[
+        [label, f"{known[label].rate:g}", str(len(tried)), "yes" if known[label].settled else "no", *[
             ", ".join(f"{rate:g}: {tried[rate]:.4f}" if tried[rate] < math.inf else f"{rate:g}: diverged"
             for rate in sorted(tried))
         ]]
@@ -321,8 +325,7 @@ def search_page(folder: Path, task: Task) -> Page | None:
         *([f"{', '.join(lost)}: no rate after {MOST} rates, the best of which is at an end.", ""] if lost else []),
         *trust.note({method.label: method.runs for method in methods}, "counts"),
     ]
-    rates = {label: {"rate": each.rate, "tried": list(each.tried)} for label, each in known.items()}
-    return Page(folder, "\n".join(text), files={CHOSEN: json.dumps(rates, indent=1) + "\n"})
+    return Page(folder, "\n".join(text))
 
 
 # --- What the rates are for

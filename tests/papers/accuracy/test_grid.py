@@ -1,6 +1,5 @@
 """The measured map: which cells there are, when a loss is reached, and what stands beside it."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from papers.accuracy import grid, sizes
 from papers.accuracy.grid import CELLS, FIRST, LINKS, LONGER, PARTS, STEPS
 from papers.accuracy.modern import DENSE
+from papers.accuracy.sizes import Searched
 from papers.accuracy.tasks import TASKS
 from papers.published import load
 from tests.papers import verb
@@ -26,6 +26,7 @@ from wirebench.record.rules import ENOUGH, UNTIMED
 from wirebench.topology.processor import Processor
 
 report, run = verb.report("accuracy"), verb.run("accuracy")
+TRIED = (0.001, 0.002, 0.004, 0.008, 0.016)
 SLOW, FAST = (TASKS[f"gpt_0.1m_{link}"] for link in ("50mbit", "1gbit"))
 
 
@@ -33,10 +34,7 @@ SLOW, FAST = (TASKS[f"gpt_0.1m_{link}"] for link in ("50mbit", "1gbit"))
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the runs, with rates of all methods."""
     monkeypatch.setattr(sizes, "RESULTS", tmp_path)
-    folder = tmp_path / "sizes/gpt_0.1m_search"
-    folder.mkdir(parents=True)
-    rates = {label: {"rate": 0.004, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]} for label in sizes.METHODS}
-    (folder / sizes.CHOSEN).write_text(json.dumps(rates))
+    monkeypatch.setattr(sizes, "found", lambda size: dict.fromkeys(sizes.METHODS, Searched(0.004, TRIED)))
     return tmp_path
 
 
@@ -83,10 +81,10 @@ def test_every_cell_is_a_composition_and_the_urgent_ones_come_first() -> None:
             assert begin == 0 and (length // 128 - 1) // 16 * PARTS == times * STEPS
 
 
-def test_a_cell_without_a_rate_is_left_out_or_refused(results: Path) -> None:
-    at_an_end = {"rate": 0.016, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]}
-    known = {DENSE: at_an_end | {"rate": 0.004}, "topk": at_an_end, "bf16": {"rate": 0.004, "tried": [0.004]}}
-    (results / "sizes/gpt_0.1m_search" / sizes.CHOSEN).write_text(json.dumps(known))
+def test_a_cell_without_a_rate_is_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_an_end = Searched(0.016, TRIED)
+    known = {DENSE: Searched(0.004, TRIED), "topk": at_an_end, "bf16": Searched(0.004, (0.004,))}
+    monkeypatch.setattr(sizes, "found", lambda size: known)
     assert [each.label for each in SLOW.methods(SLOW, None, 0.0)] == [DENSE]
     with pytest.raises(UserError, match="topk: has no rate; first"):
         SLOW.methods(SLOW, ["topk"], 0.0)

@@ -1,6 +1,5 @@
 """GPTs of several sizes at several tokens a parameter: their lengths, the search of rates, and the tables of gaps."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ import pytest
 
 from papers.accuracy import sizes
 from papers.accuracy.modern import DENSE, EIGHTH, HALF, OTHER_DENSE, QUARTER
-from papers.accuracy.sizes import AT, SEARCHES, SIZED, SIZES
+from papers.accuracy.sizes import AT, SEARCHES, SIZED, SIZES, Searched
 from papers.accuracy.task import Task, methods_in
 from papers.accuracy.tasks import TASKS
 from papers.rows import flat
@@ -24,6 +23,7 @@ from wirebench.errors import UserError
 
 report, run = verb.report("accuracy"), verb.run("accuracy")
 SEARCH = "gpt_0.1m_search"
+TRIED = (0.001, 0.002, 0.004, 0.008, 0.016)
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +73,9 @@ def test_every_method_is_searched_with_the_same_number_of_rates() -> None:
             assert optimizer.lr * optimizer.weight_decay == pytest.approx(sizes.DECAY, rel=1e-3), each.label
 
 
-def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> None:
-    folder = results / "sizes" / SEARCH
-    folder.mkdir(parents=True)
-    tried = [0.001, 0.002, 0.004, 0.008, 0.016]
-    known = {label: {"rate": tried[1 + number % 3], "tried": tried} for number, label in enumerate(sizes.METHODS)}
-    (folder / sizes.CHOSEN).write_text(json.dumps(known))
+def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {label: Searched(TRIED[1 + number % 3], TRIED) for number, label in enumerate(sizes.METHODS)}
+    monkeypatch.setattr(sizes, "found", lambda size: known)
     part = TASKS["gpt_0.1m_20"]
     by_label = {each.label: resolve(part.composed(each)) for each in part.methods(part, None, 0.0)}
     assert list(by_label) == [*sizes.METHODS, *sizes.CAUSES, *OTHER_DENSE]
@@ -95,9 +92,6 @@ def test_one_thing_is_changed_of_a_method_that_keeps_its_rate(results: Path) -> 
         form, several = by_label[label], by_label[label].train.accumulation
         assert form.optimizer.lr == by_label[DENSE].optimizer.lr and form.data.batch_size == 4 * several
         assert count / several * form.optimizer.warmup_epochs == pytest.approx(48), "as many as in the whole run"
-    (folder / sizes.CHOSEN).write_text('{"dense": 3}')
-    with pytest.raises(UserError, match=r"chosen\.json: cannot be read"):
-        part.methods(part, None, 0.0)
 
 
 def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_have(results: Path) -> None:
@@ -115,8 +109,7 @@ def test_a_best_rate_at_an_end_is_searched_beyond_and_one_within_is_what_runs_ha
     assert not sized.methods(sized, None, 0.0) and sizes.without_rate(sized) == list(sized.settings)
     _search(results, {0.032: 2.2})
     assert len(part.methods(part, [DENSE], 0.0)) == 6
-    known = json.loads((results / "sizes" / SEARCH / sizes.CHOSEN).read_text())
-    assert known == {DENSE: {"rate": 0.016, "tried": [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]}}
+    assert sizes.found("0.1m") == {DENSE: Searched(0.016, (*TRIED, 0.032))}
     chosen = sized.methods(sized, None, 0.0)
     assert [each.label for each in chosen] == [DENSE, *OTHER_DENSE], "all forms of it have its rate"
     assert {sized.composed(each).optimizer.lr for each in chosen} == {0.016}
@@ -165,11 +158,9 @@ def test_one_call_searches_until_it_is_over_and_then_trains(results: Path, capsy
     assert "--out: rates are read below" in capsys.readouterr().err
 
 
-def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
+def test_gaps_stand_by_size_and_tokens(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "found", lambda size: dict.fromkeys((DENSE, "topk"), Searched(0.004, TRIED)))
     for size in ("0.1m", "0.3m"):
-        rates = {label: {"rate": 0.004, "tried": [0.001, 0.002, 0.004, 0.008, 0.016]} for label in (DENSE, "topk")}
-        (results / "sizes" / f"gpt_{size}_search").mkdir(parents=True)
-        (results / "sizes" / f"gpt_{size}_search" / sizes.CHOSEN).write_text(json.dumps(rates))
         _put(results, f"gpt_{size}_20", "topk density=0.1", 0, 2.02, 0.004)
         for seed, wobble in enumerate((-0.01, 0.0, 0.01)):
             _put(results, f"gpt_{size}_20", DENSE, seed, 2.0 + wobble, 0.004)
@@ -186,12 +177,10 @@ def test_gaps_stand_by_size_and_tokens(results: Path) -> None:
     assert (results / "sizes/gaps.svg").exists()
 
 
-def test_a_gap_is_also_a_share_of_dense_trainings_tokens(results: Path) -> None:
+def test_a_gap_is_also_a_share_of_dense_trainings_tokens(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {DENSE: 2.0, HALF: 2.2, QUARTER: 2.6, EIGHTH: 3.4, "topk": 2.4, "bf16": 2.0, "muon": 1.9, "demo": 3.5}
-    task, tried = TASKS["gpt_0.1m_20"], [0.001, 0.002, 0.004, 0.008, 0.016]
-    (results / "sizes" / SEARCH).mkdir(parents=True)
-    known = {label: {"rate": 0.004, "tried": tried} for label in sizes.METHODS}
-    (results / "sizes" / SEARCH / sizes.CHOSEN).write_text(json.dumps(known))
+    task = TASKS["gpt_0.1m_20"]
+    monkeypatch.setattr(sizes, "found", lambda size: dict.fromkeys(sizes.METHODS, Searched(0.004, TRIED)))
     for label, loss in ends.items():
         _put(results, task.name, label, 0, loss, 0.004)
     found = {each.label: each for each in methods_in(results / task.folder, task)}
