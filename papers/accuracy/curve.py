@@ -83,9 +83,9 @@ def curve_of(path: Path, total: float | None) -> dict[str, Any]:
 
 
 def steps_of(run: NotedRun) -> int:
-    """How many steps were made."""
-    curve = run.note["curve"]
-    return int(curve[-1][0]) if curve else 0
+    """How many steps were made; notes of some tasks have no curve."""
+    curve = run.note.get("curve")
+    return int(curve[-1][0]) if curve else run.has("steps_done") or 0
 
 
 def pace(run: NotedRun, gbit: float, passes: float, computes: NotedRun | None = None) -> Pace | None:

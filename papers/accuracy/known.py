@@ -11,7 +11,7 @@ from typing import NamedTuple
 from papers.accuracy import rows
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, OWN, QUARTER, SHORTER
 from papers.accuracy.rows import MethodRuns, losses
-from papers.accuracy.sizes import AT, METHODS, SIZED
+from papers.accuracy.sizes import AT, METHODS, OWN_RATE, SIZED
 from papers.accuracy.task import Task
 from papers.accuracy.tasks import CLASSICS, GPT, RESNET
 from papers.accuracy.times import dense_runs
@@ -195,14 +195,15 @@ def _many(methods: Sequence[MethodRuns], one: str) -> str:
 def sources(task: Task) -> list[Source]:
     """For each compressor its first row in every step, and all rows after local steps with its default options.
 
-    Rows with another optimizer than the task's or the method's own, and other forms of dense training, are left out.
+    Of a schedule that has a row at a rate of its own, that one. Rows with another optimizer than the task's or the
+    method's own, and other forms of dense training, are left out.
     """
-    found: list[Source] = []
+    found: dict[tuple[str, str], Source] = {}
     for each in _rows(task):
-        first = all((each.compressor, each.schedule) != (other.compressor, other.schedule) for other in found)
-        if first and not (each.schedule and each.options):
-            found.append(each)
-    return found
+        key = each.compressor, each.schedule
+        if not (each.schedule and each.options) and (key not in found or (each.schedule and OWN_RATE in each.label)):
+            found[key] = each
+    return list(found.values())
 
 
 def _rows(task: Task) -> Iterator[Source]:

@@ -333,20 +333,21 @@ def search_page(folder: Path, task: Task) -> Page | None:
 
 def page(folder: Path, task: Task) -> Page | None:
     """The losses of a size at a number of tokens a parameter; None where nothing has run."""
-    methods = sorted(methods_in(folder, task), key=by_loss)
-    if not methods:
+    every = sorted(methods_in(folder, task), key=by_loss)
+    if not every:
         return None
-    dense, family = dense_of(methods), against_dense(methods)
-    whole = [method for method in methods if method.label not in SHORTER]
+    dense, methods = dense_of(every), [each for each in every if each.label in (*METHODS, *OTHER_DENSE)]
+    whole = [each for each in methods if each.label not in OTHER_DENSE]
+    family = dict(zip((each.label for each in whole), against_dense(whole), strict=True))
     rows = [
         [
             method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
-            "-" if compared is None else compared.words, dense_tokens(method, methods), cells.fewer(method, dense),
-            cells.rates(method),
+            "-" if (compared := family.get(method.label)) is None else compared.words, dense_tokens(method, every),
+            cells.fewer(method, dense), cells.rates(method),
         ]
-        for method, compared in zip(methods, family, strict=True)
+        for method in methods
     ]  # fmt: skip
-    run = methods[0].runs[0]
+    run = every[0].runs[0]
     searched = SIZES[_size(task).rates]
     text = [
         f"# Every method at {tokens(runs_of(whole))} tokens a parameter: {task.name}",
@@ -364,12 +365,12 @@ def page(folder: Path, task: Task) -> Page | None:
         "model has had, the less a share of them is worth.",
         "",
         *lossless.note(lossless.LANGUAGE),
-        multiplicity(family),
+        multiplicity(family.values()),
         "",
-        *_causes(methods, dense),
-        *(_claims(task, methods) if task in JUDGED else []),
-        *missing(task, methods),
-        *trust.note({method.label: method.runs for method in methods}, "seeds"),
+        *_causes(every, dense),
+        *(_claims(task, every) if task in JUDGED else []),
+        *missing(task, every),
+        *trust.note({method.label: method.runs for method in every}, "seeds"),
     ]  # fmt: skip
     return Page(folder, "\n".join(text))
 
@@ -394,12 +395,12 @@ def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str
     rows = [
         [method, label.removeprefix(method).strip(), *(
             _gap(by_label[each], dense) if each in by_label else "-" for each in (method, label, f"{label}{OWN_RATE}")
-        )]
+        ), cells.fewer(by_label[label], dense)]
         for label, (method, *_) in CAUSES.items()
         if label in by_label and method in by_label
     ]  # fmt: skip
     gaps = ("gap of the method", "gap with the change", "with the change and a rate searched for it")
-    head = ("method", "changed", *gaps)
+    head = ("method", "changed", *gaps, "fewer bytes with the change")
     return ["What a gap comes from: one thing changed, at the method's rate.", "", *table(head, rows)] if rows else []
 
 

@@ -204,7 +204,7 @@ def dense_runs(method: MethodRuns) -> DenseRuns:
     run = method.runs[0]
     several = run.has("config", "train", "accumulation") or 1
     kind = method.label in LARGER, method.label == DENSE
-    return DenseRuns(method.label, run.record["steps_done"], several, tuple(losses(method)), *kind)
+    return DenseRuns(method.label, steps_of(run), several, tuple(losses(method)), *kind)
 
 
 def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:
