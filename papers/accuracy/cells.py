@@ -1,7 +1,10 @@
 """Cells that the tables of losses share."""
 
 import statistics
+from collections.abc import Sequence
+from itertools import pairwise
 
+from papers.accuracy.modern import DENSE, SHORTER
 from papers.accuracy.rows import MethodRuns, bytes_of, losses
 from wirebench.record.notes import NotedRun
 
@@ -34,3 +37,17 @@ def rates(method: MethodRuns) -> str:
 def _rate(run: NotedRun) -> float | None:
     rate: float | None = run.has("config", "optimizer", "lr")
     return rate
+
+
+def dense_tokens(method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
+    """On which share of the tokens dense training ends at a method's loss, in words; "-" without shorter training."""
+    by_label = {each.label: each for each in methods}
+    forms = [(label, 0.5**power) for power, label in enumerate((DENSE, *SHORTER))]
+    known = [(statistics.mean(own), share) for label, share in forms if (own := losses(by_label.get(label)))]
+    if not losses(method) or len(known) < 2 or known[0][1] < 1 or known != sorted(known):
+        return "-"
+    loss = statistics.mean(losses(method))
+    for (low, more), (high, less) in pairwise(known):
+        if low <= loss <= high:
+            return f"{100 * more * (less / more) ** ((loss - low) / (high - low)):.0f} %"
+    return "more than all" if loss < known[0][0] else f"less than {100 * known[-1][1]:.0f} %"

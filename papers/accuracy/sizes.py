@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -342,7 +341,7 @@ def page(folder: Path, task: Task) -> Page | None:
     rows = [
         [
             method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
-            "-" if (compared := family.get(method.label)) is None else compared.words, dense_tokens(method, every),
+            "-" if (compared := family.get(method.label)) is None else compared.words, cells.dense_tokens(method, every),
             cells.fewer(method, dense), cells.rates(method),
         ]
         for method in methods
@@ -373,20 +372,6 @@ def page(folder: Path, task: Task) -> Page | None:
         *trust.note({method.label: method.runs for method in every}, "seeds"),
     ]  # fmt: skip
     return Page(folder, "\n".join(text))
-
-
-def dense_tokens(method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
-    """On which share of the tokens dense training ends at a method's loss, in words; "-" without shorter training."""
-    by_label = {each.label: each for each in methods}
-    forms = [(label, 0.5**power) for power, label in enumerate((DENSE, *SHORTER))]
-    known = [(statistics.mean(own), share) for label, share in forms if (own := losses(by_label.get(label)))]
-    if not losses(method) or len(known) < 2 or known[0][1] < 1 or known != sorted(known):
-        return "-"
-    loss = statistics.mean(losses(method))
-    for (low, more), (high, less) in pairwise(known):
-        if low <= loss <= high:
-            return f"{100 * more * (less / more) ** ((loss - low) / (high - low)):.0f} %"
-    return "more than all" if loss < known[0][0] else f"less than {100 * known[-1][1]:.0f} %"
 
 
 def _causes(methods: Sequence[MethodRuns], dense: MethodRuns | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from papers.accuracy import sizes
+from papers.accuracy import cells, sizes
 from papers.accuracy.modern import DENSE, EIGHTH, HALF, OTHER_DENSE, QUARTER
 from papers.accuracy.sizes import AT, SEARCHES, SIZED, SIZES, Searched
 from papers.accuracy.task import Task, methods_in
@@ -185,8 +185,8 @@ def test_a_gap_is_also_a_share_of_dense_trainings_tokens(results: Path, monkeypa
         _put(results, task.name, label, 0, loss, 0.004)
     found = {each.label: each for each in methods_in(results / task.folder, task)}
     every = list(found.values())
-    share = {label: sizes.dense_tokens(method, every) for label, method in found.items()}
+    share = {label: cells.dense_tokens(method, every) for label, method in found.items()}
     assert share[DENSE] == share["bf16"] == "100 %" and share[HALF] == "50 %"
     assert share["topk"] == f"{100 * 0.5 * 0.5**0.5:.0f} %", "half of the way from a half to a quarter"
     assert share["muon"] == "more than all" and share["demo"] == "less than 12 %"
-    assert sizes.dense_tokens(found["topk"], [found[DENSE], found["topk"]]) == "-", "nothing to lie between"
+    assert cells.dense_tokens(found["topk"], [found[DENSE], found["topk"]]) == "-", "nothing to lie between"
