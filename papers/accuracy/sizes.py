@@ -341,8 +341,8 @@ def page(folder: Path, task: Task) -> Page | None:
     rows = [
         [
             method.title, str(len(method.runs)), tokens(method.runs), spread(losses(method)), _gap(method, dense),
-            "-" if (compared := family.get(method.label)) is None else compared.words, cells.dense_tokens(method, every),
-            cells.fewer(method, dense), cells.rates(method),
+            "-" if (compared := family.get(method.label)) is None else compared.words,
+            cells.dense_tokens(method, every), cells.fewer(method, dense), cells.rates(method),
         ]
         for method in methods
     ]  # fmt: skip
