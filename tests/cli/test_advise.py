@@ -636,7 +636,7 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
     monkeypatch.setattr(bars, "save", lambda made, path: drawn.append(made))
     model = ["--model", "mine.letters.Successor", "--data", "mine.letters.Counting", "--batch", "8"]
     found = answer(tmp_path, *model, *how, "--workers", "4", "--compressors", "fp16", "--figure", str(figure))
-    assert found["trace"]["unit"] == "samples" and found["accuracy_setting"].startswith("gpt depth=4 ")
+    assert found["trace"]["unit"] == "samples" and found["accuracy_setting"].startswith("gpt depth=2 ")
     assert {row["compressor"]: row["accuracy"] is None for row in found["rows"]} == {"none": False, "fp16": True}
     printed = capsys.readouterr().out
     assert "4 workers x 8 samples" in printed and " samples/s\n" in printed

@@ -41,7 +41,7 @@ def test_a_killed_rank_under_the_builtin_synchroniser(engine: str, tmp_path: Pat
     ("engine", "rounds"),
     [
         ("horovod", "p2p"),
-        ("horovod", "alltoall"),
+        pytest.param("horovod", "alltoall", marks=pytest.mark.weekly),
         # torchrun gives a rank that does not listen 30 seconds.
         ("torch", "p2p"),
     ],

@@ -155,7 +155,7 @@ def test_a_profilers_file_takes_as_long_as_profile(tmp_path: Path) -> None:
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Flatten(),
         nn.Linear(64 * 24 * 24, 256), nn.ReLU(), nn.Linear(256, 10),
     )  # fmt: skip
-    images, labels = torch.randn(64, 3, 24, 24), torch.arange(64) % 10
+    images, labels = torch.randn(160, 3, 24, 24), torch.arange(160) % 10
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     ratios: dict[str, list[float]] = {"forward_seconds": [], "backward_seconds": []}
     for turn in range(6):

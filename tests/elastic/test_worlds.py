@@ -44,7 +44,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         pytest.param([str(BIN / "torchrun")], "torch", 1, id="torchrun-mirror", marks=pytest.mark.weekly),
         pytest.param(job.TORCHRUN, "torch", 0, id="forking"),
-        pytest.param([], "horovod", 1, id="horovodrun-mirror"),
+        pytest.param([], "horovod", 1, id="horovodrun-mirror", marks=pytest.mark.weekly),
     ],
 )
 def test_from_four_hosts_to_three_and_back(

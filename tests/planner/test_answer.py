@@ -148,13 +148,14 @@ def test_a_language_models_methods_stand_by_their_loss_in_as_much_time(monkeypat
 @pytest.mark.slow
 def test_a_language_model_is_advised_by_the_loss_of_the_nearest_size(tmp_path, capsys):
     gpt = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "h200", "--workers", "8"]
+    small = [word for option in ("depth=2", "width=56", "heads=2") for word in ("--option", option)]
     few = ["--network", "1gbe", "--gbit", "0.1", "--compressors", "bf16", "quantised_sum", "powersgd"]
-    found = answer(tmp_path, *gpt, *few)
+    found = answer(tmp_path, *gpt, *small, *few)
     of_model = {row["accuracy"]["of"]["near"] for row in found["rows"] if row["accuracy"]}
     assert of_model == {True}
     line = re.search(r"^lowest loss at equal time +(.*)$", capsys.readouterr().out, re.M)
     assert line and re.search(r"loss \d\.\d{3} \[\d\.\d{3} - \d\.\d{3}\]x at equal tokens, ", line[1])
-    assert ", of a GPT of 1.9M parameters, 0.9 tokens a parameter; " in line[1]
+    assert ", of a GPT of 0.098M parameters, 20.0 tokens a parameter; " in line[1]
     larger = answer(tmp_path, *gpt, "--option", "width=384", *few)
     printed = capsys.readouterr().out
     below = printed[printed.index(" compressor ") :].splitlines()

@@ -100,7 +100,7 @@ def shapes(count: int) -> list[tuple[int, ...]]:
 def cases() -> Iterator[Any]:
     """Every method with its defaults, and with every other value of every option of its own or of its wrappers.
 
-    make test-all leaves out other numbers of methods in LONG, by which no other kernels are chosen.
+    make test-all leaves out other numbers of methods in LONG and of iwp, by which no other kernels are chosen.
     """
     for name in compressors.available():
         method = compressors.class_of(name)
@@ -115,7 +115,7 @@ def cases() -> Iterator[Any]:
             options.append(("warmup", (0.25,)))
         yield pytest.param(name, "", None, id=name, marks=[pytest.mark.slow] * (name in LONG))
         for option, value in options:
-            late = pytest.mark.weekly if name in LONG and option in NUMBERS else pytest.mark.slow
+            late = pytest.mark.weekly if name in (*LONG, "iwp") and option in NUMBERS else pytest.mark.slow
             yield pytest.param(name, option, value, id=f"{name} {option}={value}", marks=late)
 
 

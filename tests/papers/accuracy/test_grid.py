@@ -170,6 +170,7 @@ def test_pairs_that_seeds_do_not_tell_apart_have_no_order(results: Path) -> None
     assert "Seeds" not in line, "one seed tells nothing"
 
 
+@pytest.mark.slow
 def test_what_messages_cost_is_fitted_to_one_links_cells_and_carries_to_another(results: Path) -> None:
     """Steps as these constants make them; each rank waits for 4 % of its computing."""
     true = Processor(2.0, 1e-3, 6e-4, 2e-9, 1.2, 1.5e-3)
