@@ -126,7 +126,7 @@ FAULTS = {
         weekly=True,
     ),
     "asked-for": Planted(
-        lambda lab: None, "all hosts: links: they carry ", words=("--link", "10gbit"), hosts=3
+        lambda lab: None, "all hosts: links: they carry ", words=("--link", "10gbit"), hosts=3, weekly=True
     ),
 }  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_lions_averages(numel, betas, device, monkeypatch):
         pytest.param([(1,)], {}, None, marks=pytest.mark.slow),
         pytest.param([(5,), (1,), (9, 5), (3,)], {"longest": 2, "double_every": 1}, None, marks=pytest.mark.slow),
         pytest.param([(5,), (1,), (9, 5), (3,)], {}, float("nan"), marks=pytest.mark.slow),
-        pytest.param([(20, 8), (7,)], {}, None, marks=pytest.mark.slow),
+        pytest.param([(20, 8), (7,)], {}, None, marks=pytest.mark.weekly),
         pytest.param([(3,)] * 30, {}, None, marks=pytest.mark.slow),
     ],
 )
