@@ -18,7 +18,7 @@ from typing import NamedTuple
 from papers import estimate, trust
 from papers.accuracy.curve import passes_seconds
 from papers.accuracy.modern import DENSE, OWN
-from papers.accuracy.priced import Constants, constants, priced, seconds_of
+from papers.accuracy.priced import PAYLOAD, Constants, constants, priced, seconds_of
 from papers.accuracy.rows import MethodRuns, dense_of, history, losses, tokens
 from papers.accuracy.sizes import CONFIG, LENGTH, LOCAL, METHODS, ROUND, SIZES, at_rates, missing
 from papers.accuracy.task import Composition, Task, methods_in
@@ -150,9 +150,9 @@ def page(folder: Path, task: Task) -> Page | None:
         f"one {run.machine}. "
         f"{goal} A loss is read on a straight line between {PARTS} evaluations. Times are of training, without "
         "evaluations; in brackets the interval of 95 % over seeds. `predicted` is the same computing with the exchange "
-        f"that the cost model prices{_constants(task, machine)}. Bytes are those that rank 0's interface counted. "
-        "After dense training's time a faster method has its final loss, and a slower one the loss of an unfinished "
-        "run. Every method has the rate that its search "
+        f"that the cost model prices, headers taking {100 * (1 - PAYLOAD):.1f} % of a link{_constants(task, machine)}. "
+        "Bytes are those that rank 0's interface counted. After dense training's time a faster method has its final "
+        "loss, and a slower one the loss of an unfinished run. Every method has the rate that its search "
         f"found, local steps the rate of rounds of {ROUND} steps. {_same_ratio(cells, link)} Made by `wirebench "
         f"study accuracy run`, which runs `{run.note['launch']}` and the like.",
         "",
@@ -257,8 +257,8 @@ def _constants(task: Task, machine: Constants) -> str:
         return ""
     here = "these cells" if task is CELLS[0] else f"the cells of {_link(CELLS[0])} links"
     return (
-        f", with what messages cost the cores that play all hosts, and {100 * machine.waiting:.0f} % of the computing "
-        f"for which ranks wait for the last one, as {here} say"
+        f", and with what messages cost the cores that play all hosts, and {100 * machine.waiting:.0f} % of the "
+        f"computing for which ranks wait for the last one, as {here} say"
     )
 
 

@@ -73,9 +73,12 @@ class _KeptPlans:
         return self._known[items]
 
 
-def emulated(link: str, ranks: int, processor: Processor = IDLE) -> Topology:
-    """Hosts of one rank each, as `wirebench cluster run` emulates them with links of this rate."""
-    rate = parse_rate(link) / 8
+def emulated(link: str, ranks: int, processor: Processor = IDLE, payload: float = 1.0) -> Topology:
+    """Hosts of one rank each, as `wirebench cluster run` emulates them with links of this rate.
+
+    payload: the share of the links' bytes that messages have; 1: what headers take is in the costs of a message.
+    """
+    rate = payload * parse_rate(link) / 8
     network = Network(0.0, rate, "", head_start_seconds=head_start_seconds(rate))
     return replace(presets.cluster(network, ranks), processor=processor)
 

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from papers.accuracy import grid, sizes
+from papers.accuracy.curve import sizes_of
 from papers.accuracy.grid import CELLS, FIRST, LINKS, LONGER, PARTS, STEPS
 from papers.accuracy.modern import DENSE
+from papers.accuracy.priced import PAYLOAD, priced
 from papers.accuracy.sizes import Searched
+from papers.accuracy.task import methods_in
 from papers.accuracy.tasks import TASKS
 from papers.published import load
 from tests.papers import verb
@@ -23,7 +26,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.requests import Sum
 from wirebench.planner.resimulated import emulated
 from wirebench.record.rules import ENOUGH, UNTIMED
-from wirebench.topology.processor import Processor
+from wirebench.topology.processor import IDLE, Processor
 
 report, run = verb.report("accuracy"), verb.run("accuracy")
 TRIED = (0.001, 0.002, 0.004, 0.008, 0.016)
@@ -156,6 +159,15 @@ def test_a_predictions_error_and_the_order_of_methods(results: Path) -> None:
         assert max(each.to_target) < math.inf and each.nbytes == 1e5
 
 
+def test_headers_take_their_share_of_a_link(results: Path) -> None:
+    _put(results, SLOW, DENSE, 0, 0.1, [3.0] * PARTS, payload=1e9)
+    [dense] = methods_in(results / SLOW.folder, SLOW)
+    found = priced(dense.runs[0], "8kbit")  # so slow that nothing but bytes counts
+    assert found is not None
+    sent = 1.5 * sum(request.num_bytes for _, request in sizes_of(found.run))  # a ring's of 4 ranks
+    assert found.exchange(IDLE) == pytest.approx(sent / (1000 * 1448 / 1514), rel=1e-3)
+
+
 def test_pairs_that_seeds_do_not_tell_apart_have_no_order(results: Path) -> None:
     _put(results, SLOW, DENSE, 0, 0.1, [3.0] * PARTS)
     [cell], _ = grid.cells_of(results / "grid/gpt_0.1m_50mbit", SLOW, grid.machine_of(results / "grid"))
@@ -178,7 +190,7 @@ def test_what_messages_cost_is_fitted_to_one_links_cells_and_carries_to_another(
     cells = {DENSE: (4e5, 1), "bf16": (2e5, 1), "topk": (1e4, 1), "muon": (8e5, 1), "diloco every=32": (4e5, 32)}
     for task in (CELLS[0], SLOW):
         assert task.place is not None
-        pricer = Pricer(collectives.build("native"), emulated(task.place.link, 4, true))
+        pricer = Pricer(collectives.build("native"), emulated(task.place.link, 4, true, PAYLOAD))
         for label, (payload, every) in cells.items():
             exposed = pricer.seconds(RequestSize(Sum, payload, payload)) / every + late * computing
             step, more = computing + exposed, {"payload": payload, "last_bytes": 1e6 * PARTS / 60 * every}
