@@ -22,6 +22,8 @@ from wirebench.utils.files import shorten_socket_folder
 RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVOUS)
 """Defaults; the user's options come later, and override them."""
+REFUSED = 2
+"""Exit code of a rank that refuses its input, and of argparse."""
 AS_MODULE = str(Path(__file__).with_name("as_module.py"))
 ENVIRONMENT = {
     # A host that joins later would wait for ever in a store that agents share between restarts (torch 2.15).
@@ -43,7 +45,10 @@ def launch(words: Sequence[str], preload: Sequence[str]) -> int:
     shorten_socket_folder()
     multiprocessing.set_forkserver_preload(["torch.distributed.run", *preload])
     forkserver.ensure_running()
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(_with_text)
+    elastic = "torch.distributed.elastic.multiprocessing"
+    logging.getLogger(f"{elastic}.api").addFilter(_with_text)
+    # "No error file defined for parent": torchrun has none when a user starts it.
+    logging.getLogger(f"{elastic}.errors.error_handler").setLevel(logging.CRITICAL)
     return _run(words)
 
 
@@ -55,8 +60,10 @@ def _run(words: Sequence[str]) -> int:
     try:
         run.main([*OPTIONS, *started])
     except ChildFailedError as failed:  # torchrun's report of the rank; a traceback of this process says nothing more
-        print(failed, file=sys.stderr)
-        return 1
+        rank, failure = failed.get_first_failure()
+        refused = failure.exitcode == REFUSED
+        print(f"rank {rank} ended with exit code {REFUSED}, see its line above" if refused else failed, file=sys.stderr)
+        return REFUSED if refused else 1
     except ValueError as refused:
         raise UserError(f"torchrun refuses its options: {refused}") from refused
     return 0
@@ -81,7 +88,12 @@ def _by_path(words: Sequence[str], asked: argparse.Namespace) -> list[str]:
 
 
 def _with_text(record: logging.LogRecord) -> bool:
-    """Write out here how a rank has failed: torch imports its compiler for that, two seconds of a core (torch 2.15)."""
+    """Write out here how a rank has failed: torch imports its compiler for that, two seconds of a core (torch 2.15).
+
+    A rank that refused its input has said why: of that nothing is written.
+    """
     if record.exc_info:
+        if isinstance(record.args, tuple) and record.args[:1] == (REFUSED,):
+            return False
         record.exc_text, record.exc_info = logging.Formatter().formatException(record.exc_info), None
     return True
