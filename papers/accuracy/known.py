@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from papers.accuracy import rows
+from papers.accuracy.formats import FORMS
 from papers.accuracy.modern import DENSE, LARGER, OTHER_DENSE, OWN, QUARTER, SHORTER
-from papers.accuracy.rows import MethodRuns, losses
+from papers.accuracy.rows import MethodRuns, bytes_of, losses
 from papers.accuracy.sizes import AT, METHODS, OWN_RATE, SIZED
 from papers.accuracy.task import Task
-from papers.accuracy.tasks import CLASSICS, GPT, RESNET
+from papers.accuracy.tasks import CLASSICS, GPT, GPT_BY_FORMAT, RESNET
 from papers.accuracy.times import dense_runs
 from papers.runner import RESULTS
-from wirebench import compressors
+from wirebench import compressors, schedulers
 from wirebench.errors import UserError
 from wirebench.inspect.reference import DATA, TrainedMethod, accuracies, composition, remarks
-from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Measure, Model
+from wirebench.planner.accuracy import LOSS, TOLERANCE, TOP1, Accuracies, Ended, Measure, Model
 from wirebench.planner.compositions import DENSE as NONE
 from wirebench.planner.dense import DenseRuns
-from wirebench.planner.schedules import words_of
 from wirebench.record.notes import NotedRun
 from wirebench.utils.parsing import value_of
 
 QUICK, RESNET20 = (RESULTS / "convergence" / name for name in ("quick", "resnet20"))
+_NEAREST = {f"{form}{feedback}" for form in FORMS for feedback in ("", " feedback")}
 WITH_DENSITY = ("density", "warmup")
 """What is no option of a method's own: the planner tells the density apart, and a warm-up of all that have one."""
 
@@ -89,8 +90,36 @@ def language() -> Accuracies:
         if sized.known:
             later = ", ".join(sorted(today.known.keys() - sized.known.keys()))
             setting = f"{sized.setting}; {later}: {today.setting}" if later else sized.setting
-            return replace(sized, setting=setting, known={**today.known, **sized.known})
+            return replace(sized, setting=setting, known={**today.known, **of_formats(), **sized.known})
     return today
+
+
+def of_formats(tasks: Sequence[Task] = GPT_BY_FORMAT, results: Path = RESULTS) -> dict[str, Ended]:
+    """Sums in one hop whose format no other one beats in both bytes and loss, by the compressor with its options.
+
+    Of the numbers of workers that it was trained on, the one counts on which its worst seed lost most; its bytes are
+    the first one's, whose messages are the longest. Formats that are within the tolerance are alike: of these the one
+    with the fewest bytes counts. All round to nearest.
+    """
+    found: dict[str, list[tuple[float, Ended]]] = defaultdict(list)
+    for task in tasks:
+        methods = _methods(results / task.folder)
+        if isinstance(methods, str) or not (dense := losses(methods.get(DENSE))):
+            continue
+        for label in _NEAREST & methods.keys():
+            if (ended := _ended(methods[label], dense, LOSS, Source(label, ""))) is not None:
+                given = _of(dict(word.split("=", 1) for word in task.settings[label]), "compressor")
+                name = ":".join([given.pop("name"), *(f"{key}={value}" for key, value in given.items())])
+                count = bytes_of(methods[label]) or math.inf
+                found[compressors.PLUGINS.words_of(name)].append((count, ended))
+    worst = {name: max((each for _, each in those), key=lambda each: each.lost) for name, those in found.items()}
+    kept: dict[str, Ended] = {}
+    least = math.inf
+    for name in sorted(worst, key=lambda each: found[each][0][0]):
+        lost = max(worst[name].lost, TOLERANCE)
+        if lost < least:
+            kept[name], least = worst[name], lost
+    return {name: ended for name, ended in kept.items() if ":" in name}
 
 
 def of_task(task: Task, folder: Path | None = None, needs: Collection[str] = ()) -> Accuracies:
@@ -217,7 +246,7 @@ def _rows(task: Task) -> Iterator[Source]:
             f"{key}={text}" for key, text in options.items() if key not in WITH_DENSITY and value_of(text) != usual[key]
         ]
         text = ":".join(f"{key}={value}" for key, value in schedule.items() if key != "name")
-        local = words_of(f"outer:{text}".rstrip(":")) if schedule.get("name") == "outer" else ""
+        local = schedulers.PLUGINS.words_of(f"outer:{text}".rstrip(":")) if schedule.get("name") == "outer" else ""
         yield Source(label, name, local, " ".join(other))
 
 

@@ -17,13 +17,13 @@ from papers.accuracy.modern import OWN
 from papers.accuracy.tasks import GPT, RESNET
 from papers.runner import RESULTS
 from tests.cli.test_advise import answer
+from wirebench import schedulers
 from wirebench.exchange.pipeline import Step
 from wirebench.planner import known as shipped
 from wirebench.planner import ranges
 from wirebench.planner.accuracy import LOSS, Accuracies, Ended, Standing
 from wirebench.planner.candidate import Candidate, place
 from wirebench.planner.dense import reached
-from wirebench.planner.schedules import words_of
 from wirebench.record import recorded
 from wirebench.simulation.simulator import Factors, Simulated
 from wirebench.simulation.trace import SHIPPED, load
@@ -69,6 +69,7 @@ def test_what_is_known_of_a_training_decides_where_a_composition_stands():
 
 
 def test_a_schedule_is_what_differs_from_its_defaults():
+    words_of = schedulers.PLUGINS.words_of
     assert words_of("outer:every=30:rate=1:nesterov=false:momentum=0.0") == "outer:momentum=0:nesterov=false:rate=1"
     assert words_of("outer") == words_of("outer:every=30") == "outer"
 

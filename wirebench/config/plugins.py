@@ -27,6 +27,7 @@ from wirebench.config.sections import Config
 from wirebench.errors import UserError
 from wirebench.utils.extras import missing
 from wirebench.utils.names import suggest
+from wirebench.utils.parsing import plugin_of
 
 BEFORE = "suite.studies."
 MOVED = {"papers.convergence.perfect_sketch": "papers.accuracy.perfect_sketch"}
@@ -138,6 +139,13 @@ class Plugins:
             return {key: value for key, value in known.items() if isinstance(value, bool | int | float | str)}
         return known
 
+    def words_of(self, text: str) -> str:
+        """NAME:key=value:... with those of its options that differ from the defaults, in the order of their names."""
+        name, options = plugin_of(text)
+        usual = self.defaults(name) if options else {}
+        other = {key: value for key, value in sorted(options.items()) if value != usual.get(key)}
+        return ":".join([name, *(f"{key}={_text(value)}" for key, value in other.items())])
+
     def check(self, name: str, options: Mapping[str, Any], *, in_config: bool = True) -> None:
         """Raise UserError unless the constructor of `name` takes these options, with these types.
 
@@ -188,6 +196,13 @@ class Plugins:
         except NameError as error:
             raise UserError(f"{self.kind}.name: {name!r} has a type that cannot be read: {error}") from error
         return {key: Any if p.annotation is p.empty else p.annotation for key, p in parameters.items()}
+
+
+def _text(value: object) -> str:
+    """An option's value as on the command line: a number without trailing zeros."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def note_options(made: object, options: Mapping[str, Any]) -> None:

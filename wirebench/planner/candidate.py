@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirebench.exchange.pipeline import Step
+from wirebench.planner import compositions
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.ranges import Between
 from wirebench.simulation.simulator import Factors, Simulated
@@ -155,8 +156,8 @@ def overrides(each: Candidate, density: float | None) -> list[str]:
     """The settings of a config that make this composition."""
     scheduler, *options = each.scheduler.split(":")
     return [
-        f"compressor.name={each.compressor}",
-        *([] if density is None else [f"compressor.density={density:g}"]),
+        *compositions.overrides(each.compressor),
+        *(f"compressor.{key}={value:g}" for key, value in compositions.density_of(each.compressor, density).items()),
         f"scheduler.name={scheduler}",
         *(f"scheduler.{option}" for option in options),
         f"collective.name={each.collective}",

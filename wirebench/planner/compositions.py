@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wirebench import collectives, compressors
-from wirebench.config.plugins import Plugins, suggest
+from wirebench.config.plugins import Plugins, own_keys, suggest
 from wirebench.costmodel.request_sizes import Known, Sizes, nothing
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Parts
@@ -20,14 +20,44 @@ from wirebench.simulation.simulator import Compressing, free, layers_of
 from wirebench.simulation.trace import MOST_IMAGES, Trace
 from wirebench.topology.processor import IDLE, Processor
 from wirebench.utils.cli import naming
+from wirebench.utils.parsing import plugin_of
 
 LEAST, MOST = 1e-6, 1e6
 """Bounds of rates, speeds and seconds; beyond them rounding errors dominate sums."""
 
 
-def density_of(name: str, density: float | None) -> dict[str, Any]:
+@functools.lru_cache(maxsize=256)
+def _parts(words: str) -> tuple[str, Mapping[str, Any]]:
+    """A compressor's name, and the options that it is named with."""
+    return plugin_of(words)
+
+
+def class_of(words: str) -> type[Method]:
+    """The class of a compressor, NAME or NAME:key=value:key=value; all functions here take such words."""
+    return compressors.class_of(_parts(words)[0])
+
+
+def is_own(words: str) -> bool:
+    """Whether a compressor is of the suite, and no user's own."""
+    return compressors.PLUGINS.is_own(_parts(words)[0])
+
+
+def build(words: str, density: float | None = None) -> Method:
+    """The compressor with its options, at a density if it has one; UserError for what it does not take."""
+    name, options = _parts(words)
+    return compressors.build(name, **density_of(words, density), **options)
+
+
+def density_of(words: str, density: float | None) -> dict[str, Any]:
     """The option that sets the density of a compressor; none for its own, and for one that has none."""
-    return {"density": density} if density is not None and has_density(name) else {}
+    given = density is None or "density" in _parts(words)[1]
+    return {} if given or not has_density(words) else {"density": density}
+
+
+def overrides(words: str) -> list[str]:
+    """The settings of a config that make this compressor."""
+    name, *options = words.split(":")
+    return [f"compressor.name={name}", *(f"compressor.{option}" for option in options)]
 
 
 def check_density(names: Sequence[str], density: float | None) -> None:
@@ -41,15 +71,23 @@ def check_density(names: Sequence[str], density: float | None) -> None:
         check_built("--density", name, density)
 
 
-def check_built(option: str, name: str, density: float | None) -> None:
-    """Raise UserError, naming the option, for a compressor that cannot be built with this density."""
-    with naming({"compressor": option, "compressor.name": option, "compressor.density": "--density"}):
-        compressors.build(name, **density_of(name, density))
+def check_built(option: str, words: str, density: float | None) -> None:
+    """Raise UserError, naming the option, for a compressor that cannot be built so, or with this density."""
+    name, options = _parts(words)
+    for key in options.keys() & set(own_keys(compressors.PLUGINS.kind)):
+        raise UserError(f"{option}: {words!r}: {key} goes into the config of a run")
+    keys = {f"compressor.{key}": f"{option} {name}:{key}" for key in options}
+    with naming({"compressor": option, "compressor.name": option, "compressor.density": "--density", **keys}):
+        build(words, density)
 
 
-def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:
-    """Raise UserError for a name of `option` that is no plugin's, nor a dotted path to one of the user's own."""
-    for name in names:
+def check_names(option: str, texts: Sequence[str], plugins: Plugins) -> None:
+    """Raise UserError for a text of `option` whose name is no plugin's, nor a dotted path to one of the user's own."""
+    for text in texts:
+        try:
+            name, _ = plugin_of(text)
+        except ValueError as error:
+            raise UserError(f"{option}: {error}") from error
         if "." not in name and not plugins.has(name):
             raise UserError(f"{option}: no {name!r}; {suggest(name, plugins.available())}")
         try:
@@ -59,14 +97,20 @@ def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:
             raise UserError(f"{option}: {str(error).removeprefix(f'{plugins.kind}.name: ')}") from error
 
 
-def own_density(name: str) -> float | None:
+def own_density(words: str) -> float | None:
     """The density that the compressor has unless told otherwise; None for one that has none."""
-    return compressors.PLUGINS.options(name)["density"].default if has_density(name) else None
+    name, options = _parts(words)
+    return options.get("density", compressors.PLUGINS.options(name)["density"].default) if has_density(words) else None
 
 
-def has_density(name: str) -> bool:
+def used_density(words: str, density: float | None) -> float | None:
+    """What the compressor works with, where this density is asked for; None for one that has none."""
+    return density if density_of(words, density) else own_density(words)
+
+
+def has_density(words: str) -> bool:
     """Whether a density is among the compressor's options."""
-    return "density" in compressors.PLUGINS.options(name)
+    return "density" in compressors.PLUGINS.options(_parts(words)[0])
 
 
 def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Sizes:
@@ -74,15 +118,16 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
 
     A trace without shapes does not say which tensors are vectors: of such a one everything is compressed.
     """
-    below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
+    below = class_of(name).dense_below if any(layer.shape for layer in model.layers) else 0
     # What is of the suite stays as it is; a user's own module may be another one the next time.
-    return (_kept_sizes if compressors.PLUGINS.is_own(name) else _sizes)(name, density, workers, below)
+    return (_kept_sizes if is_own(name) else _sizes)(name, density, workers, below)
 
 
 def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
-    own = compressors.PLUGINS.is_own(name)
-    before = known_sizes.of(name, own_density(name) if density is None else density) if own else nothing
-    return sizes_with(name, density_of(name, density), workers, below, before)
+    used = own_density(name) if density is None else density
+    before = known_sizes.of(name, used) if is_own(name) else nothing
+    plain, options = _parts(name)
+    return sizes_with(plain, {**density_of(name, density), **options}, workers, below, before)
 
 
 _kept_sizes = functools.lru_cache(maxsize=256)(_sizes)
@@ -176,13 +221,13 @@ def check_positive(option: str, values: Sequence[float]) -> None:
 
 def collective_of(name: str) -> str:
     """The collective of the compressor's paper, else a ring."""
-    return compressors.class_of(name).collective or "ring"
+    return class_of(name).collective or "ring"
 
 
 @functools.cache
 def needs_whole(name: str, density: float | None = None) -> bool:
     """Whether the compressor works only on the whole model in one message."""
-    return bool(compressors.build(name, **density_of(name, density)).whole_model)
+    return bool(build(name, density).whole_model)
 
 
 def clash(built: Scheduler, compressor: str, collective: str, density: float | None = None) -> str:
@@ -192,4 +237,4 @@ def clash(built: Scheduler, compressor: str, collective: str, density: float | N
 
 @functools.cache
 def _method(compressor: str, density: float | None) -> Method:
-    return compressors.build(compressor, **density_of(compressor, density))
+    return build(compressor, density)

@@ -112,6 +112,7 @@ def ranking_of(
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit, setting.link)
 
     # What a compressor was trained with is ranked, where nothing else is asked for.
+    trained = [] if options.compressors else [name for name in accuracies.known if ":" in name]
     densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}
     local = {name: [each.schedule for each in those] for name, those in accuracies.local.items()}
     adviser = Adviser(
@@ -121,7 +122,7 @@ def ranking_of(
         pods_of(options, setting.on_gpu),
     )  # fmt: skip
     used_by = functools.cache(adviser.density_of)
-    found, left_out = adviser.all(names, named=bool(options.compressors))
+    found, left_out = adviser.all([*names, *trained], named=bool(options.compressors))
     on_noise = [name for name in dict.fromkeys(each.compressor for each in found) if adviser.on_noise(name)]
     plain = adviser.plain()
     judge = Judge(accuracies, plain, dense_of(found, plain), used_by, on_noise, options.tolerance)
@@ -139,7 +140,7 @@ def ranking_of(
     summed = sums.rows_of(adviser, options.wire, sums.load(setting.trace.unit), judge) if options.wire else []
     return Ranking(
         found, best, judge.lines(found), judge, breaks, ends, left_out | timed.failed, used, adviser.errors,
-        setting.trace.numel, timed, summed,
+        setting.trace.numel, timed, summed, [name for name in used if ":" in name and not rates.knows(name)],
     )  # fmt: skip
 
 
@@ -226,10 +227,11 @@ def check_tolerance(tolerance: float) -> None:
 def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     """The compressors to be ranked, dense first; UserError for a name or a density that does not exist."""
     check_names("--compressors", names or (), compressors.PLUGINS)
-    wanted = list(dict.fromkeys([DENSE, *(names or compressors.PLUGINS.own())]))
-    check_density(wanted, density)
-    for name in wanted if names else ():
+    for name in names or ():
         check_built("--compressors", name, density)
+    named = [compressors.PLUGINS.words_of(name) for name in names or ()]
+    wanted = list(dict.fromkeys([DENSE, *(named or compressors.PLUGINS.own())]))
+    check_density(wanted, density)
     return wanted
 
 

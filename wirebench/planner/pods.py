@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wirebench import collectives, compressors
+from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.errors import UserError
 from wirebench.exchange.overlapped import Overlapped
 from wirebench.exchange.scheduler import Scheduler
 from wirebench.gradient.flat import FLOAT_BYTES
-from wirebench.planner.compositions import DENSE
+from wirebench.planner.compositions import DENSE, class_of
 from wirebench.simulation.sharded import GLOO, NCCL, Backend, ShardedTrace, sharded
 from wirebench.simulation.trace import Trace
 from wirebench.topology import pods
@@ -81,7 +81,7 @@ def misfit(scheduler: Scheduler, compressor: str) -> str:
         return ""
     if not issubclass(driver, Overlapped) or driver.halves:
         return "does not only merge gradients, and with --shard FSDP does all else"
-    if compressors.class_of(compressor).makes_update and driver.starts != "backward":
+    if class_of(compressor).makes_update and driver.starts != "backward":
         return f"overlaps the backward pass, and with --shard {compressor!r} makes its updates after it"
     return ""
 

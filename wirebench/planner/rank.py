@@ -14,17 +14,18 @@ from wirebench.planner.candidate import EXPECTED, POSSIBLY, SURELY, Candidate, M
 from wirebench.planner.compositions import (
     DENSE,
     clash,
+    class_of,
     compressing,
-    has_density,
+    is_own,
     lacks_shapes,
     needs_whole,
-    own_density,
     sends_no_noise,
     sizes_of,
+    used_density,
 )
 from wirebench.planner.pods import Pods, misfit
 from wirebench.planner.ranges import Errors
-from wirebench.planner.schedules import built, words_of
+from wirebench.planner.schedules import built
 from wirebench.simulation.compress_rates import FormatCoding, Rates
 from wirebench.simulation.simulator import Compressing, Factors, Simulator, free
 from wirebench.simulation.trace import Trace
@@ -117,7 +118,7 @@ class Adviser:
             except Exception as error:
                 # A user's own plugin may fail in any way; ours may not.
                 tried = [each.partition(":")[0] for each in self.tried]
-                if compressors.PLUGINS.is_own(name) and all(map(schedulers.PLUGINS.is_own, tried)):
+                if is_own(name) and all(map(schedulers.PLUGINS.is_own, tried)):
                     raise
                 reason = f"it fails: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             if reason and name == DENSE:
@@ -140,7 +141,7 @@ class Adviser:
         """Why nothing can be said of a compressor; "" where something can."""
         if name == DENSE:
             return ""
-        if not self.rates.knows(name):
+        if not self.rates.times(name):
             return "how long it compresses was not measured (wirebench bench compressors)"
         sizes = self._sizes_of(name)
         if reason := lacks_shapes(sizes, self.trace):
@@ -153,8 +154,7 @@ class Adviser:
 
     def density_of(self, name: str) -> float | None:
         """What the compressor works with; None for one that has no density."""
-        given = self._given(name)
-        return given if given is not None and has_density(name) else own_density(name)
+        return used_density(name, self._given(name))
 
     def _given(self, name: str) -> float | None:
         return self._densities.get(name) if self.density is None else self.density
@@ -222,7 +222,7 @@ class Adviser:
         """All compositions with these schedules; none: with those that go into the ranking."""
         usual = tried or self.tried or (*SCHEDULERS, *self._local.get(name, ()))
         chosen = (WHOLE,) if needs_whole(name, self._given(name)) else usual
-        if compressors.class_of(name).makes_update:
+        if class_of(name).makes_update:
             chosen = tuple(dict.fromkeys((*chosen, WHOLE)))
         advices = []
         for collective in _collectives(name, self.topology(gbit)):
@@ -280,7 +280,7 @@ class Adviser:
             scheduler = self._schedulers[text]
             step = simulator.step(scheduler)
             stretched = functools.partial(simulator.stretched, step, scheduler)
-            unit, local = self.trace.unit, words_of(text) if scheduler.driver.own_weights else ""
+            unit, local = self.trace.unit, schedulers.PLUGINS.words_of(text) if scheduler.driver.own_weights else ""
             advices.append(Candidate(name, text, collective, step, self._samples, stretched, factors, unit, local))
         return advices
 
@@ -302,7 +302,7 @@ def _gbit_of(step: float) -> float:
 
 def _collectives(name: str, topology: Topology) -> Sequence[str]:
     """The one that the compressor's paper names; of all others, dense ones too, those that may be the fastest."""
-    if own := compressors.class_of(name).collective:
+    if own := class_of(name).collective:
         return (own,)
     several = 1 < len(topology.machines) < topology.size
     ours = COLLECTIVES if several else COLLECTIVES[:2]

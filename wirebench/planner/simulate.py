@@ -29,6 +29,7 @@ from wirebench.planner import ranges, sums
 from wirebench.planner.compositions import (
     DENSE,
     MOST,
+    build,
     check_batches,
     check_built,
     check_density,
@@ -38,7 +39,6 @@ from wirebench.planner.compositions import (
     clash,
     collective_of,
     compressing,
-    density_of,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
@@ -64,6 +64,7 @@ from wirebench.traces.estimate import gpu_of
 from wirebench.utils.cli import check_outputs, naming
 from wirebench.utils.console import console, say, with_room
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import plugin_of
 
 WIRE = {"collective.wire": "--wire", "collective.wire_within": "--wire-within"}
 STEP = "step"
@@ -143,8 +144,7 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     check_built("--compressor", options.compressor, options.density)
     if options.wire or options.wire_within:
         with naming(WIRE):
-            method = compressors.build(options.compressor, **density_of(options.compressor, options.density))
-            refuse_wire(method, collective_with(options))
+            refuse_wire(build(options.compressor, options.density), collective_with(options))
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
     if options.chakra:
         chakra.check_folder(options.chakra, STEP, options.workers[-1])
@@ -182,7 +182,7 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> TimedE
 
 def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[SimulatedRow]:
     """All schedules at all points; UserError for what does not go together."""
-    name = options.compressor
+    name, _ = plugin_of(options.compressor)
     own = {f"compressor.{key}": f"--compressor {name}: {key}" for key in compressors.PLUGINS.parameters(name)}
     with naming({"scheduler.name": "--schedulers", "compressor.name": "--compressor", **WIRE, **own}):
         return _rows(options, model, rates)

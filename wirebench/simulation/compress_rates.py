@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wirebench import compressors
 from wirebench.errors import UserError
 from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.record import compressor_results
@@ -95,7 +96,8 @@ class Rates:
         # A label is the name and the given options. The shortest comes last, so that it is the one that stays.
         methods = [method for method in cells if method not in map(_one_hop, forms)]
         plainest = {name_of(method): cells[method] for method in sorted(methods, key=len, reverse=True)}
-        for name, results in plainest.items():
+        optioned = {_words(method): results for method, results in cells.items() if name_of(method) != method}
+        for name, results in {**plainest, **optioned}.items():
             by_size = sorted(results, key=lambda cell: cell.items)
             self._add(name, by_size, on_gpu)
         for form, results in forms.items():
@@ -125,12 +127,19 @@ class Rates:
         return HANDLING_COPIES * 2 / self.bytes_per_second
 
     def knows(self, compressor: str) -> bool:
-        """Whether the method was measured."""
+        """Whether the method was measured with these options: NAME, or NAME:key=value as `Plugins.words_of` has it."""
         return compressor in self._costs
+
+    def times(self, compressor: str) -> bool:
+        """Whether the method was measured, if with other options: then it counts as it is with its own ones."""
+        return self._cost_of(compressor) is not None
+
+    def _cost_of(self, compressor: str) -> "_Cost | None":
+        return self._costs.get(compressor) or self._costs.get(name_of(compressor))
 
     def workers_of(self, compressor: str) -> int:
         """World size of the method's measurement; for an unknown one the file's."""
-        cost = self._costs.get(compressor)
+        cost = self._cost_of(compressor)
         return self.workers if cost is None else cost.workers
 
     def codes(self, form: str) -> bool:
@@ -143,7 +152,7 @@ class Rates:
 
     def spread(self, compressor: str) -> tuple[float, float]:
         """How far its measured turns lay apart: factors on its seconds around 1; (1, 1) for an unknown one."""
-        cost = self._costs.get(compressor)
+        cost = self._cost_of(compressor)
         return (1.0, 1.0) if cost is None else cost.spread
 
     def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0, merged: float = 1.0) -> Compressing:
@@ -156,7 +165,7 @@ class Rates:
         beyond them is the calls' own cost, which the host pays on any hardware. A GPU's seconds lie on straight lines
         over the size; below the smallest one they stay, since what is left is the starting of kernels.
         """
-        cost = self._costs.get(compressor)
+        cost = self._cost_of(compressor)
         if cost is not None and cost.memory is not None:
             scale = cost.memory / bytes_per_second
             return _on_gpu((cost.copies, 1.0), (cost.decode, gathered), (cost.merge, merged), scale=scale)
@@ -172,7 +181,7 @@ class Rates:
 
     def decoding(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
         """The part of the seconds of `on` that reads answers and writes the average; it counts as the last part."""
-        cost = self._costs.get(compressor)
+        cost = self._cost_of(compressor)
         if cost is not None and cost.memory is not None:
             return _on_gpu((cost.decode, gathered), scale=cost.memory / bytes_per_second)
 
@@ -280,6 +289,12 @@ def _cost(cells: Sequence[CompressorResult]) -> _Cost:
     low = min((quick / total for quick, _, total in spreads), default=1.0)
     high = max((slow / total for _, slow, total in spreads), default=1.0)
     return _Cost(fixed, rest, decode, merge, (min(low, 1.0), max(high, 1.0)))
+
+
+def _words(label: str) -> str:
+    """A label with options in the planner's words; of a method that is not there as it stands."""
+    text = label.replace(" ", ":")
+    return compressors.PLUGINS.words_of(text) if compressors.PLUGINS.has(name_of(label)) else text
 
 
 def name_of(method: str) -> str:

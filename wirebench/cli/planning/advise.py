@@ -100,7 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     add_shard(parser)
     add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
     add("--workers", type=int, required=True, metavar="N")
-    add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")
+    add(
+        "--compressors",
+        nargs="+",
+        metavar="NAME[:KEY=VALUE...]",
+        help="(all, and formats of sums that were trained); one of your own by its dotted path",
+    )
     add(
         "--schedulers",
         nargs="+",

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch", type=int, nargs="+", metavar="N", help="images, or what the trace counts, per worker and step")
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="simulate GPUs that are X times as fast (1)")
     add("--schedulers", nargs="+", metavar="NAME[:KEY=VALUE...]", help=f"{' '.join(USUAL)}")
-    add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
+    add("--compressor", default=DENSE, metavar="NAME[:KEY=VALUE...]", help="%(default)s")
     add("--density", type=float, help="of a compressor that has one (its own)")
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
     add("--wire", default="", metavar="FORM", help="format of dense gradients' messages (collective.wire)")
