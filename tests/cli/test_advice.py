@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,9 +15,10 @@ from papers.accuracy import known as trained
 from papers.accuracy import rows as accuracy
 from papers.accuracy.known import QUICK, RESNET20, sources
 from papers.accuracy.modern import OWN
-from papers.accuracy.tasks import GPT, RESNET
+from papers.accuracy.tasks import GPT, GPT_BY_FORMAT, RESNET
 from papers.runner import RESULTS
 from tests.cli.test_advise import answer
+from tests.papers.accuracy.test_modern import put, record
 from wirebench import schedulers
 from wirebench.exchange.pipeline import Step
 from wirebench.planner import known as shipped
@@ -108,6 +110,22 @@ def test_losses_are_those_of_the_records():
     labels = [each.label for each in sources(GPT)]
     assert not {"muon", "muloco momentum=0.5", "dense half", "sparseloco k=512", "onebit_adam"} & {*labels}
     assert {"dense", "sparseloco", "sparseloco every=2", "zero_one_adam", "streaming_diloco"} <= {*labels}
+
+
+def test_formats_that_send_more_and_lose_no_less_are_not_told(tmp_path):
+    """Of nvfp4 the one with 32 workers loses more; bf16 is as good as int8, and mxfp8 too, with more bytes."""
+    task, larger = (replace(each, series="x") for each in GPT_BY_FORMAT)
+    for part, ends in (
+        (task, {"dense": (3.0, 9e6), "int8": (3.001, 2e6), "mxfp8": (2.99, 2.1e6), "bf16": (3.0, 4e6),
+                "nvfp4 feedback": (3.01, 1.1e6), "mxfp4": (3.5, 1.2e6), "int4 feedback": (3.1, 1e6)}),
+        (larger, {"dense": (3.0, 9e6), "nvfp4 feedback": (3.05, 1.5e6), "int8": (3.0, 3e6)}),
+    ):  # fmt: skip
+        for label, (loss, sent) in ends.items():
+            put(tmp_path, label, 0, record(loss, sent), part.name, "x")
+    found = trained.of_formats((task, larger), tmp_path)
+    assert {*found} == {"quantised_sum:form=nvfp4", "quantised_sum:feedback=false:form=int8"}
+    assert found["quantised_sum:form=nvfp4"].points == pytest.approx(100 * (1 - 3.05 / 3))
+    assert trained.of_formats((larger,), tmp_path / "nowhere") == {}
 
 
 def test_losses_that_cannot_be_read_say_nothing(tmp_path):

@@ -172,6 +172,61 @@ def test_a_language_model_is_advised_by_the_loss_of_the_nearest_size(tmp_path, c
     assert larger["answer"]["fastest_at_a_cost"]["compressor"] != "powersgd"
 
 
+INT8 = "quantised_sum:feedback=false:form=int8"
+OF_GPT = [
+    "--model", "gpt", "--data", "python_sources", "--option", "depth=2", "--batch", "8", "--gpu", "h200",
+    "--network", "1gbe", "--schedulers", "fused", "--workers",
+]  # fmt: skip
+
+
+def test_a_format_that_was_trained_is_ranked_beside_its_compressors_own(tmp_path, capsys):
+    found = answer(tmp_path, *OF_GPT, "4")
+    rows = {row["compressor"]: row for row in found["rows"]}
+    eight, four, dense = rows[INT8], rows["quantised_sum"], rows["none"]
+    assert eight["standing"] == "within" and found["answer"]["nearly_free"]["compressor"] == INT8
+    settings = {"compressor.name=quantised_sum", "compressor.feedback=false", "compressor.form=int8"}
+    assert settings < {*eight["overrides"]} and len(eight["overrides"]) == 5
+    wire = [row["bytes_per_step"]["wire"] for row in (four, eight, dense)]
+    assert wire[0] < 0.6 * wire[1] and wire[1] == pytest.approx(wire[2] / 4, rel=0.05)
+    assert f"{INT8} is taken to work as long as quantised_sum, which" in capsys.readouterr().out
+    named = answer(tmp_path, *OF_GPT, "4", "--compressors", "quantised_sum:form=int8:feedback=false:rounding=nearest")
+    [again] = [row for row in named["rows"] if row["compressor"] != "none"]
+    assert again == eight, "options stand in one order, without those that are the compressor's own anyway"
+
+
+def test_options_of_a_compressor_count_in_a_ranking_and_in_a_simulation(tmp_path):
+    where = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
+    found = answer(tmp_path, *where, "--schedulers", "fused", "--compressors", "topk", "topk:density=0.1")
+    usual, more = (
+        next(row for row in found["rows"] if row["compressor"] == name) for name in ("topk", "topk:density=0.1")
+    )
+    assert (usual["density"], more["density"]) == (0.01, 0.1) and "compressor.density=0.1" in more["overrides"]
+    assert more["bytes_per_step"]["wire"] == pytest.approx(10 * usual["bytes_per_step"]["wire"], rel=0.1)
+    sent = []
+    for words in (["topk", "--density", "0.1"], ["topk:density=0.1"]):
+        path = tmp_path / "simulated.json"
+        assert verb("simulate")([*where, "--schedulers", "wfbp", "--json", str(path), "--compressor", *words]) == 0
+        sent.append(json.loads(path.read_text())["rows"][0]["bytes_per_step"])
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("quantised_sum:form=int3", "--compressors quantised_sum:form: "),
+        ("quantised_sum:bits=8", "--compressors quantised_sum:bits: 'quantised_sum' has no such option"),
+        ("quantised_sum:form", "--compressors: cannot read 'quantised_sum:form'; it reads name:key=value"),
+        ("quantised_sums:form=int8", "--compressors: no 'quantised_sums'; did you mean 'quantised_sum'"),
+        ("topk:warmup=[0.5]", "--compressors: 'topk:warmup=[0.5]': warmup goes into the config of a run"),
+        ("powersgd:rank=0", "--compressors powersgd:rank"),
+    ],
+)
+def test_words_that_make_no_compressor_are_one_line(words, said, capsys):
+    assert verb("advise")(["--trace", "resnet20_gtx1080ti", "--workers", "4", "--compressors", words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def test_how_far_it_is_is_told_after_a_while() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -42,6 +42,16 @@ def test_a_call_costs_what_it_cost_in_an_exchange(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="how long coding in fp8 takes was not measured"):
         coding.encode("fp8", 1)
     assert not rates.knows("quantised_sum"), "its coding of one hop is not the method"
+    words = "quantised_sum:feedback=false:form=int8"
+    assert rates.knows(words) and not rates.knows("quantised_sum:form=int8") and not rates.times("quantised_sum")
+
+
+def test_other_options_count_as_the_compressors_own() -> None:
+    rates = Rates.shipped(on_gpu=False)
+    eight, other = "quantised_sum:feedback=false:form=int8", "quantised_sum:form=nvfp4"
+    seconds = {name: rates.on(name, 1e10)(10**6) for name in (eight, other, "quantised_sum")}
+    assert rates.knows(eight) and not rates.knows(other) and rates.times(other)
+    assert seconds[other] == seconds["quantised_sum"] != seconds[eight] > 0
 
 
 def test_on_a_gpu_the_start_of_kernels_stays(tmp_path: Path) -> None:

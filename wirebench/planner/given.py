@@ -140,7 +140,7 @@ def ranking_of(
     summed = sums.rows_of(adviser, options.wire, sums.load(setting.trace.unit), judge) if options.wire else []
     return Ranking(
         found, best, judge.lines(found), judge, breaks, ends, left_out | timed.failed, used, adviser.errors,
-        setting.trace.numel, timed, summed, [name for name in used if ":" in name and not rates.knows(name)],
+        setting.trace.numel, timed.beside(used, rates), summed,
     )  # fmt: skip
 
 

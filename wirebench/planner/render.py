@@ -105,7 +105,6 @@ class Ranking(NamedTuple):
     numel        parameters of the requested model
     timed        compressors whose rates were measured for this ranking
     sums         dense gradients by wire format, where they are asked for
-    as_plain     compressors that count as long as with their own options, since only that was measured
     """
 
     found: Sequence[Candidate]
@@ -120,7 +119,6 @@ class Ranking(NamedTuple):
     numel: int
     timed: TimedExchange = NOTHING
     sums: Sequence[SumRow] = ()
-    as_plain: Sequence[str] = ()
 
     @property
     def accuracies(self) -> Accuracies:
@@ -257,7 +255,6 @@ def show(
     marked = any(ranking.cell(each).endswith(ELSEWHERE) for each in shown)
     notes = [f"{ELSEWHERE}: {OTHERWISE}"] * marked + [BREAK_EVEN] * bool(ranking.ends)
     notes += [OF_LANGUAGE] * (ranking.accuracies.measure is LOSS) + ranking.timed.said + [REPLACED] * setting.on_gpu
-    notes += [AS_PLAIN.format(name, name.partition(":")[0]) for name in ranking.as_plain]
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     notes += [] if setting.pods else better_merge(ranking.found, ranking.judge.plain)
     known = sums.load(setting.trace.unit)
@@ -278,8 +275,6 @@ def show(
 BREAK_EVEN = "pays below: surely at less than the first rate, surely not at more than the second; in between is open"
 OF_LANGUAGE = "loss: of language models; to a model of another kind these losses hardly apply"
 REPLACED = "Compressors' times on a GPU are those of version 0.1's kernels; the present ones are not timed yet."
-
-AS_PLAIN = "{}: its work counts as long as {}'s with its own options, which alone was measured"
 
 
 def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -> list[str]:
@@ -397,9 +392,9 @@ def table(ranking: Ranking, shown: Sequence[Candidate], wide: bool) -> Table:
         ends = ranking.ends.get(key_of(each))
         cells = [images_range(each), f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each))]
         made.add_row(
-            str(number), _folded(each.compressor), _folded(each.scheduler), each.collective, _short(ranking.judge.gain(each)),
-            ranking.cell(each), _worst(each, ranking), *[_in_time(each, ranking)] * len(in_time),
-            "" if ends is None else _below(*ends), *cells * wide, each.limit,
+            str(number), _folded(each.compressor), _folded(each.scheduler), each.collective,
+            _short(ranking.judge.gain(each)), ranking.cell(each), _worst(each, ranking),
+            *[_in_time(each, ranking)] * len(in_time), "" if ends is None else _below(*ends), *cells * wide, each.limit,
         )  # fmt: skip
     return made
 

@@ -118,6 +118,7 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     """Raise UserError for what does not exist, or cannot be swept."""
     check_positive("--speed", options.speed)
     check_positive("--gbit", options.gbit or ())
+    check_names("--compressor", [options.compressor], compressors.PLUGINS)
     if options.shard is not None:
         refuse_schedules(built(options.schedulers or ()), options.compressor)
         if options.chakra or options.timeline:
@@ -138,7 +139,6 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
         )
     check_time(model)
     built(options.schedulers or ())
-    check_names("--compressor", [options.compressor], compressors.PLUGINS)
     check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
     check_density([options.compressor], options.density)
     check_built("--compressor", options.compressor, options.density)
@@ -177,7 +177,7 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> TimedE
     timed = time_unknown([options.compressor], rates, options.density, model.numel)
     for name, reason in timed.failed.items():
         raise UserError(f"--compressor: {name!r}: {reason}")
-    return timed
+    return timed.beside([options.compressor], rates)
 
 
 def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[SimulatedRow]:

@@ -7,8 +7,8 @@ seconds there (wirebench/simulation/compress_rates.py).
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from wirebench.costmodel.played_exchange import one_thread
 from wirebench.errors import UserError
 from wirebench.planner.compositions import DENSE
-from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.compress_rates import Rates, name_of
 from wirebench.telemetry.environment import hardware
 
 SIZES = ("0.27m", "14.7m", "25.6m")
@@ -28,7 +28,8 @@ the fixed cost of calls. The largest size here is left out for models that the s
 class TimedExchange:
     """What was timed here: its compressors, on which hardware, at which sizes; and why others could not be.
 
-    but  a caveat on these times
+    but       a caveat on these times
+    as_plain  others that count as long as with their own options, since the rates have only that
     """
 
     names: tuple[str, ...] = ()
@@ -36,6 +37,11 @@ class TimedExchange:
     sizes: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
     but: str = ""
+    as_plain: tuple[str, ...] = ()
+
+    def beside(self, names: Iterable[str], rates: Rates) -> "TimedExchange":
+        """What was timed, and which of these compressors the rates have with their own options alone."""
+        return replace(self, as_plain=tuple(each for each in names if ":" in each and not rates.knows(each)))
 
     def entry(self) -> dict[str, Any]:
         """Compressors, hardware and sizes as JSON values."""
@@ -43,13 +49,13 @@ class TimedExchange:
 
     @property
     def said(self) -> list[str]:
-        """One line of text; none if nothing was timed."""
-        if not self.names:
-            return []
-        return [
+        """A line of text for what was timed, and one for each that counts as plain."""
+        timed = (
             f"Rates of {', '.join(self.names)} were measured here just now, on {self.on}, with {', '.join(self.sizes)} "
             f"elements{self.but}."
-        ]
+        )
+        plain = (f"{each} is taken to work as long as {name_of(each)}, which was measured." for each in self.as_plain)
+        return [*[timed] * bool(self.names), *plain]
 
 
 NOTHING = TimedExchange()
@@ -78,10 +84,13 @@ def rates_over(given: Rates | None, *, on_gpu: bool) -> Rates:
 def time_unknown(names: Sequence[str], rates: Rates, density: float | None, numel: int) -> TimedExchange:
     """Time the compressors that the rates lack, and add them to the rates.
 
+    A GPU's rates lack none that was measured there, if with other options: a CPU's times would be further off.
+
     density  of compressors that have one; None: each one's own
     numel    elements of the model for which the rates are needed
     """
-    unknown = [name for name in dict.fromkeys(names) if name != DENSE and not rates.knows(name)]
+    known = rates.times if rates.device else rates.knows
+    unknown = [name for name in dict.fromkeys(names) if name != DENSE and not known(name)]
     if not unknown:
         return NOTHING
     print(f"timing {', '.join(unknown)} on this machine: up to half a minute each", file=sys.stderr)
@@ -95,7 +104,8 @@ def time_unknown(names: Sequence[str], rates: Rates, density: float | None, nume
     with one_thread():
         on = hardware(torch.device("cpu"))
     cells = timed_here(rates.workers, sizes[:enough], [parse_compressor(name, density) for name in unknown])
-    errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in cells if cell.error}
-    rates.add([cell for cell in cells if cell.method not in errors])
+    of_label = {name.replace(":", " "): name for name in unknown}
+    errors = {of_label[cell.method]: f"it could not be timed here: {cell.error}" for cell in cells if cell.error}
+    rates.add([cell for cell in cells if of_label[cell.method] not in errors])
     but = "; a GPU also spends time on starting kernels, so they are too low beside its own" if rates.device else ""
     return TimedExchange(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)

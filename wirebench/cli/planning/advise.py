@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     setting = given_by(options)
     rates = rates_over(given, on_gpu=setting.on_gpu)
     measured = known.load(setting.trace.unit == "images", setting.trace.numel)
-    timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
+    timed = time_unknown(names if options.compressors else (), rates, options.density, setting.trace.numel)
     with RankingProgress() as progress:
         ranking = ranking_of(options, setting, names, rates, measured, progress, timed)
     write(options, setting, ranking)

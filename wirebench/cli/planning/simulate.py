@@ -21,6 +21,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from wirebench import compressors
 from wirebench.planner.compositions import DENSE
 from wirebench.planner.networks import add_network
 from wirebench.planner.pods import add_shard
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     model = trace.load(trace.find(options.trace, "--trace"))
     check_options(options, model)
+    options.compressor = compressors.PLUGINS.words_of(options.compressor)
     rates = rates_over(Rates(options.rates) if options.rates else None, on_gpu=options.gpu is not None)
     timed = timed_for(options, model, rates)
     write(options, model, sweep(options, model, rates), timed)
