@@ -74,6 +74,7 @@ def test_a_schedule_is_what_differs_from_its_defaults():
     words_of = schedulers.PLUGINS.words_of
     assert words_of("outer:every=30:rate=1:nesterov=false:momentum=0.0") == "outer:momentum=0:nesterov=false:rate=1"
     assert words_of("outer") == words_of("outer:every=30") == "outer"
+    assert words_of("outer:rate=0.123456789") == "outer:rate=0.123456789", "to the last digit"
 
 
 def unpack(run: Path, folder: Path) -> None:

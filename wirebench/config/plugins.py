@@ -202,7 +202,7 @@ def _text(value: object) -> str:
     """An option's value as on the command line: a number without trailing zeros."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def note_options(made: object, options: Mapping[str, Any]) -> None:

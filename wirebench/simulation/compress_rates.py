@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wirebench import compressors
 from wirebench.errors import UserError
 from wirebench.gradient.flat import FLOAT_BYTES
 from wirebench.record import compressor_results
@@ -127,7 +126,7 @@ class Rates:
         return HANDLING_COPIES * 2 / self.bytes_per_second
 
     def knows(self, compressor: str) -> bool:
-        """Whether the method was measured with these options: NAME, or NAME:key=value as `Plugins.words_of` has it."""
+        """Whether the method was measured with these options: NAME, or NAME:key=value with keys in order."""
         return compressor in self._costs
 
     def times(self, compressor: str) -> bool:
@@ -292,9 +291,9 @@ def _cost(cells: Sequence[CompressorResult]) -> _Cost:
 
 
 def _words(label: str) -> str:
-    """A label with options in the planner's words; of a method that is not there as it stands."""
-    text = label.replace(" ", ":")
-    return compressors.PLUGINS.words_of(text) if compressors.PLUGINS.has(name_of(label)) else text
+    """A label with options as NAME:key=value, the keys in order."""
+    name, *options = label.split(" ")
+    return ":".join([name, *sorted(options)])
 
 
 def name_of(method: str) -> str:
