@@ -50,6 +50,9 @@ def check_built(option: str, name: str, density: float | None) -> None:
 def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:
     """Raise UserError for a name of `option` that is no plugin's, nor a dotted path to one of the user's own."""
     for name in names:
+        plain, *given = name.split(":")
+        if given and plugins.has(plain):
+            raise UserError(f"{option}: {plain!r} is simulated with its default options; leave :{':'.join(given)} out")
         if "." not in name and not plugins.has(name):
             raise UserError(f"{option}: no {name!r}; {suggest(name, plugins.available())}")
         try:
