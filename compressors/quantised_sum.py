@@ -70,8 +70,8 @@ class QuantisedSum(Rounding):
         rotate: int = 0,
     ) -> None:
         super().__init__(feedback, rounding)
-        if chunk < 2 or chunk % 4:
-            raise ValueError(f"chunk: needs a multiple of 4, got {chunk}")
+        if chunk < 4 or chunk % 4:
+            raise ValueError(f"chunk: needs a multiple of 4 from 4 on, got {chunk}")
         if group < 0:
             raise ValueError(f"group is a number of ranks, or 0 for all, got {group}")
         if within and not group:

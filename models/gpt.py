@@ -79,7 +79,9 @@ class GPT(nn.Module):
             )
         length = tokens.shape[1]
         if length > self.context:
-            raise UserError(f"model.context: is {self.context}, and the samples have {length} tokens")
+            raise UserError(
+                f"model.context: is {self.context}, and the samples have {length} tokens; raise it or lower data.length"
+            )
         stream = self.tokens(tokens) + self.places(torch.arange(length, device=tokens.device))
         for block in self.blocks:
             stream = block(stream)

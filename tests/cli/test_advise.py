@@ -160,6 +160,13 @@ def test_rates_of_a_cpu_where_a_gpu_compresses_have_a_warning(tmp_path, capsys):
         assert (warning in capsys.readouterr().err) == warned
 
 
+def test_a_wrong_option_of_the_model_is_found_before_data_are_read(capsys, monkeypatch):
+    monkeypatch.setattr(given.inputs, "chosen", lambda *_: pytest.fail("data were read"))
+    where = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "a100", "--workers", "4"]
+    assert main([*where, "--option", "depth=two"]) == 2
+    assert capsys.readouterr().err == "wirebench advise: --option depth: needs a whole number, got 'two'\n"
+
+
 @pytest.mark.slow
 def test_where_computing_takes_long_nothing_beats_dense(tmp_path, capsys):
     found = answer(tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW)

@@ -118,6 +118,11 @@ def test_what_an_object_was_built_with_is_known(shapes):
     assert options_of(object()) == {}
 
 
+@pytest.mark.parametrize("name", [None, 8, ["circle"]])
+def test_a_name_is_a_string(shapes, name):
+    assert refusal(shapes(circle="class Circle: pass").build, name) == f"shape.name: needs a name, got {name!r}"
+
+
 def test_a_class_without_constructor_takes_no_options(shapes):
     plugins = shapes(circle="class Circle: pass")
     assert plugins.options("circle") == plugins.defaults("circle") == {}

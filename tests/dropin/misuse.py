@@ -35,13 +35,21 @@ def states_of_others_are_refused(state: dict[str, Any]) -> None:
 def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     """other: of another model"""
     things: Any = None, 3
-    says("needs the optimizer, not a NoneType", lambda: sync.step(things[0]))
+    says("needs one optimizer, not a NoneType", lambda: sync.step(things[0]))
+    says(
+        "optimizer=: needs one optimizer, not a list",
+        lambda: wirebench.synchronise(network(), compressors.build("none"), schedulers.build("dear"), optimizer=[]),
+    )
     says("LBFGS needs a closure", lambda: sync.step(torch.optim.LBFGS(network().parameters())))
     says("must be a torch.nn.Module, not a int", lambda: wirebench.profile(things[1]))
     says("batch_size: needs a number of samples", lambda: wirebench.profile(network(), things[0]))
     build = compressors.build("none"), schedulers.build("wfbp")
     says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
     says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
+    for key, value in {"seed": "x", "warmup_steps": -1, "timeout_seconds": -1}.items():
+        says(f"{key}: needs", partial(wirebench.synchronise, network(), *build, **{key: value}))
+    for none in (None, network):
+        says("not a ", partial(wirebench.synchronise, network(), none, build[1]))
     swapped: Any = build[::-1]
     says("compressor: this is the schedule Wfbp", lambda: wirebench.synchronise(network(), *swapped))
     outer = build[0], schedulers.build("dear")

@@ -261,3 +261,12 @@ def test_the_head_is_four_lines_and_wide_has_the_sources(tmp_path, capsys):
     assert json.loads(path.read_text())["trace"]["source"] in wide and "Ranges: exchanges of " in wide
     heads = ["img/s", "wire MB", "exposed"]
     assert all(head in wide for head in heads) and not any(head in "\n".join(short[8:]) for head in heads)
+
+
+def test_the_losses_that_count_first_are_named_first_whatever_the_size(capsys):
+    """lion_sign was trained in the other study alone, whose model is nearer in size to this one."""
+    few = ["--compressors", "bf16", "lion_sign", "--schedulers", "single", "--workers", "4", "--batch", "2"]
+    small = ["--data", "python_sources:train_bytes=100000:length=32", "--option", "depth=2", "--option", "width=256"]
+    assert verb("advise")(["--model", "gpt", "--gpu", "a100", *small, *few]) == 0
+    (head,) = re.findall(r"^loss: as .*", capsys.readouterr().out, re.M)
+    assert head.index("0.098M") < head.index(", else of") < head.index("1.9M")

@@ -49,6 +49,12 @@ def test_a_warm_up_of_the_whole_run_is_warned_of(steps: int, said: int):
     assert all(line.startswith(f"compressor.warmup: all {steps} steps were within its 2 x 10") for line in found)
 
 
+@pytest.mark.parametrize(("steps", "said"), [(8, 1), (9, 0)])
+def test_local_steps_that_exchange_nothing_are_warned_of(steps: int, said: int):
+    found = warnings(NOTHING, {"scheduler": {"name": "outer", "every": 6, "delay": 3}}, steps)
+    assert [line.split(":")[0] for line in found] == ["scheduler.every"] * said
+
+
 def record_of(folder: Path, *overrides: str) -> dict[str, Any]:
     assert here(2, [CONFIG, f"output.dir={folder}", *overrides]) == 0
     return record(folder)

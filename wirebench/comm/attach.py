@@ -18,10 +18,12 @@ from wirebench.comm.launch import Launch
 from wirebench.comm.metered import Metered
 from wirebench.comm.peers import agree_on, introduce, missing, reporting_loss
 from wirebench.comm.torchdist import TorchCommunicator
+from wirebench.config.plugins import check_type
 from wirebench.config.sections import EngineConfig
 from wirebench.errors import UserError
 
 Group = dist.ProcessGroup | None
+MOST_SECONDS = 1e9
 HOW = "torch.distributed.init_process_group() or horovod.torch.init()"
 _made: Counter[str] = Counter()
 """How many groups of ours each group of the user's has had, by its name: the same on all of its ranks."""
@@ -36,6 +38,9 @@ def attach(device: torch.device, timeout_seconds: float = 60.0, group: Group = N
     Horovod counts where it is initialised, torch.distributed else. Raises UserError where neither is, for a group under
     Horovod, and on a rank outside the group.
     """
+    check_type("timeout_seconds", timeout_seconds, float)
+    if not 0 < timeout_seconds <= MOST_SECONDS:
+        raise UserError(f"timeout_seconds: needs more than 0 and at most {MOST_SECONDS:g}, got {timeout_seconds:g}")
     hvd = sys.modules.get("horovod.torch")
     if hvd is not None and hvd.is_initialized():
         if group is not None and len(_ranks(group)) != hvd.size():

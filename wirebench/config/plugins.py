@@ -72,6 +72,8 @@ class Plugins:
 
     def path(self, name: str) -> str:
         """The dotted path that a name stands for; UserError for a name that exists not, or twice."""
+        if not isinstance(name, str):
+            raise UserError(f"{self.kind}.name: needs a name, got {name!r}")
         name = self.aliases.get(name, name)
         if "." in name:
             return current(name)
@@ -289,7 +291,8 @@ def type_name(expected: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(each) for each in arguments if each is not type(None))
     if origin is typing.Literal:
-        return "one of " + ", ".join(str(each) for each in arguments)
+        named = ", ".join(str(each) for each in arguments if each != "")
+        return " or ".join([f"one of {named}"] * bool(named) + ["empty"] * ("" in arguments))
     if arguments:
         return f"a list of {type_name(arguments[0])}"
     words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}

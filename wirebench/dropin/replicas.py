@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
-from wirebench.config.plugins import options_of
+from wirebench.config.plugins import check_type, options_of
 from wirebench.dropin.shard_view import local
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
@@ -68,6 +68,10 @@ def agree(engine: Engine, maker: str, facts: Mapping[str, Any]) -> None:
 
 def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object) -> dict[str, Any]:
     """The parts of an exchange and their options, by name: `compressor`, `compressor.density`."""
+    for key, value in (("seed", seed), ("warmup_steps", warmup_steps)):
+        check_type(key, value, int)
+    if warmup_steps < 0:
+        raise UserError(f"warmup_steps: needs 0 or more, got {warmup_steps}")
     facts: dict[str, Any] = {"seed": seed, "warmup_steps": warmup_steps}
     facts["scaler"] = "none" if scaler is None or not scaler.is_enabled() else "enabled"
     if scaler is not None and scaler.is_enabled():

@@ -85,6 +85,8 @@ def synchronise(
     refuse_wrapped(model)
     refuse_names(compressor=compressor, scheduler=scheduler)
     refuse_without_driver(scheduler, type(scheduler).__name__)
+    if optimizer is not None:
+        usage.refuse_optimizer(optimizer, "synchronise: optimizer=")
     driver = scheduler.driver
     method, collective = method_and_collective(compressor, collective, scaler, driver.collective)
     refuse_used(method)

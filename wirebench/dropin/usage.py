@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -50,11 +50,12 @@ def refuse_names(**parts: object) -> None:
     for kind, part in parts.items():
         if kind == "compressor" and isinstance(part, Scheduler):
             raise UserError(f"compressor: this is the schedule {type(part).__name__}; pass the compressor before it")
+        made = f"{kind}: pass an object, as {kind}s.build(...) makes one"
         if isinstance(part, str | type | ModuleType):
             name = part if isinstance(part, str) else part.__name__
-            raise UserError(
-                f"{kind}: pass an object, as {kind}s.build(...) makes one; this is the {_word(part)} {name!r}"
-            )
+            raise UserError(f"{made}; this is the {_word(part)} {name!r}")
+        if isinstance(part, FunctionType) or (kind == "compressor" and part is None):
+            raise UserError(f"{made}; not a {type(part).__name__}")
 
 
 def _word(part: object) -> str:
@@ -98,14 +99,17 @@ def method_and_collective(
     return method, collective
 
 
-def refuse_optimizer(optimizer: object) -> None:
-    """UserError for an object that is no optimizer, and for one whose step computes gradients: none are averaged."""
+def refuse_optimizer(optimizer: object, where: str = "sync.step") -> None:
+    """UserError for an object that is no optimizer, and for one whose step computes gradients: none are averaged.
+
+    where  what got it, in the error
+    """
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
-        raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
+        raise UserError(f"{where}: needs one optimizer, not a {type(optimizer).__name__}")
     kind: Any = type(optimizer)
     if _needs_closure(kind):
         raise UserError(
-            f"sync.step: {type(optimizer).__name__} needs a closure, whose gradients would not be averaged; take an "
+            f"{where}: {type(optimizer).__name__} needs a closure, whose gradients would not be averaged; take an "
             "optimizer whose step() needs none"
         )
 

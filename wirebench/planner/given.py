@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from wirebench import compressors
+from wirebench import compressors, models
 from wirebench.errors import UserError
 from wirebench.planner import ranges, sums
 from wirebench.planner.accuracy import Accuracies, is_exact
@@ -174,6 +174,8 @@ def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
         raise UserError(f"--batch: is missing, the {'samples' if options.data else 'images'} of a worker's step")
     own = model_options(options.option)
     with inputs.naming_options(options.model, own, options.data):
+        # Before the data are read, which takes seconds.
+        models.PLUGINS.check(options.model, own, in_config=False)
         given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, own)
         if gpu is None:
             return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))

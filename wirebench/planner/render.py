@@ -282,10 +282,7 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
     trace, judge = setting.trace, ranking.judge
     seconds = trace.forward_seconds + trace.backward_seconds
     inside = f"; {setting.each} workers a machine, on {setting.inside}" if setting.inside else ""
-    ended = [ranking.accuracies.of(each) for each in shown]
-    models = {each.model.parameters: each.model.words for each in ended if each is not None and each.model is not None}
-    nearest = sorted(models, key=lambda numel: abs(math.log(numel / ranking.numel)))
-    measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
+    measure, of = ranking.accuracies.measure, _trained(ranking, shown)
     unit = " %" if measure is LOSS else " points"
     as_long = f"; {AT_EQUAL_TIME}: beside dense training that takes as long; rows at a cost stand in its order"
     in_time = as_long * bool(judge.accuracies.dense)
@@ -306,6 +303,17 @@ def _head(setting: ShownSetting, ranking: Ranking, shown: Sequence[Candidate]) -
         f"({plain.scheduler} on {plain.collective}), {images(plain)} {plain.unit}/s",
         f"{measure.head}: {told}",
     ]
+
+
+def _trained(ranking: Ranking, shown: Sequence[Candidate]) -> str:
+    """The models whose trainings are shown, in words, the one that counts first."""
+    ended = [ranking.accuracies.of(each) for each in shown]
+    models = {each.model.parameters: each.model.words for each in ended if each is not None and each.model is not None}
+    # Losses of language models are those of one study, and else of another; of image models the size decides.
+    dense = ranking.accuracies.known[DENSE].model if ranking.accuracies.dense else None
+    first = None if dense is None else dense.parameters
+    order = sorted(models, key=lambda numel: (numel != first, abs(math.log(numel / ranking.numel))))
+    return ", else of ".join(models[numel] for numel in order)
 
 
 def _more(setting: ShownSetting, ranking: Ranking) -> list[str]:

@@ -66,10 +66,11 @@ from wirebench.utils.console import console, say, with_room
 from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import plugin_of
 
-WIRE = {"collective.wire": "--wire", "collective.wire_within": "--wire-within"}
+WIRE = {"collective.wire": "--wire", "collective.wire_within": "--wire-within", "collective.name": "--collective"}
 STEP = "step"
 """What the files of a step's Chakra traces are called: step.RANK.et."""
 UNDISTURBED = "Stragglers and jitter are in p50 and p99 alone, not in the step, its range, exposed ms and efficiency."
+UNTIMED = "Compressing and coding take no time here; --gpu counts them."
 USUAL = ("wfbp", "single", "mg_wfbp", "optimal", "fused", "dear")
 
 
@@ -300,7 +301,8 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[SimulatedRow
     said = f"{model.name} ({model.made}), {options.compressor} on {named}; {source_of(options)}"
     undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
     within = [] if inside is None else [f"Within a pod {inside.volume}."]
-    say(shown, (said, *timed.said, *within, *undisturbed))
+    untimed = [UNTIMED] * (not options.gpu and (options.compressor != DENSE or coded is not None))
+    say(shown, (said, *timed.said, *within, *untimed, *undisturbed))
     shown.print(schedules)
     files = filter(None, (options.json, options.figure, options.timeline, options.chakra))
     say(shown, (f"{path}: written" for path in files))

@@ -69,6 +69,13 @@ def warnings(given: Config, bounded_by: str, traffic: Traffic, steps: int, steps
         lines.append(f"{name} sent no value of the gradient in {traffic.steps} counted steps{change}")
     elif name != "none" and ratio is not None and ratio <= 1:
         lines.append(f"{name} put no less on the wire than dense fp32 on a ring would: ratio wire {ratio:.3g}{change}")
+    outer = given.scheduler.options if given.scheduler.name == "outer" else {}
+    first = outer.get("every", 0) + outer.get("delay", 0)
+    if 0 < steps < first:
+        lines.append(
+            f"scheduler.every: the first exchange is applied after {first} steps, and the run had {steps}; what is "
+            "evaluated is the initial model"
+        )
     epochs = len(given.compressor.warmup)
     if 0 < steps <= epochs * steps_per_epoch:
         begin = f"compressor.warmup: all {steps} steps were within its {epochs} x {steps_per_epoch}"

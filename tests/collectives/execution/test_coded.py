@@ -36,6 +36,11 @@ def coded(name: str, form: str, within: str = "") -> Collective:
     return collectives.formatted(made, compressors.wire(form), compressors.wire(within) if within else None)
 
 
+def test_a_format_as_an_option_is_answered_with_how_it_is_set() -> None:
+    with pytest.raises(UserError, match=r"formatted\(collectives.build\('ring'\), compressors.wire\('int8'\)\)"):
+        collectives.build("ring", wire="int8")
+
+
 def served(collective: Collective, topology: Topology, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[int]]:
     """All ranks' sums, and the bytes that each sent."""
     hub = LocalHub(topology.size)
