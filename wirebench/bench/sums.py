@@ -44,7 +44,7 @@ from wirebench.bench.sum_ways import WAYS, Way
 from wirebench.bench.virtual_sums import Energies, coded_sum, through
 from wirebench.collectives.plan import Plan
 from wirebench.compressors.bits.coded import Coded
-from wirebench.compressors.bits.narrow import Form
+from wirebench.compressors.bits.narrow import CHUNK, Form, chunk_fault
 from wirebench.costmodel.plan_cost import sent_bytes
 from wirebench.errors import UserError
 from wirebench.figures import colours
@@ -250,8 +250,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--ranks: powers of two, got {wrong[0]}")
     if min(options.steps) < 0:
         raise UserError(f"--steps: from 0 on, got {min(options.steps)}")
-    if options.chunk < 4 or options.chunk % 4:
-        raise UserError(f"--chunk: a multiple of 4, got {options.chunk}")
+    if fault := chunk_fault(options.chunk, *options.forms):
+        raise UserError(f"--chunk: {fault}")
     if options.sample < _least(options):
         raise UserError(f"--sample: at least {_least(options)} elements, a chunk for each rank, got {options.sample}")
     if options.ways == ["hierarchical"] and max(options.ranks) < 4:
@@ -283,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
     add("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64], metavar="P", help="powers of two (2 to 64)")
     add("--steps", nargs="+", type=int, default=[1, 20], metavar="STEP", help="steps to look at (1 20)")
-    add("--chunk", type=int, default=256, help="elements that share a scale, where a format lets choose (%(default)s)")
+    add("--chunk", type=int, default=CHUNK, help="elements that share a scale, where a format lets choose (%(default)s)")
     add("--rounding", choices=["nearest", "stochastic"], default="nearest")
     add("--sample", type=int, default=1 << 17, metavar="N", help="elements of a gradient to look at (%(default)s)")
     add("--gradients", type=Path, metavar="FILE", help="keep the gradients of a training, or read an earlier one's")

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from tests.helpers import Log, exchange, normal
+from wirebench import compressors
 from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
 from wirebench.compressors.quantised_sum import QuantisedSum
+from wirebench.errors import UserError
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.requests import Route
 
@@ -117,3 +119,36 @@ def test_groups_that_do_not_divide_the_ranks_are_cut_smaller(size: int, group: i
     ours, alike = ([QuantisedSum(group=each) for _ in range(size)] for each in (group, divisor))
     assert torch.equal(exchange(ours, normal(size, 0, 100))[0], exchange(alike, normal(size, 0, 100))[0])
     assert ours[0].wire_bytes(8192, size) == alike[0].wire_bytes(8192, size)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"chunk": 6}, "chunk is a multiple of 4 up to 65536, got 6"),
+        ({"chunk": 0}, "chunk is a multiple of 4 up to 65536, got 0"),
+        ({"chunk": 10**9}, "chunk is a multiple of 4 up to 65536, got 1000000000"),
+        ({"form": "mxfp4", "chunk": 64}, "chunk is of no use to mxfp4, got 64"),
+        ({"form": "nvfp4", "chunk": 64, "group": 2, "within": "bf16"}, "chunk is of no use to nvfp4 and bf16, got 64"),
+        ({"within": "bf16"}, "needs their ranks"),
+        ({"within": "bf16", "group": 1}, "needs their ranks"),
+        ({"group": -1}, "group is a number of ranks, or 0 for all, got -1"),
+        ({"rotate": 3}, "rotate is a power of two up to 1024, or 0 for none, got 3"),
+        ({"rotate": 2048}, "rotate is a power of two up to 1024, or 0 for none, got 2048"),
+        ({"form": "fp32", "rounding": "stochastic"}, "rounding=stochastic rounds nothing with form=fp32"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        QuantisedSum(**options)
+
+
+@pytest.mark.parametrize("options", [{"form": "int8", "within": "mxfp4", "chunk": 64}, {"form": "mxfp4", "chunk": 256}])
+def test_a_chunk_that_one_form_needs_is_taken(options: dict[str, Any]) -> None:
+    assert QuantisedSum(**options, group=2).chunk == options["chunk"]
+
+
+@pytest.mark.parametrize(("form", "chunk"), [("int8", 6), ("int8", 1 << 17), ("mxfp4", 64), ("bf16", 8)])
+def test_a_wire_format_refuses_a_chunk_as_the_compressor_does(form: str, chunk: int) -> None:
+    with pytest.raises(UserError, match=f"compressors.wire: chunk is .*, got {chunk}"):
+        compressors.wire(form, chunk)
+    assert compressors.wire("int4", 64).chunk == 64
