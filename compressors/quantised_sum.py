@@ -77,7 +77,7 @@ class QuantisedSum(Rounding):
         if group < 0:
             raise ValueError(f"group is a number of ranks, or 0 for all, got {group}")
         if within and group < 2:
-            raise ValueError(f"within={within} is the form within machines, and needs their ranks: a group of 2 or more")
+            raise ValueError(f"within={within} is the form within machines, and needs their ranks: group=2 or more")
         if rotate and (rotate < 2 or rotate > MOST_ROTATED or rotate & (rotate - 1)):
             raise ValueError(f"rotate is a power of two up to {MOST_ROTATED}, or 0 for none, got {rotate}")
         if rounding == "stochastic" and form == (within or form) == "fp32":

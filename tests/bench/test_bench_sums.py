@@ -149,7 +149,8 @@ def test_what_is_drawn_has_the_tails_of_its_distribution() -> None:
 
 
 def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--ranks", "2", "4", "--steps", "0", "--sample", "2048", "--forms", "bf16", "mxfp4", "--ways", "ring"]
+    options = ["--ranks", "4", "2", "2", "--steps", "0", "--sample", "2048", "--ways", "ring", "ring"]
+    options += ["--forms", "bf16", "mxfp4"]
     assert main(["smoke", *options, "--json", str(tmp_path / "cells.jsonl"), "--figures", str(tmp_path)]) == 0
     header, *cells = map(json.loads, (tmp_path / "cells.jsonl").read_text().splitlines())
     assert header["config"] == "smoke" and [(c["form"], c["ranks"]) for c in cells] == [
@@ -172,6 +173,11 @@ def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFix
         (["--steps", "-1"], "--steps: from 0 on, got -1"),
         (["--read", "no.jsonl", "--gradients", "g"], "--gradients: keeps gradients of a training"),
         (["--read", "no.jsonl"], "no.jsonl"),
+        (["--chunk", "6"], "--chunk: a multiple of 4 up to 65536, got 6"),
+        (["--chunk", "64", "--forms", "mxfp4", "bf16"], "--chunk: of no use to mxfp4 and bf16, got 64"),
+        (["--read", "no.jsonl", "--ranks", "2"], "--ranks: is of what is measured, and --read measures nothing"),
+        (["--read", "no.jsonl", "--rounding", "stochastic"], "--rounding: is of what is measured"),
+        (["model.depth=8", "--read", "no.jsonl"], "model.depth=8: is of what is measured"),
     ],
 )
 def test_mistakes_are_told(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
