@@ -99,12 +99,16 @@ def test_a_plan_tells_what_it_codes_without_gradients(way: str, alike: float) ->
 
 
 def test_the_laws_of_the_page_are_the_plan_s() -> None:
-    """Gradients that are noise: one hop, a tree and a ring of P ranks (docs/sums.md)."""
+    """Sums of P ranks, of gradients that are noise and of those that are alike (docs/sums.md)."""
     for ranks in (2, 8, 64):
         laws = {"one_hop": 2 - 1 / ranks, "tree": math.log2(ranks) / 2 + 1, "ring": (ranks - 1) / 2 + 1}
+        laws |= {"scatter": 1 - 1 / ranks, "halving_doubling": laws["tree"]}
         for way, law in laws.items():
             plan = WAYS[way].on(Topology.flat(ranks), Coded("int8"))
             assert coded_energy(plan, 0.0).error(0.01) == pytest.approx(math.sqrt(0.01 * law)), (way, ranks)
+        for way, law in (("one_hop", 1 + 1 / ranks - 1 / ranks**2), ("ring", ranks / 3 + 1 / 2 + 1 / (6 * ranks))):
+            plan = WAYS[way].on(Topology.flat(ranks), Coded("int8"))
+            assert coded_energy(plan, 1.0).error(0.01) == pytest.approx(math.sqrt(0.01 * law)), (way, ranks)
 
 
 def test_what_is_shipped_gives_the_laws_that_were_measured() -> None:
