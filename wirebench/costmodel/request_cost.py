@@ -73,6 +73,7 @@ class Pricer:
             self._large = RoundCost(counts, topology, segmented=not formulas, kinds=kinds, coding=coding)
         self._known: dict[tuple[type[Request], Part, float, float], float] = {}
         self._asked: dict[tuple[RequestSize, Part], float] = {}
+        self._share_of = functools.cache(self._coded_share)
 
     def seconds(self, request: RequestSize) -> float:
         """Seconds of one request."""
@@ -93,7 +94,7 @@ class Pricer:
     def sent(self, request: RequestSize) -> float:
         """Bytes that a rank sends on average, sums in their wire format, if nothing travels twice."""
         sent = request.sent(self.topology.size)
-        return sent * self._coded_share(request.num_bytes) if sent and request.kind in (Sum, Reduce) else sent
+        return sent * self._share_of(request.num_bytes) if sent and request.kind in (Sum, Reduce) else sent
 
     def _coded_share(self, num_bytes: float) -> float:
         """Bytes of a sum on the wire over its fp32 numbers', in all rounds together; zeros fill its last chunk."""
