@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.helpers import Log, exchange, normal
 from wirebench import compressors
+from wirebench.compressors import quantised_sum
 from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
 from wirebench.compressors.quantised_sum import QuantisedSum
 from wirebench.errors import UserError
@@ -111,6 +112,41 @@ def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None
     assert [request.values for request in mine if not isinstance(request, Route)] == [8192 // 2 // 4]
     assert [route.values for route in routes] == ([4096, 2048] if group else [4096])
     assert methods[0].wire_bytes(8192, 4) == first + (first // 2 if group else 0) + first // 4
+
+
+def test_the_form_within_machines_is_that_of_the_first_stage_alone() -> None:
+    log: Log = []
+    exchange([QuantisedSum("int4", group=2, within="bf16") for _ in range(4)], normal(4, 0, 8192), log=log)
+    first, second, last = (requests[0] for requests in log)
+    assert isinstance(first, Route) and isinstance(second, Route)
+    sent = [sum(part.numel() for part in each.parts) for each in (first, second)]
+    assert sent == [2 * 8192, message_bytes(4096, 256, "int4")]
+    assert last.tensor.numel() == message_bytes(2048, 256, "int4")  # type: ignore[union-attr]
+
+
+def test_ranks_and_steps_draw_apart_and_a_run_draws_again_alike() -> None:
+    """Draws that ranks share would add up their errors, and draws that steps share would never even out."""
+    given = [torch.linspace(-1, 1, 512)] * 2
+
+    def sent(step: int, rank: int) -> Tensor:
+        log: Log = []
+        exchange(
+            [QuantisedSum("int4", feedback=False, rounding="stochastic") for _ in given], given, log=log, step=step
+        )
+        route = log[0][rank]
+        assert isinstance(route, Route)
+        return torch.cat(list(route.parts))
+
+    assert torch.equal(sent(0, 0), sent(0, 0))
+    assert not torch.equal(sent(0, 0), sent(0, 1)) and not torch.equal(sent(0, 0), sent(1, 0))
+
+
+def test_a_rotation_is_random_and_keeps_lengths() -> None:
+    """Without random signs it would put a constant stretch into one number."""
+    matrix = quantised_sum._rotation(64, 0, torch.device("cpu"))
+    torch.testing.assert_close(matrix @ matrix.T, torch.eye(64))
+    assert float((torch.ones(64) @ matrix).abs().max()) < 5 < 8 == float((matrix.abs().sum(0)).max())
+    assert not torch.equal(matrix, quantised_sum._rotation(64, 1, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(("size", "group", "divisor"), [(3, 2, 1), (6, 4, 2)])
