@@ -145,7 +145,7 @@ def test_a_rotation_is_random_and_keeps_lengths() -> None:
     """Without random signs it would put a constant stretch into one number."""
     matrix = quantised_sum._rotation(64, 0, torch.device("cpu"))
     torch.testing.assert_close(matrix @ matrix.T, torch.eye(64))
-    assert float((torch.ones(64) @ matrix).abs().max()) < 5 < 8 == float((matrix.abs().sum(0)).max())
+    assert float((torch.ones(64) @ matrix).abs().max()) < 5
     assert not torch.equal(matrix, quantised_sum._rotation(64, 1, torch.device("cpu")))
 
 
