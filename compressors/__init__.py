@@ -6,7 +6,8 @@ if __name__ != "wirebench.compressors":
 from collections.abc import Sequence
 from typing import Any
 
-from wirebench.compressors.bits.coded import CHUNK, Coded, code_of
+from wirebench.compressors.bits.coded import Coded, code_of
+from wirebench.compressors.bits.narrow import CHUNK
 from wirebench.compressors.common.wrappers import DenseBelow, Warmup
 from wirebench.config.plugins import Plugins, note_options, options_of
 from wirebench.errors import UserError

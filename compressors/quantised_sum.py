@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from wirebench.compressors.bits.narrow import (
+    CHUNK,
     Form,
     added,
+    chunk_fault,
     chunk_of,
     message_bytes,
     quantised,
@@ -62,7 +64,7 @@ class QuantisedSum(Rounding):
     def __init__(
         self,
         form: Form = "int4",
-        chunk: int = 256,
+        chunk: int = CHUNK,
         group: int = 0,
         feedback: bool = True,
         within: Form | Literal[""] = "",
@@ -70,15 +72,15 @@ class QuantisedSum(Rounding):
         rotate: int = 0,
     ) -> None:
         super().__init__(feedback, rounding)
-        if chunk < 4 or chunk % 4:
-            raise ValueError(f"chunk: needs a multiple of 4 from 4 on, got {chunk}")
+        if fault := chunk_fault(chunk, form, within or form):
+            raise ValueError(f"chunk {fault}")
         if group < 0:
             raise ValueError(f"group is a number of ranks, or 0 for all, got {group}")
-        if within and not group:
-            raise ValueError(f"within={within} is the form within machines, and needs their ranks: group")
+        if within and group < 2:
+            raise ValueError(f"within={within} is the form within machines, and needs their ranks: group=2 or more")
         if rotate and (rotate < 2 or rotate > MOST_ROTATED or rotate & (rotate - 1)):
             raise ValueError(f"rotate is a power of two up to {MOST_ROTATED}, or 0 for none, got {rotate}")
-        if rounding == "stochastic" and form == "fp32":
+        if rounding == "stochastic" and form == (within or form) == "fp32":
             raise ValueError("rounding=stochastic rounds nothing with form=fp32")
         self.form, self.chunk, self.group, self.divides = form, chunk, group, group
         self.within: Form = within or form

@@ -9,12 +9,9 @@ from typing import cast, get_args
 import torch
 from torch import Tensor
 
-from wirebench.compressors.bits.narrow import Form, chunk_of, message_bytes, quantised, restored
+from wirebench.compressors.bits.narrow import CHUNK, Form, chunk_fault, chunk_of, message_bytes, quantised, restored
 from wirebench.compressors.kernels import native
 from wirebench.errors import UserError
-
-CHUNK = 256
-"""Elements that share a scale, where a format does not say how many."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +62,12 @@ class Coded:
 def code_of(form: str, where: str, chunk: int = CHUNK) -> Coded | None:
     """The code of this name, None for ""; UserError, which begins with `where`, for one that there is not.
 
-    chunk  elements that share a scale, a multiple of 4; UserError for another number
+    chunk  elements that share a scale; UserError for a number that the format cannot have
     """
-    if chunk < 4 or chunk % 4:
-        raise UserError(f"{where}: chunk is a multiple of 4, got {chunk}")
-    if form and form not in get_args(Form):
+    if not form:
+        return None
+    if form not in get_args(Form):
         raise UserError(f"{where}: {form!r} is no wire format; there are {', '.join(get_args(Form))}")
-    return Coded(cast(Form, form), chunk) if form else None
+    if fault := chunk_fault(chunk, form):
+        raise UserError(f"{where}: chunk {fault}")
+    return Coded(cast(Form, form), chunk)

@@ -31,6 +31,8 @@ Form = Literal[
 ]  # fmt: skip
 PLAIN: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Formats without scales, with the dtype of each: no chunk of them needs one."""
+CHUNK, MOST_CHUNK = 256, 1 << 16
+"""Elements that share a scale where the format leaves it open, and the most of them: zeros fill each rank's share."""
 WIDEST = 4096
 """The longest chunk that kernels take: they hold one at once."""
 TINY = torch.finfo(torch.float32).tiny
@@ -117,6 +119,15 @@ LOOPS = [*FORMATS, *WIDE]
 def chunk_of(form: Form, chunk: int) -> int:
     """Elements that share a scale: the format's own number, else `chunk`; 1 where there is no scale."""
     return 1 if form in PLAIN else FORMATS[form].block or chunk
+
+
+def chunk_fault(chunk: int, *forms: str) -> str:
+    """What is wrong with elements that are to share a scale in these formats; "" where nothing is."""
+    if not 4 <= chunk <= MOST_CHUNK or chunk % 4:
+        return f"needs a multiple of 4 up to {MOST_CHUNK}, got {chunk}"
+    if chunk != CHUNK and all(form in PLAIN or FORMATS[form].block for form in forms):
+        return f"is of no use to {' and '.join(dict.fromkeys(forms))}, got {chunk}"
+    return ""
 
 
 def value_bytes(numel: int, form: Form) -> int:

@@ -99,12 +99,16 @@ def test_a_plan_tells_what_it_codes_without_gradients(way: str, alike: float) ->
 
 
 def test_the_laws_of_the_page_are_the_plan_s() -> None:
-    """Gradients that are noise: one hop, a tree and a ring of P ranks (docs/sums.md)."""
+    """Sums of P ranks, of gradients that are noise and of those that are alike (docs/sums.md)."""
     for ranks in (2, 8, 64):
         laws = {"one_hop": 2 - 1 / ranks, "tree": math.log2(ranks) / 2 + 1, "ring": (ranks - 1) / 2 + 1}
+        laws |= {"scatter": 1 - 1 / ranks, "halving_doubling": laws["tree"]}
         for way, law in laws.items():
             plan = WAYS[way].on(Topology.flat(ranks), Coded("int8"))
             assert coded_energy(plan, 0.0).error(0.01) == pytest.approx(math.sqrt(0.01 * law)), (way, ranks)
+        for way, law in (("one_hop", 1 + 1 / ranks - 1 / ranks**2), ("ring", ranks / 3 + 1 / 2 + 1 / (6 * ranks))):
+            plan = WAYS[way].on(Topology.flat(ranks), Coded("int8"))
+            assert coded_energy(plan, 1.0).error(0.01) == pytest.approx(math.sqrt(0.01 * law)), (way, ranks)
 
 
 def test_what_is_shipped_gives_the_laws_that_were_measured() -> None:
@@ -149,7 +153,8 @@ def test_what_is_drawn_has_the_tails_of_its_distribution() -> None:
 
 
 def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--ranks", "2", "4", "--steps", "0", "--sample", "2048", "--forms", "bf16", "mxfp4", "--ways", "ring"]
+    options = ["--ranks", "4", "2", "2", "--steps", "0", "--sample", "2048", "--ways", "ring", "ring"]
+    options += ["--forms", "bf16", "mxfp4"]
     assert main(["smoke", *options, "--json", str(tmp_path / "cells.jsonl"), "--figures", str(tmp_path)]) == 0
     header, *cells = map(json.loads, (tmp_path / "cells.jsonl").read_text().splitlines())
     assert header["config"] == "smoke" and [(c["form"], c["ranks"]) for c in cells] == [
@@ -172,6 +177,11 @@ def test_the_tool_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFix
         (["--steps", "-1"], "--steps: from 0 on, got -1"),
         (["--read", "no.jsonl", "--gradients", "g"], "--gradients: keeps gradients of a training"),
         (["--read", "no.jsonl"], "no.jsonl"),
+        (["--chunk", "6"], "--chunk: needs a multiple of 4 up to 65536, got 6"),
+        (["--chunk", "64", "--forms", "mxfp4", "bf16"], "--chunk: is of no use to mxfp4 and bf16, got 64"),
+        (["--read", "no.jsonl", "--ranks", "2"], "--ranks: is of what is measured, and --read measures nothing"),
+        (["--read", "no.jsonl", "--rounding", "stochastic"], "--rounding: is of what is measured"),
+        (["model.depth=8", "--read", "no.jsonl"], "model.depth=8: is of what is measured"),
     ],
 )
 def test_mistakes_are_told(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,15 +1,21 @@
 """What coding adds to the price of a sum: who codes how much, by plans and by rounds."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from wirebench import collectives, compressors
+from wirebench.collectives.execution.executor import RequestExecutor
+from wirebench.comm.local import LocalHub
+from wirebench.comm.metered import Metered
 from wirebench.costmodel.coding import coded_items
 from wirebench.costmodel.plan_cost import plan_seconds
 from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.errors import UserError
+from wirebench.exchange.advance import run
 from wirebench.gradient.requests import Route, Sum
 from wirebench.topology import presets
 from wirebench.topology.processor import Processor
@@ -137,3 +143,18 @@ def test_bytes_that_are_sent_are_the_format_s() -> None:
     assert made.sent(request) <= 0.26 * fp32.sent(request) and made.sent(request) <= 0.51 * bf16.sent(request)
     route = request._replace(kind=Route)
     assert made.sent(route) == fp32.sent(route)
+
+
+@pytest.mark.parametrize("numel", [1, 7, 33, 100_003])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_bytes_of_any_length_are_those_that_are_counted(size: int, numel: int) -> None:
+    """Zeros fill the last chunk: a sum of one number takes 260 bytes of int8 at each hop."""
+    topology, request = presets.cluster(presets.find("10gbe"), size), RequestSize(Sum, 4.0 * numel, 4.0 * numel)
+    for name, form in itertools.product(("ring", "one_hop", "halving_doubling", "tree"), ("int8", "mxfp6", "nvfp4")):
+        made = collectives.formatted(collectives.build(name), compressors.wire(form))
+        servers = [RequestExecutor(Metered(each), made, topology) for each in LocalHub(size).communicators]
+        run([each.serve(Sum(torch.ones(numel))) for each in servers])
+        counted = sum(each.log[0].wire_bytes for each in servers) / size
+        assert Pricer(made, topology).sent(request) == pytest.approx(counted, rel=1e-4), (name, form)
+    large = Pricer(of("ring"), presets.cluster(presets.find("10gbe"), 64))
+    assert large.sent(request) == pytest.approx(-(-numel // 256) * 260 * 2 * 63 / 64, rel=1e-4)

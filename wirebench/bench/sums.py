@@ -44,7 +44,7 @@ from wirebench.bench.sum_ways import WAYS, Way
 from wirebench.bench.virtual_sums import Energies, coded_sum, through
 from wirebench.collectives.plan import Plan
 from wirebench.compressors.bits.coded import Coded
-from wirebench.compressors.bits.narrow import Form
+from wirebench.compressors.bits.narrow import CHUNK, Form, chunk_fault
 from wirebench.costmodel.plan_cost import sent_bytes
 from wirebench.errors import UserError
 from wirebench.figures import colours
@@ -63,6 +63,8 @@ KIND = "wirebench sums"
 SHOWN = ("bf16", "fp8", "mxfp8", "int8", "mxfp6", "int4", "nvfp4", "mxfp4")
 COLOURS = dict(zip(SHOWN, (colours.INK, colours.BLUE, colours.SKY, colours.GREEN, colours.PINK, colours.VERMILLION,
                            colours.ORANGE, colours.WINE), strict=True))  # fmt: skip
+MEASURING = ("ranks", "steps", "chunk", "rounding", "sample")
+"""Options of what is measured, which a file of earlier errors no longer changes."""
 WIDTH = 140
 
 
@@ -147,9 +149,11 @@ def _unit(codes: Iterable[Coded], ranks: int) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Train or draw, measure, show, write."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     _check(options)
     if options.read:
+        _refuse_measuring(parser, options)
         header, cells = load(options.read)
         cells = [each for each in cells if each.form in options.forms and each.way in options.ways]
         if not cells:
@@ -184,7 +188,8 @@ def _made(options: argparse.Namespace) -> tuple[dict[str, Any], list[SumError]]:
             raise UserError(
                 f"--ranks: the gradient has {grads.shape[1]} elements; --chunk and --ranks need {_least(options)}"
             )
-        found = errors(step, grads, options.forms, options.chunk, options.ways, options.ranks, options.rounding)
+        ways, ranks = list(dict.fromkeys(options.ways)), sorted(set(options.ranks))
+        found = errors(step, grads, options.forms, options.chunk, ways, ranks, options.rounding)
         cells.extend(sorted(found, key=lambda each: options.forms.index(each.form)))
         exact.extend(lossless.measured(step, grads) if options.lossless else ())
     header = {"kind": KIND, "config": options.config, "overrides": options.overrides, "chunk": options.chunk,
@@ -250,8 +255,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--ranks: powers of two, got {wrong[0]}")
     if min(options.steps) < 0:
         raise UserError(f"--steps: from 0 on, got {min(options.steps)}")
-    if options.chunk < 4 or options.chunk % 4:
-        raise UserError(f"--chunk: a multiple of 4, got {options.chunk}")
+    if fault := chunk_fault(options.chunk, *options.forms):
+        raise UserError(f"--chunk: {fault}")
     if options.sample < _least(options):
         raise UserError(f"--sample: at least {_least(options)} elements, a chunk for each rank, got {options.sample}")
     if options.ways == ["hierarchical"] and max(options.ranks) < 4:
@@ -269,6 +274,14 @@ def _check(options: argparse.Namespace) -> None:
     extras.check(extras.FIGURES if options.figures else ())
 
 
+def _refuse_measuring(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """UserError for an option of what is measured."""
+    for name in ("config", "overrides", *MEASURING):
+        if (given := getattr(options, name)) != parser.get_default(name):
+            named = f"--{name}" if name in MEASURING else " ".join([given] if name == "config" else given)
+            raise UserError(f"{named}: is of what is measured, and --read measures nothing")
+
+
 def _least(options: argparse.Namespace) -> int:
     """Elements that give each rank a chunk, and each stretch of a sample."""
     return _unit([_code(form, options.chunk, "nearest", 0) for form in options.forms], max(options.ranks))
@@ -283,7 +296,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
     add("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64], metavar="P", help="powers of two (2 to 64)")
     add("--steps", nargs="+", type=int, default=[1, 20], metavar="STEP", help="steps to look at (1 20)")
-    add("--chunk", type=int, default=256, help="elements that share a scale, where a format lets choose (%(default)s)")
+    add("--chunk", type=int, default=CHUNK, help="elements of a scale, where a format lets choose (%(default)s)")
     add("--rounding", choices=["nearest", "stochastic"], default="nearest")
     add("--sample", type=int, default=1 << 17, metavar="N", help="elements of a gradient to look at (%(default)s)")
     add("--gradients", type=Path, metavar="FILE", help="keep the gradients of a training, or read an earlier one's")

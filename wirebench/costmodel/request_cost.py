@@ -13,7 +13,7 @@ from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
-from wirebench.collectives.rounds import MANY, ClusterShape, counts_of
+from wirebench.collectives.rounds import ClusterShape, counts_of
 from wirebench.collectives.wire import NO_PLAN, items_of, wire_of
 from wirebench.costmodel.coding import Coding
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds, sent_bytes
@@ -73,6 +73,7 @@ class Pricer:
             self._large = RoundCost(counts, topology, segmented=not formulas, kinds=kinds, coding=coding)
         self._known: dict[tuple[type[Request], Part, float, float], float] = {}
         self._asked: dict[tuple[RequestSize, Part], float] = {}
+        self._share_of = functools.cache(self._coded_share)
 
     def seconds(self, request: RequestSize) -> float:
         """Seconds of one request."""
@@ -93,20 +94,21 @@ class Pricer:
     def sent(self, request: RequestSize) -> float:
         """Bytes that a rank sends on average, sums in their wire format, if nothing travels twice."""
         sent = request.sent(self.topology.size)
-        return sent * self._coded_share if request.kind in (Sum, Reduce) and self.topology.size > 1 else sent
+        return sent * self._share_of(request.num_bytes) if sent and request.kind in (Sum, Reduce) else sent
 
-    @functools.cached_property
-    def _coded_share(self) -> float:
-        """Bytes of a sum on the wire over its fp32 numbers', in all rounds together."""
+    def _coded_share(self, num_bytes: float) -> float:
+        """Bytes of a sum on the wire over its fp32 numbers', in all rounds together; zeros fill its last chunk."""
         wire = wire_of(self._collective)
         if wire is None:
             return 1.0
+        items, item_bytes, _ = items_of(wire, max(1, round(num_bytes / FLOAT_BYTES)))
+        padded = items * item_bytes / num_bytes
         if self._large:
             rounds = [(each.times * each.share, each.coded) for each in self._large.counts.sums]
-            return sum(share * coded for share, coded in rounds) / sum(share for share, _ in rounds)
-        plan = wire.plan(self.topology, MANY * self.topology.size)
-        uncoded = sent_bytes(replace(plan, wire=None), FLOAT_BYTES * wire.unit)
-        return sum(sent_bytes(plan, 0.0).values()) / sum(uncoded.values())
+            return padded * sum(share * coded for share, coded in rounds) / sum(share for share, _ in rounds)
+        plan = wire.plan(self.topology, items)
+        uncoded = sent_bytes(replace(plan, wire=None), item_bytes)
+        return padded * sum(sent_bytes(plan, 0.0).values()) / sum(uncoded.values())
 
     def _seconds(self, request: RequestSize, part: Part) -> float:
         asked = (request, part)

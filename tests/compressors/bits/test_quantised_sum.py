@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from tests.helpers import Log, exchange, normal
+from wirebench import compressors
+from wirebench.compressors import quantised_sum
 from wirebench.compressors.bits.narrow import message_bytes, quantised, restored
 from wirebench.compressors.quantised_sum import QuantisedSum
+from wirebench.errors import UserError
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.requests import Route
 
@@ -111,9 +114,77 @@ def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None
     assert methods[0].wire_bytes(8192, 4) == first + (first // 2 if group else 0) + first // 4
 
 
+def test_the_form_within_machines_is_that_of_the_first_stage_alone() -> None:
+    log: Log = []
+    exchange([QuantisedSum("int4", group=2, within="bf16") for _ in range(4)], normal(4, 0, 8192), log=log)
+    first, second, last = (requests[0] for requests in log)
+    assert isinstance(first, Route) and isinstance(second, Route)
+    sent = [sum(part.numel() for part in each.parts) for each in (first, second)]
+    assert sent == [2 * 8192, message_bytes(4096, 256, "int4")]
+    assert last.tensor.numel() == message_bytes(2048, 256, "int4")  # type: ignore[union-attr]
+
+
+def test_ranks_and_steps_draw_apart_and_a_run_draws_again_alike() -> None:
+    """Draws that ranks share would add up their errors, and draws that steps share would never even out."""
+    given = [torch.linspace(-1, 1, 512)] * 2
+
+    def sent(step: int, rank: int) -> Tensor:
+        log: Log = []
+        exchange(
+            [QuantisedSum("int4", feedback=False, rounding="stochastic") for _ in given], given, log=log, step=step
+        )
+        route = log[0][rank]
+        assert isinstance(route, Route)
+        return torch.cat(list(route.parts))
+
+    assert torch.equal(sent(0, 0), sent(0, 0))
+    assert not torch.equal(sent(0, 0), sent(0, 1)) and not torch.equal(sent(0, 0), sent(1, 0))
+
+
+def test_a_rotation_is_random_and_keeps_lengths() -> None:
+    """Without random signs it would put a constant stretch into one number."""
+    matrix = quantised_sum._rotation(64, 0, torch.device("cpu"))
+    torch.testing.assert_close(matrix @ matrix.T, torch.eye(64))
+    assert float((torch.ones(64) @ matrix).abs().max()) < 5
+    assert not torch.equal(matrix, quantised_sum._rotation(64, 1, torch.device("cpu")))
+
+
 @pytest.mark.parametrize(("size", "group", "divisor"), [(3, 2, 1), (6, 4, 2)])
 def test_groups_that_do_not_divide_the_ranks_are_cut_smaller(size: int, group: int, divisor: int) -> None:
     """As in an elastic run that has lost a rank."""
     ours, alike = ([QuantisedSum(group=each) for _ in range(size)] for each in (group, divisor))
     assert torch.equal(exchange(ours, normal(size, 0, 100))[0], exchange(alike, normal(size, 0, 100))[0])
     assert ours[0].wire_bytes(8192, size) == alike[0].wire_bytes(8192, size)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"chunk": 6}, "chunk needs a multiple of 4 up to 65536, got 6"),
+        ({"chunk": 0}, "chunk needs a multiple of 4 up to 65536, got 0"),
+        ({"chunk": 10**9}, "chunk needs a multiple of 4 up to 65536, got 1000000000"),
+        ({"form": "mxfp4", "chunk": 64}, "chunk is of no use to mxfp4, got 64"),
+        ({"form": "nvfp4", "chunk": 64, "group": 2, "within": "bf16"}, "chunk is of no use to nvfp4 and bf16, got 64"),
+        ({"within": "bf16"}, "needs their ranks"),
+        ({"within": "bf16", "group": 1}, "needs their ranks"),
+        ({"group": -1}, "group is a number of ranks, or 0 for all, got -1"),
+        ({"rotate": 3}, "rotate is a power of two up to 1024, or 0 for none, got 3"),
+        ({"rotate": 2048}, "rotate is a power of two up to 1024, or 0 for none, got 2048"),
+        ({"form": "fp32", "rounding": "stochastic"}, "rounding=stochastic rounds nothing with form=fp32"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        QuantisedSum(**options)
+
+
+@pytest.mark.parametrize("options", [{"form": "int8", "within": "mxfp4", "chunk": 64}, {"form": "mxfp4", "chunk": 256}])
+def test_a_chunk_that_one_form_needs_is_taken(options: dict[str, Any]) -> None:
+    assert QuantisedSum(**options, group=2).chunk == options["chunk"]
+
+
+@pytest.mark.parametrize(("form", "chunk"), [("int8", 6), ("int8", 1 << 17), ("mxfp4", 64), ("bf16", 8)])
+def test_a_wire_format_refuses_a_chunk_as_the_compressor_does(form: str, chunk: int) -> None:
+    with pytest.raises(UserError, match=f"compressors.wire: chunk .*, got {chunk}"):
+        compressors.wire(form, chunk)
+    assert compressors.wire("int4", 64).chunk == 64
