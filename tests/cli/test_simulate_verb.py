@@ -58,10 +58,13 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
 
 
 def test_a_wire_format_sends_its_bytes_and_shows_its_error(tmp_path, capsys):
-    """int8 sends 8.125 of 32 bits; its error in one hop of 16 ranks is nearly the one that was measured."""
-    few = ["--workers", "16", "--schedulers", "wfbp", "--collective", "one_hop"]
+    """int8 sends 8.125 of 32 bits, and zeros that fill the last chunk of each of 16 pieces of a message; its error in
+    one hop of 16 ranks is nearly the one that was measured.
+    """
+    few = ["--workers", "16", "--schedulers", "single", "--collective", "one_hop"]
     (dense,), (coded,) = rows(tmp_path, *few), rows(tmp_path, *few, "--wire", "int8")
-    assert coded["bytes_per_step"]["wire"] == pytest.approx(dense["bytes_per_step"]["wire"] * 8.125 / 32, rel=1e-3)
+    full = dense["bytes_per_step"]["wire"] * 8.125 / 32
+    assert full <= coded["bytes_per_step"]["wire"] < full + 2 * 16 * 260
     assert coded["step_seconds"] < dense["step_seconds"] and dense["sum_error"] is None
     measured = sums.load("images").measured("int8", "one_hop", 16)
     assert coded["sum_error"] == pytest.approx(measured, rel=0.08)
