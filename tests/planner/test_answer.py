@@ -210,6 +210,12 @@ def test_options_of_a_compressor_count_in_a_ranking_and_in_a_simulation(tmp_path
     assert sent[0] == sent[1]
 
 
+def test_a_density_that_no_compressor_takes_is_refused(capsys):
+    where = ["--trace", "resnet20_gtx1080ti", "--workers", "4", "--density", "0.5", "--compressors", "topk:density=0.1"]
+    assert verb("advise")(where) == 2
+    assert "--density: 'none', 'topk:density=0.1': none has one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

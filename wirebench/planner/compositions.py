@@ -64,7 +64,7 @@ def check_density(names: Sequence[str], density: float | None) -> None:
     """Raise UserError for a density that none of these compressors takes."""
     if density is None:
         return
-    having = [name for name in names if has_density(name)]
+    having = [name for name in names if density_of(name, density)]
     if not having:
         raise UserError(f"--density: {', '.join(map(repr, names))}: none has one")
     for name in having:
