@@ -20,7 +20,7 @@ from papers.runner import RESULTS
 from wirebench import compressors, schedulers
 from wirebench.errors import UserError
 from wirebench.inspect.reference import DATA, TrainedMethod, accuracies, composition, remarks
-from wirebench.planner.accuracy import LOSS, TOLERANCE, TOP1, Accuracies, Ended, Measure, Model
+from wirebench.planner.accuracy import LOSS, TOP1, Accuracies, Ended, Measure, Model
 from wirebench.planner.compositions import DENSE as NONE
 from wirebench.planner.dense import DenseRuns
 from wirebench.record.notes import NotedRun
@@ -28,6 +28,8 @@ from wirebench.utils.parsing import value_of
 
 QUICK, RESNET20 = (RESULTS / "convergence" / name for name in ("quick", "resnet20"))
 _NEAREST = {f"{form}{feedback}" for form in FORMS for feedback in ("", " feedback")}
+ALIKE = 0.1
+"""Percent of a loss. Of dense training at 0.1 million parameters two seeds lie 1 % apart."""
 WITH_DENSITY = ("density", "warmup")
 """What is no option of a method's own: the planner tells the density apart, and a warm-up of all that have one."""
 
@@ -97,9 +99,9 @@ def language() -> Accuracies:
 def of_formats(tasks: Sequence[Task] = GPT_BY_FORMAT, results: Path = RESULTS) -> dict[str, Ended]:
     """Sums in one hop whose format no other one beats in both bytes and loss, by the compressor with its options.
 
-    Of the numbers of workers that it was trained on, the one counts on which its worst seed lost most; its bytes are
-    the first one's, whose messages are the longest. Formats that are within the tolerance are alike: of these the one
-    with the fewest bytes counts. All round to nearest.
+    It was trained on every number of workers. The one counts on which its worst seed lost most; its bytes are the first
+    one's, whose messages are the longest. Formats that lose at most `ALIKE` are alike: of these the one with
+    the fewest bytes counts. All round to nearest.
     """
     found: dict[str, list[tuple[float, Ended]]] = defaultdict(list)
     for task in tasks:
@@ -112,11 +114,12 @@ def of_formats(tasks: Sequence[Task] = GPT_BY_FORMAT, results: Path = RESULTS) -
                 name = ":".join([given.pop("name"), *(f"{key}={value}" for key, value in given.items())])
                 count = bytes_of(methods[label]) or math.inf
                 found[compressors.PLUGINS.words_of(name)].append((count, ended))
-    worst = {name: max((each for _, each in those), key=lambda each: each.lost) for name, those in found.items()}
+    everywhere = {name: those for name, those in found.items() if len(those) == max(map(len, found.values()))}
+    worst = {name: max((each for _, each in those), key=lambda each: each.lost) for name, those in everywhere.items()}
     kept: dict[str, Ended] = {}
     least = math.inf
-    for name in sorted(worst, key=lambda each: found[each][0][0]):
-        lost = max(worst[name].lost, TOLERANCE)
+    for name in sorted(worst, key=lambda each: (found[each][0][0], worst[each].lost)):
+        lost = max(worst[name].lost, ALIKE)
         if lost < least:
             kept[name], least = worst[name], lost
     return {name: ended for name, ended in kept.items() if ":" in name}

@@ -183,7 +183,8 @@ def test_a_format_that_was_trained_is_ranked_beside_its_compressors_own(tmp_path
     found = answer(tmp_path, *OF_GPT, "4")
     rows = {row["compressor"]: row for row in found["rows"]}
     eight, four, dense = rows[INT8], rows["quantised_sum"], rows["none"]
-    assert eight["standing"] == "within" and found["answer"]["nearly_free"]["compressor"] == INT8
+    nearly = found["answer"]["nearly_free"]["compressor"]
+    assert eight["standing"] == "within" and nearly.startswith("quantised_sum:"), "with fewer bytes than the casts"
     settings = {"compressor.name=quantised_sum", "compressor.feedback=false", "compressor.form=int8"}
     assert settings < {*eight["overrides"]} and len(eight["overrides"]) == 5
     wire = [row["bytes_per_step"]["wire"] for row in (four, eight, dense)]
