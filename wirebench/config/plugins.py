@@ -142,7 +142,7 @@ class Plugins:
         return known
 
     def words_of(self, text: str) -> str:
-        """NAME:key=value:... with those of its options that differ from the defaults, in the order of their names."""
+        """NAME:key=value:... with the options that differ from the defaults, in the order of their names."""
         name, options = plugin_of(text)
         usual = self.defaults(name) if options else {}
         other = {key: value for key, value in sorted(options.items()) if value != usual.get(key)}

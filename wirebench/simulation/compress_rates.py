@@ -130,7 +130,7 @@ class Rates:
         return compressor in self._costs
 
     def times(self, compressor: str) -> bool:
-        """Whether the method was measured, if with other options: then it counts as it is with its own ones."""
+        """Whether the method was measured, with these options or with its defaults, whose times count then."""
         return self._cost_of(compressor) is not None
 
     def _cost_of(self, compressor: str) -> "_Cost | None":
