@@ -122,10 +122,13 @@ def test_outside_git(checkout, monkeypatch):
 
 
 def test_a_run_does_not_import_what_takes_seconds():
-    """Horovod, and a compiler, which `torch.compiler.disable` loads where a function is decorated."""
+    """Horovod, and a compiler, which functions that no compiler may see load when they are decorated, or called."""
     code = (
         "import sys, torch; from wirebench.compose import run; from wirebench.telemetry import environment; "
-        "environment.capture(torch.device('cpu')); sys.exit(bool({'horovod', 'torch._dynamo'} & {*sys.modules}))"
+        "from wirebench.profiling.layer_timer import LayerTimer; device = torch.device('cpu'); "
+        "environment.capture(device); model = torch.nn.Linear(2, 2); timer = LayerTimer(model, [], device); "
+        "timer.attach(); model(torch.ones(1, 2)).sum().backward(); "
+        "sys.exit(bool({'horovod', 'torch._dynamo'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=TOP, timeout=120).returncode == 0
 

@@ -45,12 +45,18 @@ class _Hook:
         self._method = None if method is None else weakref.WeakMethod(method)
         self._name = name
 
-    @torch._disable_dynamo
     def __call__(self, *_given: Any) -> None:
+        if torch.compiler.is_compiling():
+            self._outside()
+        else:  # and not through `_outside`, which loads a compiler: seconds of the first step, anew after each restart
+            self._call()
+
+    def _call(self) -> None:
         method = None if self._method is None else self._method()
         if method is not None:
             method(self._name)
 
+    _outside = torch._disable_dynamo(_call)
     __reduce__ = WeakHook.__reduce__
 
 
