@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,9 +113,25 @@ class FaultTrials(NamedTuple):
         verdict = claim.judge(measured)
         if hangs:
             verdict = Verdict("not reproduced", value, f"{hangs} trials hang")
+        elif self.lost_twice:
+            verdict = Verdict("not reproduced", value, f"{self.lost_twice} kills lost steps a second time")
         elif verdict.good and len(self.lines) < EACH:
             verdict = Verdict("not decidable", value, f"{len(self.lines)} kills, not {EACH}")
         return Finding(claim, here, verdict, about=method, records=(self.path,), rules=self.rules)
+
+    @property
+    def lost_twice(self) -> int:
+        """Faults that threw the job back behind where the fault before them met it: some steps were lost again."""
+        rate = figures.calm_rate(self.lines)
+
+        def after(line: Line) -> float:  # images from the fault to the trial's end
+            return float(line["images"] - rate * line["wait_seconds"])
+
+        return sum(
+            two["images_redone"] > after(one) + rate * two["wait_seconds"]
+            for one, two in pairwise(self.lines)
+            if not one["hang"]
+        )
 
     def table(self) -> list[str]:
         """The report's lines without its bounds, which are claims here."""

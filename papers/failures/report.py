@@ -101,13 +101,15 @@ def document(measured: MeasuredFailures) -> str:
         lines += [f"Broken rules (docs/studies.md): {', '.join(trials.rules)}.", ""] if trials.rules else []
     if measured.trials:
         lines += [f"![longest pause by fault]({FIGURE})", ""]
-    heads = ("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs", "goodput")
+    heads = ("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs",
+             "steps made again", "of them twice", "goodput")
     kills = table(heads, [_minutely(each) for each in measured.minutely]) if measured.minutely else []
     place = stragglers.PLACE
     for title, about, rows in (
         ("A rank is killed every minute",
          "By `wirebench study failures run --parts minutely`: elastic jobs, by their method. Goodput is measured at "
-         "that rate. A killed rank costs the pause and the steps since the last commit, which are made again once.",
+         "that rate. A killed rank costs the pause and the steps since the last commit, which are made again: the "
+         "table has the most of a kill, and how many kills lost steps that the kill before had cost already.",
          kills),
         ("A host at half speed",
          "By `wirebench study failures run --parts straggler`: ResNet-20 replayed, ten times slower than life, on "
@@ -127,11 +129,14 @@ def document(measured: MeasuredFailures) -> str:
 def _minutely(trials: FaultTrials) -> list[str]:
     lines, rate = trials.lines, calm_rate(trials.lines)
     pauses = [line["pause_seconds"] for line in lines if not line["hang"]] or [float("inf")]
-    step = trials.header["hosts"] * BATCH_SIZE / rate
+    images = trials.header["hosts"] * BATCH_SIZE
+    step = images / rate
     return [
         trials.path.parent.name, str(len(lines)), f"{sum(line['seconds'] for line in lines) / len(lines):.0f}",
         str(sum(line["hang"] for line in lines)), f"{percentile(pauses, 0.95):.1f}",
-        f"{statistics.fmean(cost(line, rate) for line in lines) / step:.0f}", f"{100 * goodput(lines, rate):.1f} %",
+        f"{statistics.fmean(cost(line, rate) for line in lines) / step:.0f}",
+        f"{max(line['images_redone'] for line in lines) / images:.0f}", str(trials.lost_twice),
+        f"{100 * goodput(lines, rate):.1f} %",
     ]  # fmt: skip
 
 

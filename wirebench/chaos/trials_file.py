@@ -23,7 +23,7 @@ TRIAL: dict[str, tuple[type, ...]] = {
     "number": (int,), "kind": (str,), "host": (str,), "hang": (bool,), "started_anew": (bool,), "due_to_name": (int,),
     "named_by": (int,), "name_seconds": _MAYBE, "pause_seconds": _NUMBER, "whole_seconds": _MAYBE,
     "lost_residual": _NUMBER, "seconds": _NUMBER, "images": _NUMBER, "calm_images_per_second": _MAYBE,
-    "load": (list,),
+    "load": (list,), "wait_seconds": _NUMBER, "images_redone": _NUMBER,
 }  # fmt: skip
 """The fields of a trial that a report reads, with their types."""
 

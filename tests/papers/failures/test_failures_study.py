@@ -48,6 +48,7 @@ def trial(number: int) -> dict[str, Any]:
         "due_to_name": due, "named_by": due, "name_seconds": 0.5 if due else None, "seconds": 20.0 + number / 1e6,
         "pause_seconds": 0.2 if none else 4.0, "whole_seconds": 5.0, "lost_residual": 0.0,
         "images": 6000 if none else 4500, "calm_images_per_second": 300.0, "load": idle(),
+        "wait_seconds": 10.0, "images_redone": 0 if none else 160,
     }  # fmt: skip
 
 
@@ -111,16 +112,18 @@ def test_another_setting_decides_nothing(change: dict[str, Any], tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("count", "images", "hang", "state", "why"),
+    ("count", "images", "changed", "state", "why"),
     [
-        (30, 17_700, False, "reproduced", ""),
-        (30, 15_000, False, "not reproduced", ""),
-        (10, 17_700, False, "not decidable", "10 kills, not 30"),
-        (30, 17_700, True, "not reproduced", "1 trials hang"),
+        (30, 17_700, {}, "reproduced", ""),
+        (30, 15_000, {}, "not reproduced", ""),
+        (10, 17_700, {}, "not decidable", "10 kills, not 30"),
+        (30, 17_700, {"hang": True}, "not reproduced", "1 trials hang"),
+        (30, 17_700, {"images_redone": 17_600}, "reproduced", ""),
+        (30, 17_700, {"images_redone": 17_900}, "not reproduced", "1 kills lost steps a second time"),
     ],
 )
 def test_a_goodput_at_a_kill_a_minute_is_measured(
-    count: int, images: int, hang: bool, state: str, why: str, tmp_path: Path
+    count: int, images: int, changed: dict[str, Any], state: str, why: str, tmp_path: Path
 ) -> None:
     """60 s a trial, of which an undisturbed job makes 18,000 images."""
     more = faults.MINUTELY["diloco"]
@@ -129,7 +132,8 @@ def test_a_goodput_at_a_kill_a_minute_is_measured(
     for number in range(count):
         due = planned.trial(number)
         line = trial(0) | {"number": number, "kind": due.kind, "host": due.host, "seconds": 60.0 + number / 1e6}
-        lines.append(line | {"images": images + number, "hang": hang and not number, "due_to_name": 3, "named_by": 3})
+        lines.append(line | {"images": images + number, "due_to_name": 3, "named_by": 3})
+    lines[1] |= changed
     path = tmp_path / "failures" / faults.FOLDER / "diloco" / faults.ELASTIC
     path.parent.mkdir(parents=True)
     header = planned.header() | {"calls": [call()]}
