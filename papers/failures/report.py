@@ -101,8 +101,17 @@ def document(measured: MeasuredFailures) -> str:
         lines += [f"Broken rules (docs/studies.md): {', '.join(trials.rules)}.", ""] if trials.rules else []
     if measured.trials:
         lines += [f"![longest pause by fault]({FIGURE})", ""]
-    heads = ("method", "kills", "s between", "hangs", "longest pause p95, s", "steps a kill costs",
-             "steps made again", "of them twice", "goodput")
+    heads = (
+        "method",
+        "kills",
+        "s between",
+        "hangs",
+        "longest pause p95, s",
+        "steps a kill costs",
+        "steps made again",
+        "of them twice",
+        "goodput",
+    )
     kills = table(heads, [_minutely(each) for each in measured.minutely]) if measured.minutely else []
     place = stragglers.PLACE
     for title, about, rows in (
