@@ -12,6 +12,7 @@ from wirebench.chaos import trials_file
 from wirebench.errors import UserError
 from wirebench.record import collective_results, compressor_results, overhead_results
 from wirebench.record.rules import DAMAGED, NEAR, TURNS, Broken, broken_header, machines
+from wirebench.utils import user_files
 from wirebench.utils.parsing import json_of
 
 Lines = Sequence[Mapping[str, Any]]
@@ -48,8 +49,8 @@ def header(path: Path) -> Mapping[str, Any]:
 
 
 def _lines(path: Path) -> Lines:
-    text = path.read_text(encoding="utf-8")
-    return [json_of(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json_of(text)]
+    text = user_files.read(path)
+    return [json_of(line) for line in text.splitlines()] if ".jsonl" in path.suffixes else [json_of(text)]
 
 
 def _all_reduces(lines: Lines) -> Iterator[Broken]:

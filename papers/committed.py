@@ -119,7 +119,7 @@ def _of_runs(runs: Sequence[NotedRun], repository: Repository, untimed: Sequence
 
 
 def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
-    for path in sorted([*_below(root, "*.jsonl"), *_below(root, "*.json")]):
+    for path in sorted(each for name in ("*.jsonl", "*.jsonl.gz", "*.json") for each in _below(root, name)):
         if path.name in NO_HEADER:
             continue
         try:

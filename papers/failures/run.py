@@ -3,7 +3,7 @@
   wirebench study failures run --data FOLDER           all parts, into results/failures
   wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
   wirebench study failures run --parts plain           60 trials of a job with checkpoints in its place: about 20 min
-  wirebench study failures run --parts minutely        30 killed ranks, one a minute, of three methods: about 95 min
+  wirebench study failures run --parts minutely        30 killed ranks, one a minute, of three methods: about 115 min
   wirebench study failures run --parts straggler       one of four hosts at half speed, three methods: about 15 min
   wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
   wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 9 min
@@ -214,7 +214,7 @@ def series(quick: bool) -> list[Part]:
             Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))]),
             Part(3, ["--parts", "straggler", "--turns", "1"]),
         ]
-    times = {"elastic": 75, "minutely": 95, "straggler": 15, "plain": 20, "checkpoints": 9}
+    times = {"elastic": 75, "minutely": 115, "straggler": 15, "plain": 20, "checkpoints": 9}
     parts = [Part(minutes, ["--parts", name]) for name, minutes in times.items()]
     if os.geteuid() != 0:
         print("failures: worlds is left out: needs root", file=sys.stderr)

@@ -27,7 +27,7 @@ def steps(*points: tuple[float, int, int]) -> list[JobStep]:
 
 def line(kind: str, images: int, seconds: float, **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"number": 0, "host": "h1", "hang": False, "started_anew": False, "due_to_name": 0}
-    usual |= {"named_by": 0, "name_seconds": None, "pause_seconds": 1.0}
+    usual |= {"named_by": 0, "name_seconds": None, "pause_seconds": 1.0, "wait_seconds": 4.0, "images_redone": 0}
     usual |= {"whole_seconds": 1.0, "lost_residual": 0.0, "calm_images_per_second": 300.0, "load": []}
     return {**usual, "kind": kind, "images": images, "seconds": seconds, **more}
 
