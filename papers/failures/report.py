@@ -108,8 +108,8 @@ def document(measured: MeasuredFailures) -> str:
         "hangs",
         "longest pause p95, s",
         "steps a kill costs",
-        "steps made again",
-        "of them twice",
+        "most steps made again",
+        "kills that lost some twice",
         "goodput",
     )
     kills = table(heads, [_minutely(each) for each in measured.minutely]) if measured.minutely else []
@@ -117,8 +117,8 @@ def document(measured: MeasuredFailures) -> str:
     for title, about, rows in (
         ("A rank is killed every minute",
          "By `wirebench study failures run --parts minutely`: elastic jobs, by their method. Goodput is measured at "
-         "that rate. A killed rank costs the pause and the steps since the last commit, which are made again: the "
-         "table has the most of a kill, and how many kills lost steps that the kill before had cost already.",
+         "that rate. A killed rank costs the pause and the steps since the last commit, which are made again. The "
+         "table has the most of one kill, and the number of kills that lost steps which the kill before had cost.",
          kills),
         ("A host at half speed",
          "By `wirebench study failures run --parts straggler`: ResNet-20 replayed, ten times slower than life, on "
