@@ -68,7 +68,7 @@ run: setup ## train CONFIG on NP processes of horovodrun, then show the record; 
 CLOCK = $(shell grep -rl --include='test_*.py' 'mark\.clock' tests)
 
 # Lint runs at the same time as most tests, since mypy keeps one core busy for a minute where it has no cache; what it
-# says comes among their dots, and once more at the end if it has failed. Those tests run in six processes, a thread
+# says comes among their dots, and once more at the end if it has failed. Those tests run in four processes, a thread
 # each, the tests of a file in one: on two cores, too, since many wait for jobs that they launch. Then, with a third
 # argument, come the tests that look at the clock, one by one. A failure of one part is the failure of all. Bytecode is
 # kept even where the environment says otherwise: else each process compiles all tests again.
@@ -77,7 +77,7 @@ define pytest
 	$(MAKE) --no-print-directory lint > >(tee "$$said") 2>&1 & lint=$$!; \
 	trap 'kill $$lint 2>/dev/null; rm -f "$$said"' EXIT; \
 	export PYTHONDONTWRITEBYTECODE=; \
-	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not clock$(1)" $(2) \
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not clock$(1)" $(2) \
 		|| failed="$$failed tests"; \
 	wait $$lint || { failed="$$failed lint"; cat "$$said"; }; \
 	$(if $(3),$(VENV)/python -m pytest -m "clock$(1)" $(2) $(CLOCK) || failed="$$failed clock";) \
