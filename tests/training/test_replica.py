@@ -46,6 +46,14 @@ def batch(count: int = 8) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 3, SIDE, SIDE), torch.randint(0, CLASSES, (count,))
 
 
+def test_a_pass_on_the_cpu_asks_no_other_back_end(monkeypatch):
+    worker = worker_of()
+    images, labels = batch()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("it writes down a traceback"))
+    first, again, later = (worker.forward(images, labels, step, 0) for step in (0, 0, 1))
+    assert first == again != later
+
+
 def test_losses_of_micro_batches_add_up_to_the_steps_mean():
     worker = worker_of(accumulation=4)
     worker.model.eval()

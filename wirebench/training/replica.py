@@ -12,7 +12,7 @@ from wirebench.data.base import probe_batch
 from wirebench.data.shard import Shard
 from wirebench.gradient.flat import FlatGradient
 from wirebench.training.loss import cross_entropy, logits_of, row_by_row
-from wirebench.utils.rng import seed_of
+from wirebench.utils.rng import seed_draws, seed_of
 
 TOP = (1, 5)
 IMAGE_DIMENSIONS = 4
@@ -69,7 +69,7 @@ class Replica:
 
         Dropout and the like draw from a stream that (seed, rank, step, part) names, so a resumed run draws alike.
         """
-        torch.manual_seed(seed_of("forward", self.section.seed, self.rank, step, part))
+        seed_draws(seed_of("forward", self.section.seed, self.rank, step, part), self.device)
         with self._autocast():
             output = self.module(self._laid_out(images))
         loss = cross_entropy(output, labels, self.section.label_smoothing)
