@@ -25,8 +25,9 @@ has the model's limits.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from wirebench.collectives.execution.segments import IN_FLIGHT
@@ -245,28 +246,39 @@ def _parcel(message: Message, adds: bool, coded: float) -> _Parcel:
 def _load(this: _Round, topology: Topology, item_bytes: float, coding: Coding | None) -> _Load:
     parcels = this.parcels
     network = network_of(topology.root)
+    crossed = network.crossings(tuple((parcel.src, parcel.dst) for parcel in parcels))
+    sizes = [parcel.size(item_bytes) for parcel in parcels]
     latency: defaultdict[Port, float] = defaultdict(float)
     adding: defaultdict[int, float] = defaultdict(float)
     encoding: defaultdict[int, float] = defaultdict(float)
-    carried: defaultdict[DirectedLink, float] = defaultdict(float)
-    largest: defaultdict[DirectedLink, float] = defaultdict(float)
-    for parcel in parcels:
-        size, route = parcel.size(item_bytes), network.route(parcel.src, parcel.dst)
-        start_up = route.meeting.link(size).latency_seconds
+    for parcel, size, level in zip(parcels, sizes, crossed.meetings, strict=True):
+        start_up = network.levels[level].link(size).latency_seconds
         latency[parcel.src, "send"] += start_up
         latency[parcel.dst, "receive"] += start_up
         if coding is None or not parcel.coded:  # decoding was measured with its adding
             adding[parcel.dst] += parcel.added_items * item_bytes * topology.reduce_seconds_per_byte
-        for link in route.links:
-            carried[link] += size
-            largest[link] = max(largest[link], size)
     if coding is not None:
         for each in this.coded:
             (adding if each.decodes else encoding)[each.rank] += each.seconds(coding, item_bytes / FLOAT_BYTES)
-    speeds = {link: network.above(link[0]).link(largest[link]) for link in carried}
-    wire = {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in carried.items()}
-    if any(speed.lanes > 1 for speed in speeds.values()):
-        wire |= _on_lanes(parcels, network, item_bytes, carried, speeds)
+    # Planning prices some ten thousand rounds, most of them with messages of one size: then few links differ.
+    links, kinds = crossed.links, tuple(range(len(crossed.links)))
+    if len(set(sizes)) == 1:
+        links, kinds = crossed.firsts, crossed.kinds
+    carried, speeds = [], []
+    for _, level, those in links:
+        total = 0.0
+        for number in those:
+            total += sizes[number]
+        carried.append(total)
+        speeds.append(network.levels[level].link(max(sizes[number] for number in those)))
+    seconds = [num_bytes / speed.bytes_per_second for num_bytes, speed in zip(carried, speeds, strict=True)]
+    every = tuple(zip(crossed.names, kinds, strict=True))
+    wire, head = {link: seconds[kind] for link, kind in every}, dict[DirectedLink, float]()
+    if any(speed.lanes > 1 for speed in speeds):
+        wire |= _on_lanes(parcels, network, item_bytes, {link: (carried[kind], speeds[kind]) for link, kind in every})
+    if any(speed.head_start_seconds for speed in speeds):
+        heads = ((link, speeds[kind].head_start_seconds) for link, kind in every)
+        head = {link: start for link, start in heads if start}
     waking = topology.round_seconds * len({parcel.dst for parcel in parcels}) + topology.processor.engine_round_seconds
     shared = _shared_seconds(parcels, topology, item_bytes)
     work = _work(parcels, topology, item_bytes)
@@ -275,7 +287,6 @@ def _load(this: _Round, topology: Topology, item_bytes: float, coding: Coding | 
             work[rank] += seconds
         adding.clear()
         encoding.clear()
-    head = {link: speed.head_start_seconds for link, speed in speeds.items() if speed.head_start_seconds}
     cores = topology.processor.together(work.values())
     return _Load(latency, wire, encoding, adding, shared, waking, work, cores, head)
 
@@ -284,19 +295,18 @@ def _on_lanes(
     parcels: Sequence[_Parcel],
     network: RoutedNetwork,
     item_bytes: float,
-    carried: Mapping[DirectedLink, float],
-    speeds: Mapping[DirectedLink, Link],
+    carried: Mapping[DirectedLink, tuple[float, Link]],
 ) -> dict[DirectedLink, float]:
     """Seconds on links of several lanes: all share the bytes evenly, but what a rank sends, or gets, takes one."""
     of_rank: defaultdict[tuple[DirectedLink, int], float] = defaultdict(float)
     for parcel in parcels:
         for link in network.route(parcel.src, parcel.dst).links:
             of_rank[link, parcel.src if link[1] == "up" else parcel.dst] += parcel.size(item_bytes)
-    most = {link: num_bytes / speeds[link].lanes for link, num_bytes in carried.items() if speeds[link].lanes > 1}
+    most = {link: num_bytes / speed.lanes for link, (num_bytes, speed) in carried.items() if speed.lanes > 1}
     for (link, _), num_bytes in of_rank.items():
         if link in most:
             most[link] = max(most[link], num_bytes)
-    return {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in most.items()}
+    return {link: num_bytes / carried[link][1].bytes_per_second for link, num_bytes in most.items()}
 
 
 def _work(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> defaultdict[int, float]:
@@ -328,16 +338,29 @@ def _busiest_seconds(loads: Iterable[_Load]) -> float:
     share, and what all messages share. A rank sends and receives at once, but codes and adds in the thread that
     receives.
     """
-    busy: defaultdict[Hashable, float] = defaultdict(float)
-    for load in loads:
-        busy["shared"] += load.shared_seconds
-        busy["cores"] += load.cores_seconds
+    shared = cores = 0.0
+    links: defaultdict[DirectedLink, float] = defaultdict(float)
+    ports: defaultdict[Port, float] = defaultdict(float)
+    ranks: defaultdict[int, float] = defaultdict(float)
+    for _, same in groupby(loads, key=id):  # most rounds are like the one before, and have its load
+        load, *rest = same
+        plus = cache(partial(_plus, 1 + len(rest)))
+        shared, cores = plus(shared, load.shared_seconds), plus(cores, load.cores_seconds)
         for link, seconds in load.link_seconds.items():
-            busy["link", link] += seconds
-        for port, seconds in load.latency_seconds.items():
-            busy["port", port] += seconds
+            links[link] = plus(links[link], seconds)
+        of_port: dict[Port, tuple[float, ...]] = {port: (seconds,) for port, seconds in load.latency_seconds.items()}
         for rank, seconds in (*load.adding_seconds.items(), *load.encoding_seconds.items()):
-            busy["port", (rank, "receive")] += seconds
+            of_port[rank, "receive"] = (*of_port.get((rank, "receive"), ()), seconds)
+        for port, each in of_port.items():
+            ports[port] = plus(ports[port], *each)
         for rank, seconds in load.work_seconds.items():
-            busy["rank", rank] += seconds
-    return max(busy.values(), default=0.0)
+            ranks[rank] = plus(ranks[rank], seconds)
+    return max(shared, cores, *links.values(), *ports.values(), *ranks.values())
+
+
+def _plus(times: int, value: float, *seconds: float) -> float:
+    """The value after these seconds, in turn, were added to it so many times: the last bit depends on their order."""
+    for _ in range(times):
+        for each in seconds:
+            value += each
+    return value
