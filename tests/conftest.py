@@ -91,7 +91,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Also while tests are collected, of which nothing is garbage."""
     gc.disable()
     sync_nothing()
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        # What it has told is on its way; to take some thousands of tests apart would keep a core busy for ten seconds.
+        Finalize(None, os._exit, (0,), exitpriority=-200)
+    else:
         _keep_temporary_files()
     _ask_git_once()
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")

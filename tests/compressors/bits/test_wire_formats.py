@@ -1,6 +1,7 @@
 """Wire formats: numbers as `ml_dtypes` has them, scales as the standards' text and `torchao` have them."""
 
 import warnings
+from importlib import import_module
 from math import floor, log2
 from typing import Any
 
@@ -23,11 +24,6 @@ from wirebench.compressors.bits.narrow import (
     restored,
 )
 from wirebench.compressors.quantised_sum import QuantisedSum
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torchao.prototype.mx_formats.mx_tensor import to_mx
-    from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 
 THEIRS = {
     narrow.E4M3: ml_dtypes.float8_e4m3fn,
@@ -116,8 +112,16 @@ def test_blocks_of_mx_are_those_of_the_standards_text(form: Any) -> None:
         assert arriving[32 * number :][:32].tolist() == pytest.approx(wanted, rel=1e-7, abs=0)
 
 
+def torchaos(module: str) -> Any:
+    """A module of torchao: a second of imports, which collecting need not wait for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(f"torchao.prototype.mx_formats.{module}")
+
+
 @pytest.mark.parametrize("form", MX)
 def test_blocks_of_mx_are_torchaos(form: Any) -> None:
+    to_mx = torchaos("mx_tensor").to_mx
     kinds = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2, "mxfp4": torch.float4_e2m1fn_x2}
     kind = kinds.get(form) or ("fp6_e2m3" if form == "mxfp6" else "fp6_e3m2")
     values = normal(1, 1, 6400)[0] * torch.logspace(-20, 20, 6400)
@@ -132,9 +136,10 @@ def test_blocks_of_mx_are_torchaos(form: Any) -> None:
 
 
 def test_blocks_of_nvfp4_are_torchaos() -> None:
+    nvfp4 = torchaos("nvfp4_tensor")
     values = normal(1, 2, 4096)[0] * torch.logspace(-3, 3, 4096)
-    top = per_tensor_amax_to_scale(values.abs().max())
-    scales, theirs = nvfp4_quantize(values.view(-1, 64), 16, top)
+    top = nvfp4.per_tensor_amax_to_scale(values.abs().max())
+    scales, theirs = nvfp4.nvfp4_quantize(values.view(-1, 64), 16, top)
     message = quantised(values.clone(), 16, "nvfp4", 4096)
     assert message[:4].view(torch.float32).item() == pytest.approx(top.item(), rel=1e-6)
     assert torch.equal(message[4:260], scales.contiguous().view(torch.uint8).view(-1))
