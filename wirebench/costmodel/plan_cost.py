@@ -271,9 +271,9 @@ def _load(this: _Round, topology: Topology, item_bytes: float, coding: Coding | 
             total += sizes[number]
         carried.append(total)
         speeds.append(network.levels[level].link(max(sizes[number] for number in those)))
-    seconds = [num_bytes / speed.bytes_per_second for num_bytes, speed in zip(carried, speeds, strict=True)]
+    waits = [num_bytes / speed.bytes_per_second for num_bytes, speed in zip(carried, speeds, strict=True)]
     every = tuple(zip(crossed.names, kinds, strict=True))
-    wire, head = {link: seconds[kind] for link, kind in every}, dict[DirectedLink, float]()
+    wire, head = {link: waits[kind] for link, kind in every}, dict[DirectedLink, float]()
     if any(speed.lanes > 1 for speed in speeds):
         wire |= _on_lanes(parcels, network, item_bytes, {link: (carried[kind], speeds[kind]) for link, kind in every})
     if any(speed.head_start_seconds for speed in speeds):
