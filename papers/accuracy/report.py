@@ -114,7 +114,8 @@ def _tried(folder: Path) -> list[MethodRuns]:
 
 def _methods(out: Path, task: Task) -> list[MethodRuns]:
     if task in sizes.JUDGED:
-        return methods_in(out / task.folder, task)
+        # Until a method has all its seeds at a size, claims on it are judged at the size before.
+        return [each for each in methods_in(out / task.folder, task) if len(each.runs) >= task.seeds]
     return methods_of(out / task.folder) if task in MODERN else load(out / task.folder)
 
 
